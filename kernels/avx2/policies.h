@@ -187,11 +187,11 @@ struct StreamsTiles {
                                        stream_tiles<P, 3, 1, 1, false>};
 };
 
-template <class P, Numbers numbers>
+template <class P, int group, bool minima>
 struct StreamsSupers {
-  static constexpr Stream pairs[] = {stream_supers<P, numbers, 1, 2>};
-  static constexpr Stream fetching[] = {stream_supers<P, numbers, 1, 1>, stream_supers<P, numbers, 2, 1>,
-                                        stream_supers<P, numbers, 3, 1>};
+  static constexpr Stream pairs[] = {stream_supers<P, group, minima, 1, 2>};
+  static constexpr Stream fetching[] = {stream_supers<P, group, minima, 1, 1>, stream_supers<P, group, minima, 2, 1>,
+                                        stream_supers<P, group, minima, 3, 1>};
   static constexpr auto& singles = fetching;
 };
 
@@ -204,8 +204,8 @@ struct Loops {
   template <class P, class Lines, class Panels>
   using ByBlock =
       KernelsOf<P, StreamKernel<StreamsGguf<P, Lines>, 3>, BlockKernel<P, Panels>, Crossover{1, 4}, &Counters::avx2_calls>;
-  template <class P, Numbers numbers>
-  using BySuper = KernelsOf<P, StreamKernel<StreamsSupers<P, numbers>, 3>, BlockKernel<P, SuperPanels<numbers>>,
+  template <class P, int group, bool minima>
+  using BySuper = KernelsOf<P, StreamKernel<StreamsSupers<P, group, minima>, 3>, BlockKernel<P, SuperPanels<group, minima>>,
                             Crossover{1, 4}, &Counters::avx2_calls>;
   template <class P>
   using ByTile =

@@ -58,13 +58,13 @@ struct StreamsTiles<P, std::integer_sequence<int, r...>, std::integer_sequence<i
 
 // Sums of a group and of the whole for each row. All prefetch: a build of other loops would take long for nothing.
 constexpr int few_supers = 8;
-template <class P, Numbers numbers, class Heights = std::make_integer_sequence<int, few_supers>,
+template <class P, int group, bool minima, class Heights = std::make_integer_sequence<int, few_supers>,
           class PairHeights = std::make_integer_sequence<int, few_supers / 2>>
 struct StreamsSupers;
-template <class P, Numbers numbers, int... r, int... p>
-struct StreamsSupers<P, numbers, std::integer_sequence<int, r...>, std::integer_sequence<int, p...>> {
-  static constexpr Stream pairs[] = {stream_supers<P, numbers, p + 1, 2>...};
-  static constexpr Stream fetching[] = {stream_supers<P, numbers, r + 1, 1>...};
+template <class P, int group, bool minima, int... r, int... p>
+struct StreamsSupers<P, group, minima, std::integer_sequence<int, r...>, std::integer_sequence<int, p...>> {
+  static constexpr Stream pairs[] = {stream_supers<P, group, minima, p + 1, 2>...};
+  static constexpr Stream fetching[] = {stream_supers<P, group, minima, r + 1, 1>...};
   static constexpr auto& singles = fetching;
 };
 
@@ -79,8 +79,8 @@ struct Loops {
   template <class P, class Lines, class Panels>
   using ByBlock = KernelsOf<P, StreamKernel<StreamsGguf<P, Lines>, few_gguf>, BlockKernel<P, Panels>,
                             Crossover{1, few_gguf + 1}, &Counters::avx512_calls>;
-  template <class P, Numbers numbers>
-  using BySuper = KernelsOf<P, StreamKernel<StreamsSupers<P, numbers>, few_supers>, BlockKernel<P, SuperPanels<numbers>>,
+  template <class P, int group, bool minima>
+  using BySuper = KernelsOf<P, StreamKernel<StreamsSupers<P, group, minima>, few_supers>, BlockKernel<P, SuperPanels<group, minima>>,
                             Crossover{1, few_supers + 1}, &Counters::avx512_calls>;
   template <class P>
   using ByTile = KernelsOf<P, StreamKernel<StreamsTiles<P>, few_tiles>, BlockKernel<P, WidePanels<fp8>>,

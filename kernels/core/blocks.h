@@ -172,8 +172,8 @@ struct NoKernels {
 };
 
 // Which loops multiply which format. `Loops` has those of an instruction set: ByRow<P>, ByGroup<P>,
-// ByBlock<P, Lines, Panels>, BySuper<P, numbers>; `Bf16` are its kernels of bf16, `Fp8` those of e4m3, `P` its policy of integers, void where
-// it has none.
+// ByBlock<P, Lines, Panels>, BySuper<P, group, minima>; `Bf16` are its kernels of bf16, `Fp8` those of e4m3, `P` its
+// policy of integers, void where it has none.
 template <class Loops, class Bf16, class Fp8, class P>
 struct KernelsByFormat {
   template <Format format>
@@ -183,7 +183,7 @@ struct KernelsByFormat {
     if constexpr (format.scales == Scales::none) return Bf16::kernels;
     else if constexpr (format.scales == Scales::tile) return Fp8::kernels;
     else if constexpr (std::is_void_v<P>) return NoKernels::kernels;
-    else if constexpr (format.has_supers()) return Loops::template BySuper<P, format.numbers>::kernels;
+    else if constexpr (format.has_supers()) return Loops::template BySuper<P, coded(numbers).group, coded(numbers).has_minima()>::kernels;
     else if constexpr (format.scales == Scales::row && !int4) return Loops::template ByRow<P>::kernels;
     else if constexpr (format.scales == Scales::group && int4) return Loops::template ByGroup<P>::kernels;
     else if constexpr (format.scales == Scales::block && int4)

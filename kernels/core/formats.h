@@ -17,7 +17,7 @@ constexpr int round_up(int n, int multiple) { return (n + multiple - 1) / multip
 // nibbles: int4, or codes that stand for the numbers of a table (core/unpack.h).
 enum class Numbers : std::uint8_t {
   bf16, int8, int4, iq4_nl, e2m1, e4m3,
-  q2_k, q3_k, q4_k, q5_k, q6_k, iq4_xs  // codes of super-blocks
+  q2_k, q3_k, q4_k, q5_k, q6_k, iq4_xs, iq3_s, iq3_xxs, iq2, iq1, nvfp4, int4_zp  // codes of super-blocks
 };
 
 // What the integers of a strip are multiplied with.
@@ -49,35 +49,55 @@ struct RowScales {
 };
 
 // Where the minima of groups lie, if there are any: in lines of their own, or in the upper halves of the scales' bytes.
-enum class Minima : std::uint8_t { none, apart, beside };
+// Zero points are minima in units of the scale.
+enum class Minima : std::uint8_t { none, apart, beside, zeros };
+
+// What a group's numbers are multiplied with.
+enum class GroupScale : std::uint8_t {
+  integer,  // an int8 and the half d of the super-block
+  e4m3,     // an e4m3 and the float of the super-block
+  half      // a half
+};
 
 inline constexpr int super_depth = 256;  // of a super-block
 
 struct Coded {
   int block_bytes;  // of a super-block in a file
   int group;
-  Minima minima;
   bool four, two, one;  // planes of so many bits
-  int raised = 0;       // what codes are larger than numbers
-  bool table = false;   // codes stand for iq4_nl's numbers
-  int scale_lines = super_depth / group * strip_rows / line_bytes;
+  Minima minima = Minima::none;
+  int raised = 0;      // what codes are larger than numbers
+  bool table = false;  // codes stand for other numbers (core/coded.h)
+  float unit = 1;      // of numbers
+  GroupScale scale = GroupScale::integer;
 
   constexpr bool has_minima() const { return minima != Minima::none; }
-  constexpr int minima_lines() const { return minima == Minima::apart ? scale_lines : 0; }
+  constexpr int byte_lines() const { return super_depth / group * strip_rows / line_bytes; }
+  constexpr int head_lines() const { return scale == GroupScale::half ? 0 : 1; }
+  constexpr int scale_lines() const { return byte_lines() * (scale == GroupScale::half ? 2 : 1); }
+  constexpr int minima_lines() const { return minima == Minima::apart || minima == Minima::zeros ? byte_lines() : 0; }
+  constexpr int planes_at() const { return (head_lines() + scale_lines() + minima_lines()) * line_bytes; }
   constexpr int bits() const { return 4 * four + 2 * two + one; }
-  constexpr std::size_t record_bytes() const {
-    return (1ul + scale_lines + minima_lines() + super_depth / 32 * bits()) * line_bytes;
-  }
+  constexpr std::size_t record_bytes() const { return planes_at() + super_depth / 32ul * bits() * line_bytes; }
 };
 
+// What GGUF's IQ formats draw from lattices has few magnitudes, and is read as codes of them with signs: IQ1_S and IQ1_M,
+// in eighths, and IQ2_XXS to IQ2_S are in blocks of q3_k, those of IQ3_XXS and IQ3_S in blocks of iq4_xs.
 constexpr Coded coded(Numbers numbers) {
+  constexpr bool yes = true, no = false;
   switch (numbers) {
-    case Numbers::q2_k: return {84, 16, Minima::beside, false, true, false};
-    case Numbers::q3_k: return {110, 16, Minima::none, false, true, true, 4};
-    case Numbers::q4_k: return {144, 32, Minima::apart, true, false, false};
-    case Numbers::q5_k: return {176, 32, Minima::apart, true, false, true};
-    case Numbers::q6_k: return {210, 16, Minima::none, true, true, false, 32};
-    default: return {136, 32, Minima::none, true, false, false, 0, true};
+    case Numbers::q2_k: return {84, 16, no, yes, no, Minima::beside};
+    case Numbers::q3_k: return {110, 16, no, yes, yes, Minima::none, 4};
+    case Numbers::q4_k: return {144, 32, yes, no, no, Minima::apart};
+    case Numbers::q5_k: return {176, 32, yes, no, yes, Minima::apart};
+    case Numbers::q6_k: return {210, 16, yes, yes, no, Minima::none, 32};
+    case Numbers::iq3_s: return {136, 32, yes, no, no, Minima::none, 0, yes};
+    case Numbers::iq3_xxs: return {136, 32, yes, no, no, Minima::none, 0, yes, 1.0f / 4};
+    case Numbers::iq2: return {110, 16, no, yes, yes, Minima::none, 0, yes, 1.0f / 8};
+    case Numbers::iq1: return {110, 16, no, yes, yes, Minima::none, 0, yes, 1.0f / 8};
+    case Numbers::nvfp4: return {148, 16, yes, no, no, Minima::none, 0, yes, 1.0f / 2, GroupScale::e4m3};
+    case Numbers::int4_zp: return {152, 32, yes, no, no, Minima::zeros, 0, no, 1, GroupScale::half};
+    default: return {136, 32, yes, no, no, Minima::none, 0, yes};  // iq4_xs
   }
 }
 
@@ -126,7 +146,7 @@ struct Format {
       case Scales::block:
       case Scales::block_bf16: return 2;
       case Scales::tile: return sizeof(float);
-      case Scales::super: return static_cast<int>(coded(numbers).record_bytes() / strip_rows) - group * bits() / 8;
+      case Scales::super: return coded(numbers).planes_at() / strip_rows;
     }
     return 0;
   }
@@ -180,6 +200,12 @@ inline constexpr FormatTraits format_table[] = {
     {"q5_k", {Numbers::q5_k, Scales::super, super_depth}, 12},
     {"q6_k", {Numbers::q6_k, Scales::super, super_depth}, 13},
     {"iq4_xs", {Numbers::iq4_xs, Scales::super, super_depth}, 14},
+    {"iq3_s", {Numbers::iq3_s, Scales::super, super_depth}, 15},
+    {"iq3_xxs", {Numbers::iq3_xxs, Scales::super, super_depth}, 16},
+    {"iq2", {Numbers::iq2, Scales::super, super_depth}, 17},
+    {"iq1", {Numbers::iq1, Scales::super, super_depth}, 18},
+    {"nvfp4", {Numbers::nvfp4, Scales::super, super_depth}, 19},
+    {"int4_zp", {Numbers::int4_zp, Scales::super, super_depth}, 20},
 };
 inline constexpr int format_count = static_cast<int>(std::size(format_table));
 

@@ -9,20 +9,21 @@
 namespace ktbench {
 namespace {
 
-template <class P, Numbers numbers, int rows, int strips>
+template <class P, int of_group, bool minima, int rows, int strips>
 [[gnu::flatten]] void stream_supers(const Rows& x, const Strips& w, float* c) {
-  constexpr Coded of = coded(numbers);
+  using Wide = WideRecord<of_group>;
   constexpr int per_row = strips * P::parts;
+  const Widen<of_group> widen = widening<of_group>(w.format.numbers);
+  const std::size_t record_bytes = w.format.bytes_before(1);
   typename P::Floats floats[rows * per_row];
   clear(floats);
   const std::byte* record = lines_of(w);
   RowPointers<rows> row(x.data, x.stride);
   const StreamPrefetch<strips> fetch(w);
-  using Wide = WideRecordOf<numbers>;
   Wide wide[strips];
-  for (int k = 0, group = 0; k < w.depth; k += super_depth, record += of.record_bytes()) {
-    for (std::size_t i = 0; i < of.record_bytes(); i += line_bytes) fetch.ahead_of(record + i);
-    for (int s = 0; s < strips; ++s) widen_record<numbers>(record + s * w.bytes, wide[s]);
+  for (int k = 0, group = 0; k < w.depth; k += super_depth, record += record_bytes) {
+    for (std::size_t i = 0; i < record_bytes; i += line_bytes) fetch.ahead_of(record + i);
+    for (int s = 0; s < strips; ++s) widen(record + s * w.bytes, wide[s]);
     for (int g = 0; g < Wide::groups; ++g, ++group) {
       const std::byte* line = wide[0].lines(g);
       keep_in_registers(floats);
@@ -39,7 +40,7 @@ template <class P, Numbers numbers, int rows, int strips>
         for (int r = 0; r < rows; ++r) {
           auto& to = floats[r * per_row + i];
           to = P::fold(sums[r * per_row + i], scale, to);
-          if constexpr (of.has_minima())
+          if constexpr (minima)
             to = P::fold_sum(group_sums(x, r)[group], P::get_floats(here.minimum[g] + i % P::parts * part_rows<P>), to);
         }
       }
@@ -62,33 +63,32 @@ struct Singles {
 };
 
 // For BlockKernel of core/blocks.h: one record of each strip at a time.
-template <Numbers numbers>
+template <int group, bool minima>
 struct SuperPanels {
-  using Wide = WideRecordOf<numbers>;
-  static constexpr Coded of = coded(numbers);
+  using Wide = WideRecord<group>;
   static constexpr int piece_lines = super_depth / 4;
 
   static Panel panel(const Strips& w, int first, int count, std::byte* to) {
     for (int s = 0; s < w.count; ++s)
-      widen_record<numbers>(lines_of(w) + s * w.bytes + first / piece_lines * of.record_bytes(),
-                            *reinterpret_cast<Wide*>(to + s * sizeof(Wide)));
+      widening<group>(w.format.numbers)(lines_of(w) + s * w.bytes + w.format.bytes_before(first / piece_lines),
+                                        *reinterpret_cast<Wide*>(to + s * sizeof(Wide)));
     return {to, sizeof(Wide), count};
   }
   template <class P>
   static constexpr int rows = P::gguf_rows;
   template <class P, int rows, int strips, int c_stride>
-  static constexpr auto block = block_gguf<P, Singles<of.group>, rows, strips, c_stride>;
+  static constexpr auto block = block_gguf<P, Singles<group>, rows, strips, c_stride>;
 
   // The minima of a panel, times the sums of the rows' activations.
   template <class P>
   static void after(const Panel& panel, const Rows& x, int strip_count, int first, float* c, int stride) {
-    if constexpr (of.has_minima())
+    if constexpr (minima)
       for (int s = 0; s < strip_count; ++s) {
         const auto& wide = *reinterpret_cast<const Wide*>(panel.lines + s * panel.strip_bytes);
         for (int part = 0; part < P::parts; ++part)
           for (int r = 0; r < x.count; ++r) {
             float* at = c + r * stride + s * strip_rows + part * part_rows<P>;
-            const float* sums = group_sums(x, r) + first * 4 / of.group;
+            const float* sums = group_sums(x, r) + first * 4 / group;
             typename P::Floats floats = P::get_floats(at);
 #pragma GCC unroll 16
             for (int g = 0; g < Wide::groups; ++g)

@@ -184,17 +184,16 @@ inline void widen_tiles(const Format& format, const std::byte* strip, int first,
 }
 
 // `count` records of a strip's body.
-template <Numbers numbers>
-void widen_records(const std::byte* record, int count, std::byte* to) {
-  constexpr Coded of = coded(numbers);
-  for (; count > 0; --count, record += of.record_bytes()) {
-    WideRecordOf<numbers> wide;
-    widen_record<numbers>(record, wide);
+template <int group, bool minima>
+void widen_records(const Format& format, const std::byte* record, int count, std::byte* to) {
+  for (; count > 0; --count, record += format.bytes_before(1)) {
+    WideRecord<group> wide;
+    widening<group>(format.numbers)(record, wide);
     for (int g = 0; g < wide.groups; ++g) {
       const std::byte* line = wide.lines(g);
       const StripFloats scale = strip_floats(wide.scale(g));
       StripFloats minimum{};
-      if constexpr (of.has_minima()) minimum = strip_floats(wide.minimum[g]);
+      if constexpr (minima) minimum = strip_floats(wide.minimum[g]);
       for (int i = 0; i < wide.group_lines; ++i, line += line_bytes, to += 2 * line_bytes)
         scale_bytes(line, scale, minimum, to);
     }
@@ -205,8 +204,8 @@ void widen_records(const std::byte* record, int count, std::byte* to) {
 template <Format format>
 inline void widen_strip(const std::byte* strip, int first, int depth, std::byte* to) {
   if constexpr (format.has_supers())
-    return widen_records<format.numbers>(strip + format.head_bytes() + format.bytes_before(first / format.group),
-                                         depth / format.group, to);
+    return widen_records<coded(format.numbers).group, coded(format.numbers).has_minima()>(
+        format, strip + format.head_bytes() + format.bytes_before(first / format.group), depth / format.group, to);
   if (format.scales == Scales::tile) return widen_tiles(format, strip, first / format.group, depth / format.group, to);
   widen_blocks(format, strip + format.head_bytes(), first / format.group, depth / format.group, to);
 }

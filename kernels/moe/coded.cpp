@@ -14,10 +14,11 @@ namespace {
 
 using Byte = std::uint8_t;
 
-// A super-block of one row, of whatever format.
+// A super-block of one row, of whatever format: halves and bytes of scales as they are stored.
 struct Super {
   half d = 0, dmin = 0;
-  std::int8_t scale[16] = {};
+  float whole = 0;  // what e4m3 scales are multiplied with
+  std::uint16_t scale[16] = {};
   Byte minimum[16] = {};
   Byte code[super_depth] = {};
 };
@@ -48,7 +49,7 @@ void take_ones(const Byte* from, int place, Byte* code) {
 
 Super q2_k(const Byte* from) {
   Super to;
-  for (int g = 0; g < 16; ++g) to.scale[g] = static_cast<std::int8_t>(bits(from[g], 0, 4)), to.minimum[g] = from[g] >> 4;
+  for (int g = 0; g < 16; ++g) to.scale[g] = bits(from[g], 0, 4), to.minimum[g] = from[g] >> 4;
   take_twos(from + 16, 0, to.code);
   to.d = half_at(from + 80), to.dmin = half_at(from + 82);
   return to;
@@ -61,7 +62,7 @@ Super q3_k(const Byte* from) {
   const Byte* scales = from + 96;
   for (int g = 0; g < 16; ++g) {
     const int low = bits(scales[g % 8], g / 8 * 4, 4), high = bits(scales[8 + g % 4], g / 4 * 2, 2);
-    to.scale[g] = static_cast<std::int8_t>((low | high << 4) - 32);
+    to.scale[g] = static_cast<Byte>((low | high << 4) - 32);
   }
   to.d = half_at(from + 108);
   return to;
@@ -71,8 +72,8 @@ Super q3_k(const Byte* from) {
 void take_sixes(const Byte* from, Super& to) {
   for (int g = 0; g < 4; ++g) {
     const Byte scale = from[g], minimum = from[g + 4], both = from[g + 8];
-    to.scale[g] = static_cast<std::int8_t>(bits(scale, 0, 6)), to.minimum[g] = bits(minimum, 0, 6);
-    to.scale[g + 4] = static_cast<std::int8_t>(bits(both, 0, 4) | bits(scale, 6, 2) << 4);
+    to.scale[g] = bits(scale, 0, 6), to.minimum[g] = bits(minimum, 0, 6);
+    to.scale[g + 4] = static_cast<Byte>(bits(both, 0, 4) | bits(scale, 6, 2) << 4);
     to.minimum[g + 4] = static_cast<Byte>(bits(both, 4, 4) | bits(minimum, 6, 2) << 4);
   }
 }
@@ -98,7 +99,7 @@ Super q6_k(const Byte* from) {
   Super to;
   for (int k = 0; k < super_depth; ++k) to.code[k] = bits(from[k / 128 * 64 + k % 64], k % 128 / 64 * 4, 4);
   take_twos(from + 128, 4, to.code);
-  std::memcpy(to.scale, from + 192, sizeof to.scale);
+  std::copy_n(from + 192, 16, to.scale);
   to.d = half_at(from + 208);
   return to;
 }
@@ -109,9 +110,31 @@ Super iq4_xs(const Byte* from) {
   const std::uint16_t high = half_at(from + 2);
   for (int g = 0; g < 8; ++g) {
     const int low = bits(from[4 + g / 2], g % 2 * 4, 4);
-    to.scale[g] = static_cast<std::int8_t>((low | (high >> 2 * g & 3) << 4) - 32);
+    to.scale[g] = static_cast<Byte>((low | (high >> 2 * g & 3) << 4) - 32);
   }
   for (int k = 0; k < super_depth; ++k) to.code[k] = bits(from[8 + k / 32 * 16 + k % 16], k % 32 / 16 * 4, 4);
+  return to;
+}
+
+// The first half of a group lies in the low nibbles.
+void take_nibbles(const Byte* from, int count, Byte* code) {
+  for (int k = 0; k < count; ++k) code[k] = bits(from[k % (count / 2)], k / (count / 2) * 4, 4);
+}
+
+Super nvfp4(const Byte* from) {
+  Super to;
+  std::memcpy(&to.whole, from, sizeof to.whole);
+  std::copy_n(from + 4, 16, to.scale);
+  for (int g = 0; g < 16; ++g) take_nibbles(from + 20 + 8 * g, 16, to.code + 16 * g);
+  return to;
+}
+
+Super int4_zp(const Byte* from) {
+  Super to;
+  for (int g = 0; g < 8; ++g, from += 19) {
+    to.scale[g] = half_at(from), to.minimum[g] = from[2];
+    take_nibbles(from + 3, 32, to.code + 32 * g);
+  }
   return to;
 }
 
@@ -119,15 +142,34 @@ Super super_in(Numbers numbers, const std::byte* block) {
   const auto* from = reinterpret_cast<const Byte*>(block);
   switch (numbers) {
     case Numbers::q2_k: return q2_k(from);
-    case Numbers::q3_k: return q3_k(from);
+    case Numbers::q3_k:
+    case Numbers::iq2:
+    case Numbers::iq1: return q3_k(from);
     case Numbers::q4_k: return q4_k(from);
     case Numbers::q5_k: return q5_k(from);
     case Numbers::q6_k: return q6_k(from);
+    case Numbers::nvfp4: return nvfp4(from);
+    case Numbers::int4_zp: return int4_zp(from);
     default: return iq4_xs(from);
   }
 }
 
-int number(const Coded& of, Byte code) { return of.table ? iq4_nl_values[code] : code - of.raised; }
+int number(const Format& format, Byte code) {
+  const Coded of = coded(format.numbers);
+  return of.table ? coded_values(format.numbers)[code] : code - of.raised;
+}
+
+// Of numbers in units of the format.
+float scale_of(const Coded& of, const Super& block, int g) {
+  switch (of.scale) {
+    case GroupScale::integer:
+      return float_of_half(block.d) * static_cast<float>(static_cast<std::int8_t>(block.scale[g]));
+    case GroupScale::e4m3:
+      return block.whole * float_of(std::uint32_t{bf16_of_e4m3(static_cast<Byte>(block.scale[g]))} << 16);
+    case GroupScale::half: break;
+  }
+  return float_of_half(block.scale[g]);
+}
 
 // A record of a strip, and where a row's parts lie in it.
 class Record {
@@ -135,33 +177,43 @@ class Record {
   Record(const Coded& of, std::byte* at) : of_(of), at_(reinterpret_cast<Byte*>(at)) {}
 
   void put(int row, const Super& from) {
-    std::memcpy(at_ + row * sizeof(half), &from.d, sizeof(half));
-    std::memcpy(at_ + line_bytes / 2 + row * sizeof(half), &from.dmin, sizeof(half));
+    if (of_.scale == GroupScale::integer) {
+      std::memcpy(at_ + row * sizeof(half), &from.d, sizeof(half));
+      std::memcpy(at_ + line_bytes / 2 + row * sizeof(half), &from.dmin, sizeof(half));
+    } else if (of_.scale == GroupScale::e4m3) {
+      std::memcpy(at_ + row * sizeof(float), &from.whole, sizeof(float));
+    }
     for (int g = 0; g < super_depth / of_.group; ++g) {
-      const int beside = of_.minima == Minima::beside ? from.minimum[g] << 4 : 0;
-      scales()[g * strip_rows + row] = static_cast<Byte>(from.scale[g] | beside);
-      if (of_.minima == Minima::apart) minima()[g * strip_rows + row] = from.minimum[g];
+      const int place = g * strip_rows + row;
+      if (of_.scale == GroupScale::half)
+        std::memcpy(scales() + place * sizeof(half), &from.scale[g], sizeof(half));
+      else
+        scales()[place] = static_cast<Byte>(from.scale[g] | (of_.minima == Minima::beside ? from.minimum[g] << 4 : 0));
+      if (of_.minima_lines()) minima()[place] = from.minimum[g];
     }
     for (int k = 0; k < super_depth; ++k) put_code(row, k, from.code[k]);
   }
 
   Super take(int row) const {
     Super to;
-    to.d = half_at(at_ + row * sizeof(half)), to.dmin = half_at(at_ + line_bytes / 2 + row * sizeof(half));
+    if (of_.scale == GroupScale::integer)
+      to.d = half_at(at_ + row * sizeof(half)), to.dmin = half_at(at_ + line_bytes / 2 + row * sizeof(half));
+    else if (of_.scale == GroupScale::e4m3)
+      std::memcpy(&to.whole, at_ + row * sizeof(float), sizeof(float));
     for (int g = 0; g < super_depth / of_.group; ++g) {
-      const Byte scale = scales()[g * strip_rows + row];
-      const bool beside = of_.minima == Minima::beside;
-      to.scale[g] = static_cast<std::int8_t>(beside ? bits(scale, 0, 4) : scale);
-      to.minimum[g] = beside ? bits(scale, 4, 4) : of_.has_minima() ? minima()[g * strip_rows + row] : Byte{0};
+      const int place = g * strip_rows + row;
+      to.scale[g] = of_.scale == GroupScale::half ? half_at(scales() + place * sizeof(half)) : scales()[place];
+      if (of_.minima_lines()) to.minimum[g] = minima()[place];
+      if (of_.minima == Minima::beside) to.minimum[g] = bits(scales()[place], 4, 4), to.scale[g] = bits(scales()[place], 0, 4);
     }
     for (int k = 0; k < super_depth; ++k) to.code[k] = code(row, k);
     return to;
   }
 
  private:
-  Byte* scales() const { return at_ + line_bytes; }
-  Byte* minima() const { return scales() + of_.scale_lines * line_bytes; }
-  Byte* planes() const { return minima() + of_.minima_lines() * line_bytes; }
+  Byte* scales() const { return at_ + of_.head_lines() * line_bytes; }
+  Byte* minima() const { return scales() + of_.scale_lines() * line_bytes; }
+  Byte* planes() const { return at_ + of_.planes_at(); }
 
   // Calls visit(byte, its bit of the plane, how many bits, their place in a code) for each plane.
   template <class Visit>
@@ -191,10 +243,11 @@ class Record {
 };
 
 // -128 times the weights without their minima.
-double raised_sum(const Coded& of, const Super& block) {
+double raised_sum(const Format& format, const Super& block) {
+  const Coded of = coded(format.numbers);
   double sum = 0;
   for (int k = 0; k < super_depth; ++k)
-    sum += double{float_of_half(block.d) * static_cast<float>(block.scale[k / of.group])} * number(of, block.code[k]);
+    sum += double{scale_of(of, block, k / of.group) * of.unit} * number(format, block.code[k]);
   return -128 * sum;
 }
 
@@ -217,7 +270,7 @@ void pack_supers(const BlockView& from, int rows, int depth, const Format& forma
     for (int k = 0; k < depth; k += super_depth) {
       const Super block = super_in(format.numbers, from.at(r, k).data);
       Record(of, strip + format.head_bytes() + format.bytes_before(k / super_depth)).put(r, block);
-      sum += raised_sum(of, block);
+      sum += raised_sum(format, block);
     }
     offsets->offset[r] = static_cast<float>(sum);
   }
@@ -229,12 +282,13 @@ void unpack_supers(const std::byte* strip, int rows, int depth, const Format& fo
     for (int first = 0; first < depth; first += super_depth) {
       const std::byte* record = strip + format.head_bytes() + format.bytes_before(first / super_depth);
       const Super block = Record(of, const_cast<std::byte*>(record)).take(r);
-      const float d = float_of_half(block.d), dmin = float_of_half(block.dmin);
+      const float dmin = float_of_half(block.dmin);
       for (int k = 0; k < super_depth; ++k) {
-        const int group = k / of.group;
-        const float weight = d * static_cast<float>(block.scale[group]) * static_cast<float>(number(of, block.code[k]));
-        const float minimum = dmin * static_cast<float>(block.minimum[group]);
-        to[r * stride + first + k] = of.has_minima() ? weight - minimum : weight;
+        const int g = k / of.group, code = number(format, block.code[k]);
+        const int shifted = of.minima == Minima::zeros ? code - block.minimum[g] : code;
+        const float weight = scale_of(of, block, g) * (of.unit * static_cast<float>(shifted));
+        const bool subtracts = of.minima == Minima::apart || of.minima == Minima::beside;
+        to[r * stride + first + k] = subtracts ? weight - dmin * static_cast<float>(block.minimum[g]) : weight;
       }
     }
 }

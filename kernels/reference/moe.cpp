@@ -67,38 +67,31 @@ float tile_dot(const std::byte* x, const std::byte* strip, int row, int depth) {
   return sum * reinterpret_cast<const RowScales*>(strip)->scale[row];
 }
 
-template <Numbers numbers>
-float super_dot(const Rows& x, int r, const std::byte* strip, int row, int depth) {
-  constexpr Coded of = coded(numbers);
+template <int group>
+float super_dot(const Rows& x, int r, const Format& format, const std::byte* strip, int row, int depth) {
   const auto* activations = reinterpret_cast<const std::uint8_t*>(x.data + r * x.stride);
   const std::byte* record = strip + sizeof(StripOffsets);
   float sum = 0;
-  for (int k = 0; k < depth; k += super_depth, record += of.record_bytes()) {
-    WideRecordOf<numbers> wide;
-    widen_record<numbers>(record, wide);
+  for (int k = 0; k < depth; k += super_depth, record += format.bytes_before(1)) {
+    WideRecord<group> wide;
+    widening<group>(format.numbers)(record, wide);
     for (int g = 0; g < wide.groups; ++g) {
       std::int32_t dot = 0, total = 0;
-      for (int i = 0; i < of.group; ++i) {
-        const int activation = activations[k + g * of.group + i] - 128;
+      for (int i = 0; i < group; ++i) {
+        const int activation = activations[k + g * group + i] - 128;
         dot += activation * static_cast<std::int8_t>(wide.lines(g)[i / 4 * line_bytes + row * 4 + i % 4]);
         total += activation;
       }
       sum += static_cast<float>(dot) * wide.scale(g)[row];
-      if (of.has_minima()) sum += static_cast<float>(total) * wide.minimum[g][row];
+      if (format.minima_group()) sum += static_cast<float>(total) * wide.minimum[g][row];
     }
   }
   return sum;
 }
 
 float super_dot(const Rows& x, int r, const Strips& w, const std::byte* strip, int row) {
-  switch (w.format.numbers) {
-    case Numbers::q2_k: return super_dot<Numbers::q2_k>(x, r, strip, row, w.depth);
-    case Numbers::q3_k: return super_dot<Numbers::q3_k>(x, r, strip, row, w.depth);
-    case Numbers::q4_k: return super_dot<Numbers::q4_k>(x, r, strip, row, w.depth);
-    case Numbers::q5_k: return super_dot<Numbers::q5_k>(x, r, strip, row, w.depth);
-    case Numbers::q6_k: return super_dot<Numbers::q6_k>(x, r, strip, row, w.depth);
-    default: return super_dot<Numbers::iq4_xs>(x, r, strip, row, w.depth);
-  }
+  const auto dot = coded(w.format.numbers).group == 16 ? super_dot<16> : super_dot<32>;
+  return dot(x, r, w.format, strip, row, w.depth);
 }
 
 float product(const Rows& x, const Strips& w, int r, int strip, int row) {

@@ -31,6 +31,12 @@ Precision = Literal[
     "q5_k",
     "q6_k",
     "iq4_xs",
+    "iq3_s",
+    "iq3_xxs",
+    "iq2",
+    "iq1",
+    "nvfp4",
+    "int4_zp",
 ]
 
 
@@ -82,6 +88,12 @@ FORMATS: Mapping[Precision, Format] = {
     "q5_k": _super(bits=5, scale_bytes=20, block_bytes=176),
     "q6_k": _super(bits=6, scale_bytes=20, block_bytes=210),
     "iq4_xs": _super(bits=4, scale_bytes=12, block_bytes=136),
+    "iq3_s": _super(bits=4, scale_bytes=12, block_bytes=136),
+    "iq3_xxs": _super(bits=4, scale_bytes=12, block_bytes=136),
+    "iq2": _super(bits=3, scale_bytes=20, block_bytes=110),
+    "iq1": _super(bits=3, scale_bytes=20, block_bytes=110),
+    "nvfp4": _super(bits=4, scale_bytes=20, block_bytes=148),
+    "int4_zp": _super(bits=4, scale_bytes=24, block_bytes=152),
 }
 BLOCK_BYTES = {name: row.block_bytes for name, row in FORMATS.items() if row.block_bytes}
 BLOCK = 32  # weights of a GGUF block

@@ -1,12 +1,16 @@
-"""Formats of super-blocks, taken from files: what they stand for is what GGUF's own package says."""
+"""Formats of super-blocks, taken from files: what they stand for is what their own libraries say."""
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ktbench import _kernels
+from ktbench.engine.gguf.header import RECODED
+from ktbench.engine.gguf.recoded import recode
+from ktbench.engine.stored.blocks import block_numbers
 from tests.kernels.arithmetic import accepts, exact, int8_of
 from tests.kernels.layers import Batch, forward, forward_proven, random_batch, random_layer, stored, to_bf16, widen
 from tests.kernels.tables import FORMATS, SUPERS, granted_isas_of, kernels, quantises_activations
@@ -14,21 +18,44 @@ from tests.kernels.tables import FORMATS, SUPERS, granted_isas_of, kernels, quan
 gguf = pytest.importorskip("gguf", reason="the truth about GGUF's formats is its own package")
 
 SUPER = 256
-# Where a block has its half-precision scales.
-SCALES = {"q2_k": (80, 82), "q3_k": (108,), "q4_k": (0, 2), "q5_k": (0, 2), "q6_k": (208,), "iq4_xs": (0,)}
+# Where blocks of a file have their half-precision scales.
+SCALES = {"Q2_K": (80, 82), "Q3_K": (108,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}
+SCALES |= {"IQ1_M": (), "INT4_ZP": range(0, 152, 19), "NVFP4": ()}
+# Types that become the blocks of a precision.
+KINDS = {name: (name.upper(),) for name in SUPERS}
+KINDS |= {"iq1": ("IQ1_S", "IQ1_M"), "iq2": ("IQ2_XXS", "IQ2_XS", "IQ2_S")}
 Blocks = NDArray[np.uint8]
 
 
-def random_blocks(rng: np.random.Generator, precision: str, rows: int, columns: int) -> Blocks:
-    """Any bytes at all, but scales of ordinary size."""
-    blocks = rng.integers(0, 256, (rows, columns // SUPER, FORMATS[precision]["block_bytes"]), np.uint8)
-    for at in SCALES[precision]:
-        blocks[..., at + 1] = rng.choice(np.array([0x00, 0x06, 0x09, 0x88], np.uint8), blocks.shape[:2])
+def random_blocks(rng: np.random.Generator, kind: str, rows: int, columns: int) -> Blocks:
+    """Of a file: any bytes at all, but scales of ordinary size."""
+    size = RECODED[kind].block_bytes if kind in RECODED else FORMATS[kind.lower()]["block_bytes"]
+    blocks = rng.integers(0, 256, (rows, columns // SUPER, size), np.uint8)
+    ordinary = np.array([0x00, 0x06, 0x09, 0x88], np.uint8)
+    for at in SCALES.get(kind, (0,)):
+        blocks[..., at + 1] = rng.choice(ordinary, blocks.shape[:2])
+    if kind == "IQ1_M":  # its scale lies in the upper bits of the last four words
+        blocks[..., 53::2] = blocks[..., 53::2] & 15 | 0x10
+        blocks[..., 55] &= 15
+    if kind == "NVFP4":
+        blocks[..., :4] = rng.standard_normal(blocks.shape[:2], np.float32)[..., None].view(np.uint8)
+        blocks[..., 4:20] &= 0xBF  # neither large nor no numbers
     return blocks.reshape(rows, -1)
 
 
-def dequantised(blocks: Blocks, precision: str) -> NDArray[np.float32]:
-    return gguf.quants.dequantize(blocks, gguf.GGMLQuantizationType[precision.upper()])
+def dequantised(blocks: Blocks, kind: str) -> NDArray[np.float32]:
+    if kind in ("NVFP4", "INT4_ZP"):
+        return block_numbers(torch.from_numpy(blocks), kind.lower()).numpy()
+    return gguf.quants.dequantize(blocks, gguf.GGMLQuantizationType[kind])
+
+
+def packable(blocks: Blocks, kind: str) -> Blocks:
+    return recode(blocks, kind) if kind in RECODED else blocks
+
+
+def random_packable(rng: np.random.Generator, precision: str, rows: int, columns: int) -> Blocks:
+    kind = KINDS[precision][0]
+    return packable(random_blocks(rng, kind, rows, columns), kind)
 
 
 def random_experts(rng: np.random.Generator, precision: str, sizes: tuple[int, int, int]) -> _kernels.PackedExperts:
@@ -36,11 +63,11 @@ def random_experts(rng: np.random.Generator, precision: str, sizes: tuple[int, i
     packed = _kernels.PackedExperts(*sizes, precision)
     for e in range(experts):
         shapes = [(intermediate, hidden), (intermediate, hidden), (hidden, intermediate)]
-        packed.write_expert_blocks(e, *(random_blocks(rng, precision, *shape) for shape in shapes))
+        packed.write_expert_blocks(e, *(random_packable(rng, precision, *shape) for shape in shapes))
     return packed
 
 
-@pytest.mark.parametrize("precision", SUPERS)
+@pytest.mark.parametrize("kind", [kind for kinds in KINDS.values() for kind in kinds])
 @settings(max_examples=20, deadline=None)
 @given(
     sizes=st.tuples(st.integers(1, 3), st.integers(1, 4)),
@@ -48,14 +75,15 @@ def random_experts(rng: np.random.Generator, precision: str, sizes: tuple[int, i
     pooled=st.booleans(),
     seed=st.integers(0, 2**16),
 )
-def test_blocks_are_read_as_gguf_reads_them(precision, pool, sizes, domains, pooled, seed):
+def test_blocks_are_read_as_their_libraries_read_them(kind, pool, sizes, domains, pooled, seed):
     rng, (hidden, intermediate) = np.random.default_rng(seed), (SUPER * size for size in sizes)
+    precision = next(name for name, kinds in KINDS.items() if kind in kinds)
     packed = _kernels.PackedExperts(2, hidden, intermediate, precision, min(domains, sizes[1]))
     shapes = [(intermediate, hidden), (intermediate, hidden), (hidden, intermediate)]
-    written = [random_blocks(rng, precision, *shape) for shape in shapes]
-    packed.write_expert_blocks(1, *written, pool if pooled else None)
+    written = [random_blocks(rng, kind, *shape) for shape in shapes]
+    packed.write_expert_blocks(1, *(packable(one, kind) for one in written), pool if pooled else None)
     for was, wrote in zip(packed.read_expert(1), written, strict=True):
-        assert (was == dequantised(wrote, precision)).all()
+        assert (was == dequantised(wrote, kind)).all()
     assert not any(matrix.any() for matrix in packed.read_expert(0))
 
 
@@ -72,7 +100,7 @@ def test_any_number_of_tokens_agrees_with_float64(precision, isa, pool, rng):
 @pytest.mark.parametrize("precision", SUPERS)
 def test_linear_layers_agree_with_float64(precision, pool, rng):
     matrix = _kernels.PackedMatrix(200, 1024, precision)
-    matrix.write_blocks(random_blocks(rng, precision, 200, 1024))
+    matrix.write_blocks(random_packable(rng, precision, 200, 1024))
     weight = matrix.read().astype(np.float64)
     for tokens in (1, 6, 40, 300):
         x = to_bf16(rng.standard_normal((tokens, 1024)))
@@ -89,16 +117,16 @@ def test_linear_layers_agree_with_float64(precision, pool, rng):
 
 
 @pytest.mark.parametrize(
-    ("gate_up", "down"), [("q4_k", "q6_k"), ("q2_k", "q3_k"), ("iq4_xs", "bf16"), ("q8_0", "q5_k")]
+    ("gate_up", "down"), [("q4_k", "q6_k"), ("q2_k", "q3_k"), ("iq4_xs", "bf16"), ("q8_0", "q5_k"), ("iq1", "iq2")]
 )
 def test_down_has_a_format_of_its_own(gate_up, down, pool, rng):
     packed = _kernels.PackedExperts(1, 512, 256, gate_up, down_precision=down)
     gate, up = (
-        random_blocks(rng, gate_up, 256, 512) if gate_up in SUPERS else np.zeros((256, 512 // 32 * 34), np.uint8)
+        random_packable(rng, gate_up, 256, 512) if gate_up in SUPERS else np.zeros((256, 512 // 32 * 34), np.uint8)
         for _ in range(2)
     )
     numbers = to_bf16(rng.standard_normal((512, 256)))
-    packed.write_expert_blocks(0, gate, up, numbers if down == "bf16" else random_blocks(rng, down, 512, 256))
+    packed.write_expert_blocks(0, gate, up, numbers if down == "bf16" else random_packable(rng, down, 512, 256))
     batch = random_batch(rng, random_layer(rng, 1, 512, 256), 9, 1)
     expected = exact(stored(packed), batch).out_th
     out = widen(forward(_kernels.MoE(packed, pool), batch, isa="reference"))

@@ -11,6 +11,7 @@ import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -18,13 +19,44 @@ from typing import Any, Literal, get_args
 from ktbench.spec.weights import FORMATS, Precision
 
 BlockType = Literal["Q8_0", "Q4_0", "IQ4_NL", "MXFP4", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS"]
-TensorType = Literal["F32", "F16", "BF16"] | BlockType
-TENSOR_TYPES: tuple[TensorType, ...] = ("F32", "F16", "BF16", *get_args(BlockType))
-# The precision whose blocks a type has.
-PRECISIONS: Mapping[TensorType, Precision] = {kind: kind.lower() for kind in get_args(BlockType)}
+RecodedType = Literal["Q5_0", "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S"]
+TensorType = Literal["F32", "F16", "BF16"] | BlockType | RecodedType
+TENSOR_TYPES: tuple[TensorType, ...] = ("F32", "F16", "BF16", *get_args(BlockType), *get_args(RecodedType))
+
+
+@dataclass(frozen=True, slots=True)
+class Recoded:
+    """A type whose blocks of so many bytes (ggml-common.h) become those of a precision, laid out as `blocks_of`."""
+
+    precision: Precision
+    block_bytes: int
+    blocks_of: Precision
+
+    @property
+    def needs_lattice(self) -> bool:
+        """Whether it is read with the help of the `gguf` package."""
+        return self.precision != self.blocks_of
+
+
+RECODED: Mapping[TensorType, Recoded] = {
+    "Q5_0": Recoded("q8_0", 22, "q8_0"),
+    "IQ1_S": Recoded("iq1", 50, "q3_k"),
+    "IQ1_M": Recoded("iq1", 56, "q3_k"),
+    "IQ2_XXS": Recoded("iq2", 66, "q3_k"),
+    "IQ2_XS": Recoded("iq2", 74, "q3_k"),
+    "IQ2_S": Recoded("iq2", 82, "q3_k"),
+    "IQ3_XXS": Recoded("iq3_xxs", 98, "iq4_xs"),
+    "IQ3_S": Recoded("iq3_s", 110, "iq4_xs"),
+}
+# The precision whose blocks a type has, or becomes.
+PRECISIONS: Mapping[TensorType, Precision] = {
+    **{kind: kind.lower() for kind in get_args(BlockType)},
+    **{kind: one.precision for kind, one in RECODED.items()},
+}
 # Weights of a block and its bytes (ggml-common.h).
 _BLOCKS: dict[TensorType, tuple[int, int]] = {"F32": (1, 4), "F16": (1, 2), "BF16": (1, 2)}
 _BLOCKS |= {kind: (FORMATS[name].group, FORMATS[name].block_bytes) for kind, name in PRECISIONS.items()}
+_BLOCKS |= {kind: (FORMATS[one.precision].group, one.block_bytes) for kind, one in RECODED.items()}
 # Names of all types by number (ggml.h).
 _TYPES = {0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0", 9: "Q8_1", 10: "Q2_K", 11: "Q3_K"}
 _TYPES |= {12: "Q4_K", 13: "Q5_K", 14: "Q6_K", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S"}
@@ -206,6 +238,8 @@ def _tensor(cursor: _Cursor) -> TensorInfo:
     kind = next((one for one in TENSOR_TYPES if one == word), None)
     if kind is None:
         raise ValueError(f"tensor {name!r} is {word}, allowed are {', '.join(TENSOR_TYPES)}")
+    if kind in RECODED and RECODED[kind].needs_lattice and find_spec("gguf") is None:
+        raise ValueError(f"tensor {name!r} is {kind}, which is read with the gguf package: pip install gguf")
     if 0 in shape or shape[-1] % _BLOCKS[kind][0]:
         raise ValueError(f"damaged, tensor {name!r} of {kind} has the shape {shape}")
     return TensorInfo(name=name, kind=kind, shape=shape, offset=cursor.number("Q"))

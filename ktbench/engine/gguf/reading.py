@@ -25,7 +25,8 @@ from ktbench.engine.forms import (
     read_form,
 )
 from ktbench.engine.gguf.families import Family, Mapped, expert_tensors, family_of
-from ktbench.engine.gguf.header import PRECISIONS, GgufHeader, TensorInfo, TensorType, read_header
+from ktbench.engine.gguf.header import PRECISIONS, RECODED, GgufHeader, TensorInfo, TensorType, read_header
+from ktbench.engine.gguf.recoded import recode
 from ktbench.engine.synthetic import PLAIN, Filling, distinct_tensors, fill, fill_experts, skeleton
 from ktbench.engine.weight_plan import WeightPlan
 from ktbench.spec.run_spec import ModelSpec
@@ -72,6 +73,12 @@ class MappedWeights:
         held = self._bytes[info.part]
         return held[info.offset : info.offset + info.nbytes].reshape(*info.shape[:-1], info.row_bytes)
 
+    def blocks(self, name: str, index: int | None = None) -> Blocks:
+        """Those bytes, or the part `index` of them, as blocks of the tensor's precision."""
+        rows, kind = self.rows(name), self.info(name).kind
+        rows = rows if index is None else rows[index]
+        return recode(rows, kind) if kind in RECODED else rows
+
     def format_of(self, name: str) -> Precision:
         """The precision of which those bytes are blocks; bf16 for plain numbers."""
         return PRECISIONS.get(self.info(name).kind, "bf16")
@@ -88,6 +95,8 @@ def numbers(rows: NDArray[np.uint8], kind: TensorType) -> Tensor:
     A block has a scale d, in half precision or of MXFP4 a power of two, and 32 integers q, which stand for d·q
     (ggml-quants.c).
     """
+    if kind in RECODED:
+        rows = recode(rows, kind)
     decode = _DECODERS.get(kind)
     return _of_supers(rows, PRECISIONS[kind]) if decode is None else decode(torch.from_numpy(rows.copy()))
 
@@ -139,6 +148,7 @@ _DECODERS: Mapping[TensorType, Callable[[Tensor], Tensor]] = {
     "F16": lambda rows: rows.view(torch.float16).float(),
     "BF16": lambda rows: rows.view(torch.bfloat16),
     "Q8_0": _q8_0,
+    "Q5_0": _q8_0,
     "Q4_0": _nibbles(_Q4_0),
     "IQ4_NL": _nibbles(_IQ4_NL),
     "MXFP4": _mxfp4,
@@ -177,7 +187,7 @@ class Lookup:
         found = {self._weights.format_of(one) for one in mapped.names}
         if not mapped.change.keeps_rows or len(found) > 1 or not packs_as(precision, stored := found.pop()):
             return None
-        rows = [cast("Tensor", self._weights.rows(one)) for one in mapped.names]
+        rows = [cast("Tensor", self._weights.blocks(one)) for one in mapped.names]
         return None if stored == "bf16" else LinearRows(cast("Blocks", mapped.join(rows, self._config)), stored)
 
     def require_all_used(self, others: Collection[str]) -> None:
@@ -230,7 +240,7 @@ class StoredExperts:
 
     def _rows(self, name: str, i: int) -> Blocks:
         plain = self._weights.format_of(name) == "bf16"
-        return self._weights.read(name, i).view(torch.uint16).numpy() if plain else self._weights.rows(name)[i]
+        return self._weights.read(name, i).view(torch.uint16).numpy() if plain else self._weights.blocks(name, i)
 
     def _biases(self, i: int) -> Biases | None:
         if not self.form.biases:

@@ -6,7 +6,7 @@ Letters: N rows (outputs), K columns (inputs), G groups of columns that share a 
 |---|---|---|
 | fp8 | 128 | scale float32, e4m3 each |
 | int4_bf16, q4_0 | 32 | scale bf16 or half, codes; a weight is (code - 8) · scale |
-| int4_zp | 32 | scale half, zero as a byte, codes; a weight is (code - zero) · scale |
+| int4_zp | 256 | of each 32: scale half, zero as a byte, codes; a weight is (code - zero) · scale |
 | mxfp4 | 32 | scale e8m0, codes of e2m1 |
 | nvfp4 | 256 | scale float32, scales e4m3 of 16 weights each, codes of e2m1 |
 

@@ -10,14 +10,14 @@ from math import prod
 from typing import Any, Literal
 
 from ktbench.engine.checkpoint import inspect_checkpoint, is_extra, stored_weights
-from ktbench.engine.gguf.header import read_header
+from ktbench.engine.gguf.header import PRECISIONS, read_header
 from ktbench.engine.gguf.inspecting import is_gguf
 from ktbench.engine.stored.matrices import StoredWeights
 from ktbench.resources import checkpoint_folder
 from ktbench.spec.shape import text_config
+from ktbench.spec.weights import FORMATS, Precision
 
 Role = Literal["experts", "dense", "attention"]
-_PLAIN = ("F32", "F16", "BF16")
 # Inside a layer, of a folder and of a GGUF file, the first that matches. Routers, norms and convolutions are none.
 _ROLES: Mapping[Role, re.Pattern[str]] = {
     "experts": re.compile(r"(.*\.)?experts\.((\d+\.)?\w+\.weight|\w+_proj)|ffn_(gate|up|down)_exps\.weight"),
@@ -29,19 +29,21 @@ _LAYER = re.compile(r"(?:.*\.)?(?:layers|blk)\.(\d+)\.(.+)")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredFormats:
-    """Formats of the matrices in a checkpoint's layers, that of the most weights first; plain numbers are bf16.
+    """Formats of the matrices in a checkpoint's layers, that of the most weights first.
+
+    Plain numbers are bf16, and what is computed on as such: formats of super-blocks whose rows do not fill these.
 
     `experts` are the routed ones, `dense` all matrices that are neither these nor in an attention. What a checkpoint
-    does not have has no format. Those that kernels compute on are named as in `ktbench.spec.weights`.
+    does not have has no format.
     """
 
-    experts: tuple[str, ...]
-    dense: tuple[str, ...]
-    attention: tuple[str, ...]
+    experts: tuple[Precision, ...]
+    dense: tuple[Precision, ...]
+    attention: tuple[Precision, ...]
 
 
 # Name, format and number of weights of a matrix.
-_Weight = tuple[str, str, int]
+_Weight = tuple[str, Precision, int]
 
 
 def stored_formats(path: str) -> StoredFormats:
@@ -56,8 +58,8 @@ def stored_formats(path: str) -> StoredFormats:
     return StoredFormats(experts=ordered["experts"], dense=ordered["dense"], attention=ordered["attention"])
 
 
-def _counted(stored: Iterable[_Weight], config: Mapping[str, Any]) -> dict[Role, Counter[str]]:
-    layers, found = text_config(config)["num_hidden_layers"], {role: Counter[str]() for role in _ROLES}
+def _counted(stored: Iterable[_Weight], config: Mapping[str, Any]) -> dict[Role, Counter[Precision]]:
+    layers, found = text_config(config)["num_hidden_layers"], {role: Counter[Precision]() for role in _ROLES}
     for name, kind, count in stored:
         match = _LAYER.fullmatch(name)
         role = match and next((role for role, names in _ROLES.items() if names.fullmatch(match[2])), None)
@@ -68,8 +70,10 @@ def _counted(stored: Iterable[_Weight], config: Mapping[str, Any]) -> dict[Role,
 
 def _in_folder(weights: StoredWeights) -> Iterator[_Weight]:
     parts = {part for matrix in weights.matrices.values() for part in matrix.parts.values()}
+    cut = {matrix.format for matrix in weights.matrices.values() if not matrix.is_whole}
     for name, matrix in weights.matrices.items():
-        yield name, matrix.format, prod(matrix.shape)
+        numbers = matrix.format in cut and not FORMATS[matrix.format].from_numbers
+        yield name, "bf16" if numbers else matrix.format, prod(matrix.shape)
     for name, tensor in weights.tensors.items():
         if name not in parts and len(tensor.shape) in (2, 3):
             yield name, weights.format_of(name), prod(tensor.shape)
@@ -78,4 +82,4 @@ def _in_folder(weights: StoredWeights) -> Iterator[_Weight]:
 def _in_gguf(path: str) -> Iterator[_Weight]:
     for name, tensor in read_header(path).tensors.items():
         if len(tensor.shape) > 1:
-            yield name, "bf16" if tensor.kind in _PLAIN else tensor.kind.lower(), prod(tensor.shape)
+            yield name, PRECISIONS.get(tensor.kind, "bf16"), prod(tensor.shape)

@@ -21,6 +21,7 @@ from ktbench.engine.stored.matrices import (
     StoredWeights,
 )
 from ktbench.engine.stored.methods import Method
+from ktbench.spec.weights import Precision
 
 _NUMBERS = ("BF16", "F16", "F32")  # as safetensors names them
 _E4M3 = "F8_E4M3"
@@ -176,7 +177,7 @@ class _Reading:
             zero_offset=self._method.zero_offset,
         )
 
-    def _format(self, scale: str) -> str:
+    def _format(self, scale: str) -> Precision:
         """Of symmetric INT4, by its scales."""
         return "q4_0" if self._tensors[scale].kind == "F16" else "int4_bf16"
 

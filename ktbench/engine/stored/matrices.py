@@ -13,14 +13,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ktbench.spec.weights import FORMATS
+from ktbench.spec.weights import FORMATS, Precision
 
 Layout = Literal["fp8", "int4", "gptq", "awq", "nvfp4", "mxfp4"]
-# Weights along k in one block of a format: those that kernels compute on, and others.
-BLOCK_WEIGHTS: Mapping[str, int] = {
-    **{name: row.group for name, row in FORMATS.items() if row.block_bytes},
-    **{"int4_zp": 32, "nvfp4": 256},
-}
+# Weights along k in one block of a format.
+BLOCK_WEIGHTS = {name: row.group for name, row in FORMATS.items() if row.block_bytes}
 FP8_SIDE = 128  # of the squares of weights that share a scale
 NVFP4_GROUP = 16  # weights that share a scale
 # For engines that quantise activations or the cache, which ours are not.
@@ -46,7 +43,7 @@ class StoredMatrix:
 
     name: str
     layout: Layout
-    format: str
+    format: Precision
     shape: tuple[int, ...]
     file: Path
     parts: Mapping[str, str]
@@ -72,7 +69,7 @@ class StoredWeights:
         """Whether any weight is stored as anything but plain numbers."""
         return bool(self.matrices)
 
-    def format_of(self, name: str) -> str:
+    def format_of(self, name: str) -> Precision:
         """The format of a weight by the name of the plain tensor it is or stands for: plain numbers are bf16."""
         return self.matrices[name].format if name in self.matrices else "bf16"
 

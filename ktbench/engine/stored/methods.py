@@ -54,7 +54,7 @@ def read_method(path: Path, config: Facts) -> Method:
 def announced_formats(config: Facts) -> tuple[str, str]:
     """Formats of the routed experts and of the attention of a release, as its `config.json` alone announces them.
 
-    What kernels do not compute on, and what has no description, is bf16.
+    What numbers are not quantised to here, and what has no description, is bf16.
     """
     facts = _described(config) or {}
     name, kind = facts.get("quant_method"), facts.get("format")
