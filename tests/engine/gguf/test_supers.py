@@ -16,7 +16,6 @@ from ktbench.engine.stored.formats import stored_formats
 from ktbench.run.request import read_request
 from ktbench.spec.errors import RequestError
 from ktbench.spec.run_spec import ModelSpec, RunSpec
-from ktbench.spec.weights import FORMATS
 from tests.engine.engines import cell, engine_for, logits, needs_avx512, relative
 from tests.engine.families.plain import experts_of
 from tests.engine.families.zoo import ALL
@@ -25,6 +24,8 @@ from tests.engine.gguf.written import Written
 from tests.engine.prompts import together
 from tests.engine.test_packed_dense import packed_layers
 from tests.engine.tiny import decode, prefill
+
+gguf = pytest.importorskip("gguf", reason="the truth about GGUF's formats is its own package")
 
 pytestmark = needs_avx512()
 
@@ -36,15 +37,31 @@ MIX = {
     r"blk\.\d+\.attn_(q|k)\.weight": "Q4_K",
     r"blk\.\d+\.attn_v\.weight": "Q6_K",
 }
+# Types that are packed in the blocks of others.
+IQ_MIX = {
+    r"blk\.\d+\.ffn_(gate|up)_exps\.weight": "IQ2_XXS",
+    r"blk\.0\.ffn_down_exps\.weight": "IQ3_S",
+    r"blk\.1\.ffn_down_exps\.weight": "IQ2_S",
+    r"blk\.\d+\.attn_(q|k)\.weight": "IQ1_S",
+    r"blk\.\d+\.attn_v\.weight": "Q5_0",
+}
 # Half-precision scales of a block by their places, and numbers that make weights of about 0.05.
-SCALES = {"Q4_K": {0: 2**-12, 2: 2**-9}, "Q6_K": {208: 2**-14}}
+SCALES = {"Q4_K": {0: 2**-12, 2: 2**-9}, "Q6_K": {208: 2**-14}, "IQ2_XXS": {0: 2**-10}, "IQ2_S": {0: 2**-10}}
+SCALES |= {"IQ3_S": {0: 2**-12}, "IQ1_S": {0: 2**-8}, "Q5_0": {0: 2**-8}}
 TENSORS = {"gate": "ffn_gate_exps", "up": "ffn_up_exps", "down": "ffn_down_exps"}
 PROJECTIONS = {"attn_q": "q_proj", "attn_k": "k_proj", "attn_v": "v_proj"}
 WIDE = {"hidden_size": 256, "intermediate_size": 256}
 
 
+def block_sizes(kind: str) -> tuple[int, int]:
+    """Weights of a block and its bytes."""
+    depth, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]]
+    return depth, size
+
+
 def random_blocks(rng: np.random.Generator, kind: str, weights: int) -> bytes:
-    blocks = rng.integers(0, 256, (weights // 256, FORMATS[kind.lower()].block_bytes), np.uint8)  # type: ignore[index]
+    depth, size = block_sizes(kind)
+    blocks = rng.integers(0, 256, (weights // depth, size), np.uint8)
     for at, scale in SCALES[kind].items():
         blocks[:, at : at + 2] = np.array([scale], np.float16).view(np.uint8)
     return blocks.tobytes()
@@ -59,7 +76,7 @@ def mixed(file: Path, new: Path, mix: dict[str, str] = MIX) -> dict[str, torch.T
         content = data[info.offset : info.offset + info.nbytes]
         if kind is not None:
             content = random_blocks(rng, kind, int(np.prod(info.shape)))
-            blocks = np.frombuffer(content, np.uint8).reshape(-1, FORMATS[kind.lower()].block_bytes)  # type: ignore[index]
+            blocks = np.frombuffer(content, np.uint8).reshape(-1, block_sizes(kind)[1])
             held[info.name] = torch.from_numpy(numbers_of(blocks, kind)).view(info.shape)
         written.append((info.name, kind or info.kind, info.shape, content))
     whole = Written(metadata=header.metadata, tensors=[one[:3] for one in written]).head()
@@ -70,10 +87,10 @@ def mixed(file: Path, new: Path, mix: dict[str, str] = MIX) -> dict[str, torch.T
 
 
 @pytest.fixture(name="model")
-def _model(exported: Any, tmp_path: Path) -> tuple[ModelSpec, Any]:
+def _model(exported: Any, tmp_path: Path, request: pytest.FixtureRequest) -> tuple[ModelSpec, Any]:
     """The file, and a network with what it stands for."""
     model, truth = exported("mixtral_8x7b", "BF16", **ALL, **WIDE)
-    held = mixed(Path(str(model.path)), tmp_path / "mixed.gguf")
+    held = mixed(Path(str(model.path)), tmp_path / "mixed.gguf", getattr(request, "param", MIX))
     for layer, module in enumerate(experts_of(truth)):
         for i in range(8):
             expert = stored_experts(module, i)
@@ -93,26 +110,40 @@ def unpermuted(weight: torch.Tensor, name: str, config: Any) -> torch.Tensor:
     return weight.view(heads, -1, 2, weight.shape[-1]).transpose(1, 2).reshape(weight.shape)
 
 
-def lean(model: ModelSpec, workload: Any) -> RunSpec:
-    options = {"avx512": True, "packed_dense": True, "precision": "q4_k", "device_precision": "q4_k"}
+def lean(model: ModelSpec, workload: Any, precision: str = "q4_k", device_precision: str = "q4_k") -> RunSpec:
+    options = {"avx512": True, "packed_dense": True, "precision": precision, "device_precision": device_precision}
     return cell(model, workload, **options)
 
 
-def test_every_matrix_is_packed_as_it_is_stored(model: Any) -> None:
-    system = engine_for(lean(model[0], decode()))
-    experts = [operator.fused._packed for operator in system._components.operators]
-    assert [(one.precision, one.down_precision) for one in experts] == [("q4_k", "q6_k"), ("q4_k", "q4_k")]
+@pytest.mark.parametrize(
+    ("model", "experts", "projections"),
+    [
+        pytest.param(MIX, [("q4_k", "q6_k"), ("q4_k", "q4_k")], ("q4_k", "q6_k"), id="k"),
+        pytest.param(IQ_MIX, [("iq2", "iq3_s"), ("iq2", "iq2")], ("iq1", "q8_0"), id="iq"),
+    ],
+    indirect=["model"],
+)
+def test_every_matrix_is_packed_as_it_is_stored(model: Any, experts: Any, projections: tuple[str, str]) -> None:
+    query, value = projections
+    system = engine_for(lean(model[0], decode(), experts[0][0], query))
+    operators = [operator.fused._packed for operator in system._components.operators]
+    assert [(one.precision, one.down_precision) for one in operators] == experts
     found = {place: layer.projection.matrix.packed.precision for place, layer in packed_layers(system)}
-    assert found["model.layers.0.self_attn.q_proj"] == found["model.layers.1.self_attn.k_proj"] == "q4_k"
-    assert found["model.layers.0.self_attn.v_proj"] == "q6_k"
+    assert found["model.layers.0.self_attn.q_proj"] == found["model.layers.1.self_attn.k_proj"] == query
+    assert found["model.layers.0.self_attn.v_proj"] == value
     assert found["model.layers.0.self_attn.o_proj"] == found["lm_head"] == "bf16"
 
 
-def test_logits_are_those_of_transformers_on_the_same_numbers(model: Any) -> None:
+@pytest.mark.parametrize(
+    ("model", "precisions"),
+    [pytest.param(MIX, ("q4_k", "q4_k"), id="k"), pytest.param(IQ_MIX, ("iq2", "iq1"), id="iq")],
+    indirect=["model"],
+)
+def test_logits_are_those_of_transformers_on_the_same_numbers(model: Any, precisions: tuple[str, str]) -> None:
     spec, truth = model
-    system = engine_for(lean(spec, decode(batch=2)))
+    system = engine_for(lean(spec, decode(batch=2), *precisions))
     for workload in (decode(batch=2), prefill(batch=2)):
-        assert relative(logits(system, lean(spec, workload)), together(truth, workload)) < 0.1
+        assert relative(logits(system, lean(spec, workload, *precisions)), together(truth, workload)) < 0.1
 
 
 def test_native_is_the_format_of_most_weights(model: Any) -> None:

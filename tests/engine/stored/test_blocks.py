@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,7 @@ def nvfp4_block(block: bytes) -> Iterator[float]:
 BLOCKS: dict[str, tuple[int, Callable[[bytes], Iterator[float]]]] = {
     "fp8": (132, fp8_block),
     "int4_bf16": (18, int4_bf16_block),
-    "int4_zp": (19, int4_zp_block),
+    "int4_zp": (152, lambda block: chain.from_iterable(int4_zp_block(block[i : i + 19]) for i in range(0, 152, 19))),
     "nvfp4": (148, nvfp4_block),
 }
 

@@ -20,7 +20,6 @@ from ktbench.engine.stored.formats import StoredFormats, stored_formats
 from ktbench.engine.synthetic import skeleton
 from ktbench.engine.weight_plan import Packing
 from ktbench.spec.run_spec import WorkloadSpec
-from ktbench.spec.weights import FORMATS
 from tests.engine.engines import cell, engine_for, logits, needs_avx512, relative
 from tests.engine.families.zoo import ALL
 from tests.engine.prompts import together
@@ -135,7 +134,7 @@ def test_packed_experts_give_logits_near_those_of_transformers(precision: str, r
 
 
 @needs_avx512()
-@pytest.mark.parametrize("name", [name for name, one in RELEASES.items() if one.format in FORMATS])
+@pytest.mark.parametrize("name", RELEASES)
 def test_what_kernels_know_is_computed_on_as_it_is_stored(name: str, tmp_path: Path) -> None:
     """Routed experts, and linear layers of the lean device role."""
     one = write("glm_4_5_air", RELEASES[name], tmp_path, **ALL)
