@@ -8,6 +8,8 @@
 // bits has the codes of 8 k, of two bits those of 16 k, of one bit those of 32 k, lower bits first.
 #pragma once
 
+#include <utility>
+
 #include "core/float8.h"
 #include "core/half.h"
 #include "core/unpack.h"
@@ -52,105 +54,147 @@ struct alignas(line_bytes) WideRecord {
 template <Numbers numbers>
 using WideRecordOf = WideRecord<coded(numbers).group>;
 
-inline void floats_of_halves(const std::byte* halves, float* to) {
-#ifdef __F16C__
-  for (int i = 0; i < strip_rows; i += 8)
-    _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(halves) + i / 8)));
+// Numbers of as many rows as a register takes. gcc 12 makes of loops over rows, and of __builtin_convertvector of bytes,
+// one conversion at a time.
+#ifdef __AVX512F__
+constexpr int rows_at_once = 16;
 #else
-  for (int i = 0; i < strip_rows; ++i) {
+constexpr int rows_at_once = 8;
+#endif
+using RowFloats = float __attribute__((vector_size(rows_at_once * sizeof(float))));
+using RowInts = std::int32_t __attribute__((vector_size(rows_at_once * sizeof(std::int32_t))));
+
+inline RowInts row_ints(const std::byte* bytes) {
+#if defined(__AVX512F__)
+  return (RowInts)_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes)));
+#elif defined(__AVX2__)
+  return (RowInts)_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(bytes)));
+#else
+  RowInts ints;
+  for (int row = 0; row < rows_at_once; ++row) ints[row] = std::to_integer<int>(bytes[row]);
+  return ints;
+#endif
+}
+inline RowFloats row_floats(RowInts numbers) { return __builtin_convertvector(numbers, RowFloats); }
+inline RowFloats row_floats(const std::byte* at) {
+  RowFloats floats;
+  __builtin_memcpy(&floats, at, sizeof floats);
+  return floats;
+}
+inline void put(RowFloats floats, float* to) { __builtin_memcpy(to, &floats, sizeof floats); }
+
+inline RowFloats floats_of_halves(const std::byte* halves) {
+#if defined(__AVX512F__)
+  return (RowFloats)_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(halves)));
+#elif defined(__F16C__)
+  return (RowFloats)_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(halves)));
+#else
+  RowFloats floats;
+  for (int row = 0; row < rows_at_once; ++row) {
     half of;
-    __builtin_memcpy(&of, halves + i * sizeof of, sizeof of);
-    to[i] = float_of_half(of);
+    __builtin_memcpy(&of, halves + row * sizeof of, sizeof of);
+    floats[row] = float_of_half(of);
   }
+  return floats;
 #endif
 }
 
+// Of numbers: 0x7f and 0xff are none.
+inline RowFloats floats_of_e4m3(RowInts codes) {
+  const RowInts magnitude = codes & 0x7f;
+  const RowFloats normal = reinterpret_cast<RowFloats>((magnitude << 20) + (120 << 23));
+  const RowFloats small = row_floats(magnitude) * 0x1p-9f;
+  const RowInts bits = reinterpret_cast<RowInts>(magnitude < 8 ? small : normal);
+  return reinterpret_cast<RowFloats>(bits | (codes & 0x80) << 24);
+}
+
+// Of rows from `row` on.
 template <Numbers numbers>
-inline void widen_scales(const std::byte* record, WideRecordOf<numbers>& to) {
+inline void widen_scales(const std::byte* __restrict record, int row, WideRecordOf<numbers>& __restrict to) {
   constexpr Coded of = coded(numbers);
-  float d[strip_rows], dmin[strip_rows];
-  if constexpr (of.scale == GroupScale::e4m3) __builtin_memcpy(d, record, sizeof d);
-  if constexpr (of.scale == GroupScale::integer) floats_of_halves(record, d);
-  if constexpr (of.scale != GroupScale::half)
-    for (float& one : d) one *= of.unit;
-  if constexpr (of.has_minima() && of.scale == GroupScale::integer) floats_of_halves(record + line_bytes / 2, dmin);
-  const std::byte* at = record + of.head_lines() * line_bytes;
-  const auto* minima = reinterpret_cast<const std::uint8_t*>(at) + of.scale_lines() * line_bytes;
-  for (int g = 0; g < to.groups; ++g, at += of.scale_lines() * line_bytes / to.groups, minima += strip_rows) {
-    const auto* bytes = reinterpret_cast<const std::uint8_t*>(at);
-    float* scale = to.scale(g);
-    if constexpr (of.scale == GroupScale::half) {
-      floats_of_halves(at, scale);
-    } else {
-      for (int row = 0; row < strip_rows; ++row) {
-        if constexpr (of.scale == GroupScale::e4m3)
-          scale[row] = d[row] * float_of(std::uint32_t{bf16_of_e4m3(bytes[row])} << 16);
-        else
-          scale[row] = d[row] * static_cast<float>(of.minima == Minima::beside ? bytes[row] & 15
-                                                                               : static_cast<std::int8_t>(bytes[row]));
-      }
-    }
-    if constexpr (of.minima == Minima::zeros)
-      for (int row = 0; row < strip_rows; ++row) to.minimum[g][row] = -scale[row] * static_cast<float>(minima[row]);
-    else if constexpr (of.has_minima())
-      for (int row = 0; row < strip_rows; ++row)
-        to.minimum[g][row] = -dmin[row] * static_cast<float>(of.minima == Minima::beside ? bytes[row] >> 4 : minima[row]);
+  constexpr int scale_bytes = of.scale_lines() / of.byte_lines();
+  RowFloats d{}, dmin{};
+  if constexpr (of.scale == GroupScale::e4m3) d = row_floats(record + row * sizeof(float)) * of.unit;
+  if constexpr (of.scale == GroupScale::integer) d = floats_of_halves(record + row * sizeof(half)) * of.unit;
+  if constexpr (of.has_minima() && of.scale == GroupScale::integer)
+    dmin = floats_of_halves(record + line_bytes / 2 + row * sizeof(half));
+  const std::byte* scales = record + of.head_lines() * line_bytes;
+  const std::byte* minima = scales + of.scale_lines() * line_bytes;
+  for (int g = 0; g < to.groups; ++g) {
+    const std::byte* at = scales + (g * strip_rows + row) * scale_bytes;
+    RowFloats scale;
+    if constexpr (of.scale == GroupScale::half) scale = floats_of_halves(at);
+    else if constexpr (of.scale == GroupScale::e4m3) scale = d * floats_of_e4m3(row_ints(at));
+    else if constexpr (of.minima == Minima::beside) scale = d * row_floats(row_ints(at) & 15);
+    else scale = d * row_floats(row_ints(at) << 24 >> 24);
+    put(scale, to.scale(g) + row);
+    if constexpr (!of.has_minima()) continue;
+    const RowInts minimum = of.minima == Minima::beside ? row_ints(at) >> 4 : row_ints(minima + g * strip_rows + row);
+    put((of.minima == Minima::zeros ? -scale : -dmin) * row_floats(minimum), to.minimum[g] + row);
   }
 }
 
-using LineWords = std::uint16_t __attribute__((vector_size(line_bytes)));
-using LineBytes = std::uint8_t __attribute__((vector_size(line_bytes)));
+// Codes of as much of a line as a register takes.
+#ifdef __AVX512BW__
+constexpr int codes_at_once = line_bytes;
+#else
+constexpr int codes_at_once = line_bytes / 2;
+#endif
+using CodeWords = std::uint16_t __attribute__((vector_size(codes_at_once)));
+using CodeBytes = std::uint8_t __attribute__((vector_size(codes_at_once)));
 
 // What codes below 16 stand for.
-inline void look_up(const std::int8_t* values, LineBytes& codes) {
+inline CodeBytes looked_up(const std::int8_t* values, CodeBytes codes) {
 #if defined(__AVX512BW__)
   const __m512i table = _mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(values)));
-  codes = (LineBytes)_mm512_shuffle_epi8(table, (__m512i)codes);
+  return (CodeBytes)_mm512_shuffle_epi8(table, (__m512i)codes);
 #elif defined(__AVX2__)
   const __m256i table = _mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(values)));
-  __m256i halves[2];
-  __builtin_memcpy(halves, &codes, sizeof codes);
-  for (__m256i& half : halves) half = _mm256_shuffle_epi8(table, half);
-  __builtin_memcpy(&codes, halves, sizeof codes);
+  return (CodeBytes)_mm256_shuffle_epi8(table, (__m256i)codes);
 #else
-  for (int i = 0; i < line_bytes; ++i) codes[i] = static_cast<std::uint8_t>(values[codes[i]]);
+  for (int i = 0; i < codes_at_once; ++i) codes[i] = static_cast<std::uint8_t>(values[codes[i]]);
+  return codes;
 #endif
+}
+
+inline CodeWords code_words(const std::byte* at) {
+  CodeWords words;
+  __builtin_memcpy(&words, at, sizeof words);
+  return words;
+}
+
+// Bits moved up by `by`, or down where that is negative; those that cross bytes are masked out.
+template <int by>
+inline CodeBytes moved(CodeWords words, std::uint8_t mask) {
+  return reinterpret_cast<CodeBytes>(by < 0 ? words >> (by < 0 ? -by : 0) : words << (by < 0 ? 0 : by)) & mask;
 }
 
 // The lines of 32 k, bits of the planes put together.
 template <Numbers numbers>
-inline void widen_codes(const std::byte* four, const std::byte* two, const std::byte* one, std::byte* to) {
+inline void widen_codes(const std::byte* four, const std::byte* two, const std::byte* one, std::byte* __restrict to) {
   constexpr Coded of = coded(numbers);
   constexpr int place_of_two = of.four ? 4 : 0, place_of_one = place_of_two + (of.two ? 2 : 0);
-  constexpr std::uint8_t twos = 3 << place_of_two, ones = 1 << place_of_one, raised = of.raised;
-#pragma GCC unroll 8
-  for (int i = 0; i < 8; ++i, to += line_bytes) {
-    LineBytes code = {};
-    LineWords words;
-    if constexpr (of.four) {
-      __builtin_memcpy(&words, four + i / 2 * line_bytes, line_bytes);
-      code = reinterpret_cast<LineBytes>(i % 2 ? words >> 4 : words) & 15;
+  const auto widen_line = [&]<int i>() __attribute__((always_inline)) {
+    for (int at = 0; at < line_bytes; at += codes_at_once) {
+      CodeBytes code{};
+      if constexpr (of.four) code = moved<i % 2 * -4>(code_words(four + i / 2 * line_bytes + at), 15);
+      if constexpr (of.two)
+        code |= moved<place_of_two - i % 4 * 2>(code_words(two + i / 4 * line_bytes + at), 3 << place_of_two);
+      if constexpr (of.one) code |= moved<place_of_one - i>(code_words(one + at), 1 << place_of_one);
+      if constexpr (of.raised != 0) code -= static_cast<std::uint8_t>(of.raised);
+      if constexpr (of.table) code = looked_up(coded_values(numbers), code);
+      __builtin_memcpy(to + i * line_bytes + at, &code, sizeof code);
     }
-    if constexpr (of.two) {
-      __builtin_memcpy(&words, two + i / 4 * line_bytes, line_bytes);
-      const int shift = place_of_two - i % 4 * 2;
-      code |= reinterpret_cast<LineBytes>(shift < 0 ? words >> -shift : words << shift) & twos;
-    }
-    if constexpr (of.one) {
-      __builtin_memcpy(&words, one, line_bytes);
-      const int shift = place_of_one - i;
-      code |= reinterpret_cast<LineBytes>(shift < 0 ? words >> -shift : words << shift) & ones;
-    }
-    if constexpr (of.raised != 0) code -= raised;
-    if constexpr (of.table) look_up(coded_values(numbers), code);
-    __builtin_memcpy(to, &code, line_bytes);
-  }
+  };
+  [&]<int... i>(std::integer_sequence<int, i...>) __attribute__((always_inline)) {
+    (widen_line.template operator()<i>(), ...);
+  }(std::make_integer_sequence<int, 8>{});
 }
 
 template <Numbers numbers>
 void widen_record(const std::byte* record, WideRecordOf<numbers>& to) {
   constexpr Coded of = coded(numbers);
-  widen_scales<numbers>(record, to);
+  for (int row = 0; row < strip_rows; row += rows_at_once) widen_scales<numbers>(record, row, to);
   const std::byte* four = record + of.planes_at();
   const std::byte* two = four + (of.four ? super_depth / 8 : 0) * line_bytes;
   const std::byte* one = two + (of.two ? super_depth / 16 : 0) * line_bytes;
