@@ -10,12 +10,13 @@ from typing import ClassVar, NoReturn
 
 from ktbench.engine.gguf.export import KeptFile, kept_file
 from ktbench.engine.gguf.families import OUR_WEIGHTS
-from ktbench.engine.gguf.header import GgufHeader, TensorInfo, read_header
+from ktbench.engine.gguf.header import PRECISIONS, GgufHeader, TensorInfo, read_header
 from ktbench.engine.protocol import ExpertsObservation, Unsupported
 from ktbench.spec.record import Work
 from ktbench.spec.run_spec import RunSpec, WorkloadSpec
 from ktbench.spec.shape import MoEShape
 from ktbench.spec.support import unsupported
+from ktbench.spec.weights import FORMATS
 
 _EMBEDDING, _HEAD = "token_embd.weight", "output.weight"
 _EXPERTS = "_exps."
@@ -98,13 +99,14 @@ def read_weights(path: Path, weights: str | None) -> GgufHeader:
 def file_of(spec: RunSpec) -> KeptFile:
     """The GGUF file of a cell, which must be there.
 
-    Raises Unsupported where its routed experts are of another type than the precision needs, ValueError as
-    `read_header`.
+    Raises Unsupported where its routed experts are of another type than the precision needs; a file in super-blocks,
+    which mixes types, has some of that type. Raises ValueError as `read_header`.
     """
     file = kept_file(spec)
     tensors = read_header(file.path).tensors.items()
     kinds = {info.kind for name, info in tensors if _EXPERTS in name and len(info.shape) == 3}
-    if other := sorted(kinds - {file.experts}):
+    mixed = not FORMATS[spec.precision].from_numbers and spec.precision in {PRECISIONS.get(kind) for kind in kinds}
+    if not mixed and (other := sorted(kinds - {file.experts})):
         held = " and ".join(other)
         raise Unsupported(f"{file.path}: its experts are {held}, precision={spec.precision} needs {file.experts}")
     return file
