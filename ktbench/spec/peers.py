@@ -29,8 +29,8 @@ KT_SETTINGS, KT_MOST_BYTES = 3, 8 * 2**30
 
 _GGUF = {"bf16": "BF16", "q8_0": "Q8_0", "q4_0": "Q4_0", "int8": "Q8_0", "int4_g32": "Q4_0", "mxfp4": "MXFP4"}
 # Of files in these types, which are run as they are.
-_GGUF |= {name: name.upper() for name in ("iq4_nl", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs", "iq3_s", "iq3_xxs")}
-_GGUF |= {"iq2": "IQ2", "iq1": "IQ1"}
+_GGUF |= {name: name.upper() for name in ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs", "iq4_nl")}
+_GGUF |= {name: name.upper() for name in ("iq3_s", "iq3_xxs", "iq2", "iq1")}
 _AS_IS = {name: name for name in ("bf16", "int8", "int4_g32", "int4_g64", "int4_g128")}
 _KT = {"bf16": "bf16", "int8": "int8", "int4_g32": "int4", "int4_g64": "int4", "int4_g128": "int4"}
 
