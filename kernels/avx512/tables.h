@@ -79,9 +79,11 @@ struct Loops {
   template <class P, class Lines, class Panels>
   using ByBlock = KernelsOf<P, StreamKernel<StreamsGguf<P, Lines>, few_gguf>, BlockKernel<P, Panels>,
                             Crossover{1, few_gguf + 1}, &Counters::avx512_calls>;
+  // Both decode records into L1. A core of Granite Rapids, q4_k, one row and eight: 0.76 and 1.25 ms by streams, 0.66 and
+  // 1.17 by register blocks, whose prefetches are spread more evenly.
   template <class P, int group, bool minima>
-  using BySuper = KernelsOf<P, StreamKernel<StreamsSupers<P, group, minima>, few_supers>, BlockKernel<P, SuperPanels<group, minima>>,
-                            Crossover{1, few_supers + 1}, &Counters::avx512_calls>;
+  using BySuper = KernelsOf<P, StreamKernel<StreamsSupers<P, group, minima>, few_supers>,
+                            BlockKernel<P, SuperPanels<group, minima>>, Crossover{1, 1}, &Counters::avx512_calls>;
   template <class P>
   using ByTile = KernelsOf<P, StreamKernel<StreamsTiles<P>, few_tiles>, BlockKernel<P, WidePanels<fp8>>,
                            Crossover{1, few_tiles + 1}, &Counters::avx512_calls>;
