@@ -13,6 +13,7 @@ from ktbench.spec.core_layout import core_layout_of
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.record import Cell, Environment, Record, RoofSample
 from ktbench.spec.run_spec import Dtype, RunSpec
+from ktbench.spec.weights import FORMATS
 from ktbench.spec.wire import from_plain, to_plain
 
 _PEAKS: dict[tuple[str, Dtype], str] = {
@@ -39,15 +40,21 @@ class MeasuredCell:
         return f"{self.spec.label}, {replace(self.spec, machine=None).summary}"
 
 
+def tells_formats(spec: RunSpec) -> bool:
+    """Whether a spec alone tells what a step reads: files in super-blocks mix formats, of which it names one."""
+    return all(FORMATS[one].from_numbers for one in (spec.precision, spec.device_precision))
+
+
 def measured_cell(spec: RunSpec, records: Sequence[Record], machine: MachineSpec) -> MeasuredCell | None:
     """The cell in its usual trials, on `machine` with the limits that were sampled next to them.
 
     Only trials on the most frequent core placement count. A roof can be read too low (memory that was not read for a
     while, a neighbour) but hardly too high: the upper quartile of those next to the trials is the limit. None where
-    there is no timed trial with roofs, and where the cell itself read faster than its roofs.
+    there is no timed trial with roofs, where the cell itself read faster than its roofs, and unless it
+    `tells_formats`.
     """
     timed = [record for record in records if record.samples_s and record.roofs and record.work]
-    if not timed:
+    if not timed or not tells_formats(spec):
         return None
     places = Counter(core_layout_of(record.roofs) for record in timed)
     usual = [record for record in timed if core_layout_of(record.roofs) == places.most_common(1)[0][0]]

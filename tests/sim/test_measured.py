@@ -16,7 +16,7 @@ from ktbench.results import read_run
 from ktbench.sim.calibration import Calibration, read_calibration
 from ktbench.sim.fitting import fit_measured, is_fitted
 from ktbench.sim.judging import judge_measured, quality_of
-from ktbench.sim.measured import MeasuredCell, machine_at, measured_cell, recorded_machine
+from ktbench.sim.measured import MeasuredCell, machine_at, measured_cell, recorded_machine, tells_formats
 from ktbench.sim.simulation import resolved_deferral, with_deferral
 from ktbench.sim.work import step_counters, step_work
 from ktbench.spec.errors import RequestError
@@ -44,8 +44,8 @@ class Kept:
 
 @cache
 def kept() -> tuple[Kept, ...]:
-    """Arms of our engine that were timed; the trace behind routing=recorded is not shipped."""
-    return tuple(one for folder in RUNS for one in _of_run(folder) if one.records)
+    """Arms of our engine that were timed and can be simulated; the trace behind routing=recorded is not shipped."""
+    return tuple(one for folder in RUNS for one in _of_run(folder) if one.records and tells_formats(one.cell.spec))
 
 
 def _of_run(folder: Path) -> Iterator[Kept]:
