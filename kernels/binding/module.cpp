@@ -58,7 +58,7 @@ py::dict formats() {
     all[format_table[row].name] =
         py::dict("bits"_a = f.bits(), "scales"_a = name_of(f.scales), "group"_a = f.group,
                  "scale_bytes"_a = f.scale_bytes(), "row_bytes"_a = row_bytes, "block_bytes"_a = f.block_bytes(),
-                 "whole_blocks"_a = f.has_whole_blocks(),
+                 "whole_blocks"_a = f.has_whole_blocks(), "from_numbers"_a = !is_lattice(f.numbers),
                  "depth_multiple"_a = f.depth_multiple(), "isas"_a = kernels_for(row));
   }
   return all;

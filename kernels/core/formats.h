@@ -101,6 +101,9 @@ constexpr Coded coded(Numbers numbers) {
   }
 }
 
+// Their numbers are drawn from lattices that a search would need; files have them.
+constexpr bool is_lattice(Numbers numbers) { return numbers >= Numbers::iq3_s && numbers <= Numbers::iq1; }
+
 inline constexpr int groups_per_record = 4;
 inline constexpr int blocks_per_record = 2;
 inline constexpr int tiles_per_record = 16;

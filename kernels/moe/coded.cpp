@@ -6,22 +6,13 @@
 #include <string>
 
 #include "core/activations.h"
-#include "core/coded.h"
 #include "core/format_names.h"
+#include "moe/super.h"
 
 namespace ktbench {
 namespace {
 
 using Byte = std::uint8_t;
-
-// A super-block of one row, of whatever format: halves and bytes of scales as they are stored.
-struct Super {
-  half d = 0, dmin = 0;
-  float whole = 0;  // what e4m3 scales are multiplied with
-  std::uint16_t scale[16] = {};
-  Byte minimum[16] = {};
-  Byte code[super_depth] = {};
-};
 
 Byte bits(Byte byte, int from, int count) { return static_cast<Byte>(byte >> from & ((1 << count) - 1)); }
 
@@ -159,18 +150,6 @@ int number(const Format& format, Byte code) {
   return of.table ? coded_values(format.numbers)[code] : code - of.raised;
 }
 
-// Of numbers in units of the format.
-float scale_of(const Coded& of, const Super& block, int g) {
-  switch (of.scale) {
-    case GroupScale::integer:
-      return float_of_half(block.d) * static_cast<float>(static_cast<std::int8_t>(block.scale[g]));
-    case GroupScale::e4m3:
-      return block.whole * float_of(std::uint32_t{bf16_of_e4m3(static_cast<Byte>(block.scale[g]))} << 16);
-    case GroupScale::half: break;
-  }
-  return float_of_half(block.scale[g]);
-}
-
 // A record of a strip, and where a row's parts lie in it.
 class Record {
  public:
@@ -251,9 +230,24 @@ double raised_sum(const Format& format, const Super& block) {
   return -128 * sum;
 }
 
-}  // namespace
+// `super_at(row, k)` makes the super-blocks.
+template <class SuperAt>
+void pack(int rows, int depth, const Format& format, std::byte* strip, SuperAt super_at) {
+  const Coded of = coded(format.numbers);
+  std::memset(strip, 0, format.strip_bytes(format.padded_depth(depth)));
+  auto* offsets = reinterpret_cast<StripOffsets*>(strip);
+  for (int r = 0; r < rows && r < strip_rows; ++r) {
+    double sum = 0;
+    for (int k = 0; k < depth; k += super_depth) {
+      const Super block = super_at(r, k);
+      Record(of, strip + format.head_bytes() + format.bytes_before(k / super_depth)).put(r, block);
+      sum += raised_sum(format, block);
+    }
+    offsets->offset[r] = static_cast<float>(sum);
+  }
+}
 
-void pack_supers(const MatrixView& from, int rows, int depth, const Format& format, std::byte* strip) {
+void leave_zeros(const MatrixView& from, int rows, int depth, const Format& format, std::byte* strip) {
   for (int r = 0; r < rows && r < strip_rows; ++r)
     if (largest_magnitude(from.at(r, 0).data, depth) != 0)
       throw std::invalid_argument(std::string(traits_of(format).name) +
@@ -261,19 +255,15 @@ void pack_supers(const MatrixView& from, int rows, int depth, const Format& form
   std::memset(strip, 0, format.strip_bytes(format.padded_depth(depth)));
 }
 
+}  // namespace
+
+void pack_supers(const MatrixView& from, int rows, int depth, const Format& format, std::byte* strip) {
+  if (is_lattice(format.numbers)) return leave_zeros(from, rows, depth, format, strip);
+  pack(rows, depth, format, strip, [&](int r, int k) { return quantised_super(format, from.at(r, k).data); });
+}
+
 void pack_supers(const BlockView& from, int rows, int depth, const Format& format, std::byte* strip) {
-  const Coded of = coded(format.numbers);
-  std::memset(strip, 0, format.strip_bytes(format.padded_depth(depth)));
-  auto* offsets = reinterpret_cast<StripOffsets*>(strip);
-  for (int r = 0; r < rows && r < strip_rows; ++r) {
-    double sum = 0;
-    for (int k = 0; k < depth; k += super_depth) {
-      const Super block = super_in(format.numbers, from.at(r, k).data);
-      Record(of, strip + format.head_bytes() + format.bytes_before(k / super_depth)).put(r, block);
-      sum += raised_sum(format, block);
-    }
-    offsets->offset[r] = static_cast<float>(sum);
-  }
+  pack(rows, depth, format, strip, [&](int r, int k) { return super_in(format.numbers, from.at(r, k).data); });
 }
 
 void unpack_supers(const std::byte* strip, int rows, int depth, const Format& format, float* to, std::size_t stride) {

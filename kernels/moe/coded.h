@@ -7,7 +7,7 @@
 
 namespace ktbench {
 
-// A strip of zeros. Throws std::invalid_argument for other numbers: these formats have no quantiser here.
+// Of numbers as `quantised_super` makes them. Formats of lattices hold zeros only: throws std::invalid_argument for others.
 void pack_supers(const MatrixView& from, int rows, int depth, const Format& format, std::byte* strip);
 void pack_supers(const BlockView& from, int rows, int depth, const Format& format, std::byte* strip);
 

@@ -16,15 +16,6 @@ namespace {
 constexpr float largest_number = 448;
 constexpr float nan = std::numeric_limits<float>::quiet_NaN();
 
-// Of a number within +-448. Steps are 2^-9 below 2^-6, and eighths of the power of two above.
-std::uint8_t nearest_code(float x) {
-  const float magnitude = std::fabs(x);
-  const int exponent = magnitude < 0x1p-6f ? -6 : std::ilogb(magnitude);
-  const int eighths = static_cast<int>(std::nearbyint(std::ldexp(magnitude, 3 - exponent)));  // 8 to 16, or below
-  const int code = (exponent + 6) * 8 + eighths;
-  return static_cast<std::uint8_t>((std::signbit(x) ? 0x80 : 0) | std::min<int>(code, e4m3_largest));
-}
-
 // Where group `g` and its scale lie in the body of a strip.
 std::size_t lines_at(const Format& format, int g) {
   return (static_cast<std::size_t>(g / tiles_per_record) + 1 + 1ul * g * format.group / format.line_depth()) * line_bytes;
@@ -70,6 +61,15 @@ bool same(float a, float b) { return a == b || (a != a && b != b); }
 
 }  // namespace
 
+// Steps are 2^-9 below 2^-6, and eighths of the power of two above.
+std::uint8_t nearest_e4m3(float x) {
+  const float magnitude = std::fabs(x);
+  const int exponent = magnitude < 0x1p-6f ? -6 : std::ilogb(magnitude);
+  const int eighths = static_cast<int>(std::nearbyint(std::ldexp(magnitude, 3 - exponent)));  // 8 to 16, or below
+  const int code = (exponent + 6) * 8 + eighths;
+  return static_cast<std::uint8_t>((std::signbit(x) ? 0x80 : 0) | std::min<int>(code, e4m3_largest));
+}
+
 void pack_float8(const MatrixView& from, int rows, int depth, const Format& format, std::byte* strip) {
   Writer to(format, format.padded_depth(depth), strip);
   std::vector<int> finite;
@@ -84,7 +84,7 @@ void pack_float8(const MatrixView& from, int rows, int depth, const Format& form
     to.scale_group(first / format.group, scale);
     if (scale == 0) continue;
     for (const int r : finite)
-      for (int k = first; k < first + count; ++k) to.put(r, k, nearest_code(widen(*from.at(r, k).data) / scale));
+      for (int k = first; k < first + count; ++k) to.put(r, k, nearest_e4m3(widen(*from.at(r, k).data) / scale));
   }
 }
 

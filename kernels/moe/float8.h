@@ -16,4 +16,7 @@ void pack_float8(const BlockView& from, int rows, int depth, const Format& forma
 // `to`: rows `stride` floats apart.
 void unpack_float8(const std::byte* strip, int rows, int depth, const Format& format, float* to, std::size_t stride);
 
+// The code of a number within +-448; ties go to even.
+std::uint8_t nearest_e4m3(float x);
+
 }  // namespace ktbench

@@ -42,7 +42,8 @@ class MeasuredCell:
 
 def tells_formats(spec: RunSpec) -> bool:
     """Whether a spec alone tells what a step reads: files in super-blocks mix formats, of which it names one."""
-    return all(FORMATS[one].from_numbers for one in (spec.precision, spec.device_precision))
+    supers = any(FORMATS[one].super_blocks for one in (spec.precision, spec.device_precision))
+    return spec.model.path is None or not supers
 
 
 def measured_cell(spec: RunSpec, records: Sequence[Record], machine: MachineSpec) -> MeasuredCell | None:

@@ -38,6 +38,7 @@ Precision = Literal[
     "nvfp4",
     "int4_zp",
 ]
+BLOCK, SUPER_BLOCK = 32, 256  # weights of GGUF's blocks
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,7 +46,8 @@ class Format:
     """How one precision stores weights. `group` counts the weights along k that share a scale; 0: the row, or none.
 
     `block_bytes` are those of a group as a checkpoint stores it (ggml-common.h), 0 where none does; `whole_blocks`:
-    rows cannot end within one; `from_numbers`: bf16 weights can be quantised to it.
+    rows cannot end within one; `from_numbers`: bf16 weights can be quantised to it. Files in super-blocks mix formats
+    of these.
     """
 
     bits: int
@@ -57,16 +59,21 @@ class Format:
     whole_blocks: bool = False
     from_numbers: bool = True
 
+    @property
+    def super_blocks(self) -> bool:
+        """Whether groups with scales of their own share one more."""
+        return self.group == SUPER_BLOCK
 
-def _super(*, bits: int, scale_bytes: int, block_bytes: int) -> Format:
+
+def _super(*, bits: int, scale_bytes: int, block_bytes: int, from_numbers: bool = True) -> Format:
     return Format(
         bits=bits,
-        group=256,
+        group=SUPER_BLOCK,
         scale_bytes=scale_bytes,
         row_bytes=4,
         block_bytes=block_bytes,
         whole_blocks=True,
-        from_numbers=False,
+        from_numbers=from_numbers,
     )
 
 
@@ -88,15 +95,14 @@ FORMATS: Mapping[Precision, Format] = {
     "q5_k": _super(bits=5, scale_bytes=20, block_bytes=176),
     "q6_k": _super(bits=6, scale_bytes=20, block_bytes=210),
     "iq4_xs": _super(bits=4, scale_bytes=12, block_bytes=136),
-    "iq3_s": _super(bits=4, scale_bytes=12, block_bytes=136),
-    "iq3_xxs": _super(bits=4, scale_bytes=12, block_bytes=136),
-    "iq2": _super(bits=3, scale_bytes=20, block_bytes=110),
-    "iq1": _super(bits=3, scale_bytes=20, block_bytes=110),
+    "iq3_s": _super(bits=4, scale_bytes=12, block_bytes=136, from_numbers=False),
+    "iq3_xxs": _super(bits=4, scale_bytes=12, block_bytes=136, from_numbers=False),
+    "iq2": _super(bits=3, scale_bytes=20, block_bytes=110, from_numbers=False),
+    "iq1": _super(bits=3, scale_bytes=20, block_bytes=110, from_numbers=False),
     "nvfp4": _super(bits=4, scale_bytes=20, block_bytes=148),
     "int4_zp": _super(bits=4, scale_bytes=24, block_bytes=152),
 }
 BLOCK_BYTES = {name: row.block_bytes for name, row in FORMATS.items() if row.block_bytes}
-BLOCK = 32  # weights of a GGUF block
 
 
 def expert_bytes(shape: MoEShape, precision: Precision) -> int:

@@ -24,7 +24,7 @@ from tests.engine.tiny import decode, layer, load, prefill, run, spec, tiny_mode
 
 kernels = pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built")
 
-# Super-blocks are taken from files (tests/engine/gguf).
+# What points of lattices are read from is in tests/engine/gguf.
 PRECISIONS = tuple(name for name in get_args(Precision) if FORMATS[name].from_numbers)
 # Against float64 on the bf16 weights. Sixteen even levels put a Gaussian number 0.107 of its spread off (Max 1960, IRE
 # Transactions on Information Theory 6, table II), three such matrices in a row sqrt(3) times that; few tokens scatter.
@@ -37,11 +37,20 @@ TOLERANCE |= {"q8_0": 0.02, "q4_0": _Q4_0}
 TOLERANCE |= {"iq4_nl": 1.25 * 3**0.5 * 0.0787, "mxfp4": 1.25 * 3**0.5 * 0.1152}
 # Even levels of a seventh of the largest of 32, and e4m3 with the largest of 128 x 128 at 448, in the same way.
 TOLERANCE |= {"int4_bf16": 1.25 * 3**0.5 * 0.0970, "fp8": 1.25 * 3**0.5 * 0.0264}
+# What ggml leaves of normal numbers, and for the last two NumPy (tests/kernels/test_supers.py).
+_SUPERS = {"q2_k": 0.2968, "q3_k": 0.1508, "q4_k": 0.0713, "q5_k": 0.0361, "q6_k": 0.0178, "iq4_xs": 0.0767}
+_SUPERS |= {"nvfp4": 0.0951, "int4_zp": 0.0807}
+TOLERANCE |= {name: 1.4 * 3**0.5 * error for name, error in _SUPERS.items()}
 SETTINGS = [
     pytest.param({"avx512": True}, marks=AVX512, id="v"),
     pytest.param({"amx": True}, marks=AMX, id="m"),
     pytest.param({"avx512": True, "amx": True, "dynamic": True}, marks=[AVX512, AMX], id="v+m+d"),
 ]
+
+
+def wide(precision: Precision) -> dict[str, int]:
+    """Changes to a tiny model whose rows then fill super-blocks."""
+    return {"hidden_size": 256, "moe_intermediate_size": 256} if FORMATS[precision].super_blocks else {}
 
 
 def cell(model: ModelSpec, workload: WorkloadSpec, precision: Precision, **engine: Any) -> RunSpec:
@@ -66,7 +75,7 @@ def evidence_of(system: System, requested: RunSpec) -> str:
 @pytest.mark.parametrize("engine", SETTINGS)
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_layer_agrees_with_float64_and_passes_the_check(precision: Precision, engine: Mapping[str, bool]) -> None:
-    model = tiny_model(hidden_size=256, moe_intermediate_size=128)
+    model = tiny_model(**{"hidden_size": 256, "moe_intermediate_size": 128} | wide(precision))
     packing = Packing(precision=precision)
     system = load_layer(model, host=HostRole(cores=1), keep_original=False, packing=packing)
     for workload in (layer(batch=1), layer(batch=40), layer(batch=9, routing="zipf")):
@@ -118,7 +127,7 @@ def test_reference_takes_the_weights_as_stored(precision: Precision, step: float
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("workload", [decode(batch=2), prefill()], ids=["decode", "prefill"])
 def test_the_whole_engine_runs_in_every_precision(precision: Precision, workload: WorkloadSpec) -> None:
-    model = tiny_model()
+    model = tiny_model(**wide(precision))
     system = load(model, keep_original=False, packing=Packing(precision=precision))
     requested = cell(model, workload, precision, avx512=True)
     system.configure(requested)
@@ -129,7 +138,7 @@ def test_the_whole_engine_runs_in_every_precision(precision: Precision, workload
 
 @AVX512
 def test_bytes_of_a_step_follow_the_precision() -> None:
-    model, workload = tiny_model(), decode(routing="concentrated", steps=1)
+    model, workload = tiny_model(**wide("q4_k")), decode(routing="concentrated", steps=1)
     held: dict[str, int] = {}
     for precision in PRECISIONS:
         system = load(model, keep_original=False, packing=Packing(precision=precision))

@@ -9,7 +9,7 @@ from ktbench import _kernels
 
 FORMATS, ISAS, MISSING = _kernels.formats(), _kernels.isas(), _kernels.grants()
 COUNTERS = {isa: row["counter"] for isa, row in ISAS.items()}
-# Those that bf16 weights are quantised to; super-blocks are taken from files (test_supers.py).
+# Super-blocks are in test_supers.py.
 PRECISIONS = tuple(name for name, row in FORMATS.items() if row["scales"] != "super")
 SUPERS = tuple(name for name, row in FORMATS.items() if row["scales"] == "super")
 

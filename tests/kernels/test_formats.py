@@ -22,7 +22,7 @@ def test_a_format_is_what_is_expected_of_it(precision):
 @pytest.mark.parametrize("precision", FORMATS)
 def test_the_python_table_restates_the_export(precision):
     row, python = FORMATS[precision], PYTHON[precision]
-    for field in ("bits", "group", "scale_bytes", "row_bytes", "block_bytes", "whole_blocks"):
+    for field in ("bits", "group", "scale_bytes", "row_bytes", "block_bytes", "whole_blocks", "from_numbers"):
         assert getattr(python, field) == row[field], field
 
 

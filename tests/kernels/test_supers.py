@@ -1,4 +1,4 @@
-"""Formats of super-blocks, taken from files: what they stand for is what their own libraries say."""
+"""Formats of super-blocks, of files and of numbers: what they stand for is what their own libraries say."""
 
 import numpy as np
 import pytest
@@ -133,8 +133,80 @@ def test_down_has_a_format_of_its_own(gate_up, down, pool, rng):
     assert np.linalg.norm(out - expected) <= 0.03 * np.linalg.norm(expected)
 
 
-@pytest.mark.parametrize("precision", SUPERS)
-def test_numbers_are_not_quantised(precision, rng):
+def quantised(numbers: NDArray[np.float64], precision: str) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Numbers as a matrix holds them, and in bf16."""
+    was = to_bf16(numbers)
+    matrix = _kernels.PackedMatrix(*was.shape, precision)
+    matrix.write(was)
+    return matrix.read(), widen(was)
+
+
+def relative(was: NDArray[np.float32], wanted: NDArray[np.float32]) -> float:
+    return float(np.linalg.norm(was - wanted) / np.linalg.norm(wanted))
+
+
+# What `ggml_quantize_chunk` of llama.cpp, without an importance matrix, leaves of 256 x 2048 normal numbers, and of
+# numbers of Student's t with 4 degrees of freedom.
+GGML_ERRORS = {
+    "q2_k": (0.2968, 0.343),
+    "q3_k": (0.1508, 0.184),
+    "q4_k": (0.0713, 0.0865),
+    "q5_k": (0.0361, 0.0438),
+    "q6_k": (0.0178, 0.0228),
+    "iq4_xs": (0.0767, 0.0944),
+}
+
+
+@pytest.mark.parametrize("precision", GGML_ERRORS)
+def test_numbers_are_quantised_at_least_as_well_as_by_llama_cpp(precision, rng):
+    normal, heavy = rng.standard_normal((256, 2048)), rng.standard_t(4, (256, 2048))
+    for numbers, theirs in zip((normal, heavy), GGML_ERRORS[precision], strict=True):
+        assert relative(*quantised(0.02 * numbers, precision)) <= 1.02 * theirs
+
+
+def rounded_to_nvfp4(x: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Groups of 16 whose largest becomes 6, before their scales are rounded to e4m3."""
+    groups = x.reshape(-1, 16)
+    scale = np.abs(groups).max(axis=1, keepdims=True) / 6
+    values = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+    nearest = values[np.abs(np.abs(groups / scale)[..., None] - values).argmin(axis=-1)]
+    return (np.sign(groups) * nearest * scale).reshape(x.shape)
+
+
+def rounded_with_zero_points(x: NDArray[np.float32]) -> NDArray[np.float32]:
+    groups = x.reshape(-1, 32)
+    low, high = groups.min(axis=1, keepdims=True), groups.max(axis=1, keepdims=True)
+    scale = (high - low) / 15
+    zero = np.rint(-low / scale)
+    return ((np.clip(np.rint(groups / scale) + zero, 0, 15) - zero) * scale).reshape(x.shape)
+
+
+@pytest.mark.parametrize(("precision", "rounds"), [("nvfp4", rounded_to_nvfp4), ("int4_zp", rounded_with_zero_points)])
+def test_other_formats_are_rounded_as_their_libraries_do(precision, rounds, rng):
+    """Scales take the rest: of e4m3 half an eighth, of a half 2^-11."""
+    was, numbers = quantised(rng.standard_normal((64, 1024)), precision)
+    assert relative(was, numbers) <= 1.04 * relative(rounds(numbers), numbers)
+
+
+@pytest.mark.parametrize("precision", [name for name in SUPERS if FORMATS[name]["from_numbers"]])
+@settings(max_examples=15, deadline=None)
+@given(exponent=st.integers(-10, 10), seed=st.integers(0, 2**16))
+def test_what_is_easy_to_hold_is_held(precision, exponent, seed):
+    """Zeros, one number everywhere and numbers of one sign, of any size; what is not finite spoils its super-block."""
+    rng, size = np.random.default_rng(seed), 2.0**exponent
+    x = np.zeros((4, 2 * SUPER))
+    x[1], x[2], x[3] = size, -size * rng.uniform(0.5, 1, 2 * SUPER), size * rng.standard_normal(2 * SUPER)
+    x[3, seed % SUPER] = rng.choice([np.nan, np.inf])
+    was, numbers = quantised(x, precision)
+    assert not was[0].any()
+    assert np.allclose(was[1], size, rtol=0.02)
+    assert relative(was[2], numbers[2]) < 0.2
+    assert np.isnan(was[3, :SUPER]).all()
+    assert np.isfinite(was[3, SUPER:]).all()
+
+
+@pytest.mark.parametrize("precision", [name for name in SUPERS if not FORMATS[name]["from_numbers"]])
+def test_points_of_lattices_come_from_files_alone(precision, rng):
     matrix = _kernels.PackedMatrix(16, SUPER, precision)
     with pytest.raises(ValueError, match=f"{precision}: "):
         matrix.write(to_bf16(rng.standard_normal((16, SUPER))))

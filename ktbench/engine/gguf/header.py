@@ -21,6 +21,7 @@ from ktbench.spec.weights import FORMATS, Precision
 BlockType = Literal["Q8_0", "Q4_0", "IQ4_NL", "MXFP4", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS"]
 RecodedType = Literal["Q5_0", "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S"]
 TensorType = Literal["F32", "F16", "BF16"] | BlockType | RecodedType
+EXPERTS = "_exps."  # in the names of routed experts' tensors
 TENSOR_TYPES: tuple[TensorType, ...] = ("F32", "F16", "BF16", *get_args(BlockType), *get_args(RecodedType))
 
 

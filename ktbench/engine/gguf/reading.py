@@ -25,7 +25,7 @@ from ktbench.engine.forms import (
     read_form,
 )
 from ktbench.engine.gguf.families import Family, Mapped, expert_tensors, family_of
-from ktbench.engine.gguf.header import PRECISIONS, RECODED, GgufHeader, TensorInfo, TensorType, read_header
+from ktbench.engine.gguf.header import EXPERTS, PRECISIONS, RECODED, GgufHeader, TensorInfo, TensorType, read_header
 from ktbench.engine.gguf.recoded import recode
 from ktbench.engine.synthetic import PLAIN, Filling, distinct_tensors, fill, fill_experts, skeleton
 from ktbench.engine.weight_plan import WeightPlan
@@ -41,6 +41,24 @@ _IQ4_NL = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 
 E2M1 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 # Numbers in float32 at a time: they stay in cache.
 _PIECE = 1 << 18
+
+
+class Kept:
+    """Which matrices of a file are packed as they are stored.
+
+    Files in super-blocks mix formats: where one of those is asked for, all are kept.
+    """
+
+    def __init__(self, stored: Collection[Precision]) -> None:
+        self._stored = frozenset(stored)
+
+    def mixed(self, precision: Precision) -> bool:
+        """Whether a precision stands for all formats of the file."""
+        return FORMATS[precision].super_blocks and precision in self._stored
+
+    def keeps(self, precision: Precision, *stored: Precision) -> bool:
+        """Whether matrices in these formats are, where a precision is asked for."""
+        return self.mixed(precision) or all(one == precision for one in stored)
 
 
 class MappedWeights:
@@ -82,6 +100,10 @@ class MappedWeights:
     def format_of(self, name: str) -> Precision:
         """The precision of which those bytes are blocks; bf16 for plain numbers."""
         return PRECISIONS.get(self.info(name).kind, "bf16")
+
+    def kept(self, *, experts: bool) -> Kept:
+        """Which matrices of its experts, or of all else, are packed as they are stored."""
+        return Kept({self.format_of(name) for name in self.tensors if (EXPERTS in name) == experts})
 
     def require(self, name: str, shape: tuple[int, ...]) -> None:
         """Raise ValueError where the file has no tensor of this name and shape."""
@@ -155,14 +177,6 @@ _DECODERS: Mapping[TensorType, Callable[[Tensor], Tensor]] = {
 }
 
 
-def packs_as(precision: Precision, stored: Precision) -> bool:
-    """Whether a matrix is packed as it is stored where `precision` is asked for.
-
-    Numbers are not quantised to super-blocks: a file in them, which mixes formats, keeps all of its own.
-    """
-    return stored == precision or not FORMATS[precision].from_numbers
-
-
 class Lookup:
     """Where a file has the tensors of a network, by their names there; tied tensors have one entry.
 
@@ -171,6 +185,7 @@ class Lookup:
 
     def __init__(self, network: PreTrainedModel, family: Family, weights: MappedWeights) -> None:
         self._config, self._weights = network.config.to_dict(), weights
+        self._kept = weights.kept(experts=False)
         self.mapped = {name: family.mapped(name) for name in distinct_tensors(network)}
         held = network.state_dict()
         for name, mapped in self.mapped.items():
@@ -182,10 +197,10 @@ class Lookup:
         return mapped.join([self._weights.read(one) for one in mapped.names], self._config)
 
     def blocks(self, name: str, precision: Precision) -> LinearRows | None:
-        """The rows of a matrix of the network where they are in the file as blocks that `packs_as`."""
+        """The rows of a matrix of the network where they are packed as the blocks that the file has."""
         mapped = self.mapped[name]
         found = {self._weights.format_of(one) for one in mapped.names}
-        if not mapped.change.keeps_rows or len(found) > 1 or not packs_as(precision, stored := found.pop()):
+        if not mapped.change.keeps_rows or len(found) > 1 or not self._kept.keeps(precision, stored := found.pop()):
             return None
         rows = [cast("Tensor", self._weights.blocks(one)) for one in mapped.names]
         return None if stored == "bf16" else LinearRows(cast("Blocks", mapped.join(rows, self._config)), stored)
@@ -219,7 +234,7 @@ class StoredExperts:
     """
 
     def __init__(self, module: nn.Module, name: str, weights: MappedWeights) -> None:
-        self.form, self._weights = read_form(module), weights
+        self.form, self._weights, self._kept = read_form(module), weights, weights.kept(experts=True)
         tensors = expert_tensors(name, self.form)
         self.names = {field: tensor for field, (tensor, _) in tensors.items()}
         for tensor, shape in tensors.values():
@@ -259,12 +274,12 @@ class StoredExperts:
         Raises ValueError where they would have to be and are in two.
         """
         gate, up, down = self.formats
-        if gate != up and not FORMATS[precision].from_numbers:
+        if gate != up and self._kept.mixed(precision):
             raise ValueError(
                 f"{self._weights.path}: {self.names['gate']} is {gate}, {self.names['up']} is {up}: experts whose gate "
                 "and up are stored in two formats run in bf16, int8 and others that numbers are quantised to"
             )
-        return packs_as(precision, gate) and packs_as(precision, up) and packs_as(precision, down)
+        return self._kept.keeps(precision, gate, up, down)
 
 
 class GgufModel:

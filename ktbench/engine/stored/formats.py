@@ -72,7 +72,7 @@ def _in_folder(weights: StoredWeights) -> Iterator[_Weight]:
     parts = {part for matrix in weights.matrices.values() for part in matrix.parts.values()}
     cut = {matrix.format for matrix in weights.matrices.values() if not matrix.is_whole}
     for name, matrix in weights.matrices.items():
-        numbers = matrix.format in cut and not FORMATS[matrix.format].from_numbers
+        numbers = matrix.format in cut and FORMATS[matrix.format].super_blocks
         yield name, "bf16" if numbers else matrix.format, prod(matrix.shape)
     for name, tensor in weights.tensors.items():
         if name not in parts and len(tensor.shape) in (2, 3):

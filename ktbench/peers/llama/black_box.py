@@ -10,7 +10,7 @@ from typing import ClassVar, NoReturn
 
 from ktbench.engine.gguf.export import KeptFile, kept_file
 from ktbench.engine.gguf.families import OUR_WEIGHTS
-from ktbench.engine.gguf.header import PRECISIONS, GgufHeader, TensorInfo, read_header
+from ktbench.engine.gguf.header import EXPERTS, PRECISIONS, GgufHeader, TensorInfo, read_header
 from ktbench.engine.protocol import ExpertsObservation, Unsupported
 from ktbench.spec.record import Work
 from ktbench.spec.run_spec import RunSpec, WorkloadSpec
@@ -19,7 +19,6 @@ from ktbench.spec.support import unsupported
 from ktbench.spec.weights import FORMATS
 
 _EMBEDDING, _HEAD = "token_embd.weight", "output.weight"
-_EXPERTS = "_exps."
 
 
 class BlackBoxMixin:
@@ -77,7 +76,7 @@ def work_of(workload: WorkloadSpec, shape: MoEShape, tensors: Iterable[TensorInf
 
 def _share(tensor: TensorInfo, shape: MoEShape, tied: bool) -> Fraction:
     """The part of a tensor that one token reads."""
-    if _EXPERTS in tensor.name:
+    if EXPERTS in tensor.name:
         return Fraction(shape.top_k, shape.experts)
     if tensor.name == _EMBEDDING and not tied:
         return Fraction(1, tensor.shape[0])
@@ -104,8 +103,8 @@ def file_of(spec: RunSpec) -> KeptFile:
     """
     file = kept_file(spec)
     tensors = read_header(file.path).tensors.items()
-    kinds = {info.kind for name, info in tensors if _EXPERTS in name and len(info.shape) == 3}
-    mixed = not FORMATS[spec.precision].from_numbers and spec.precision in {PRECISIONS.get(kind) for kind in kinds}
+    kinds = {info.kind for name, info in tensors if EXPERTS in name and len(info.shape) == 3}
+    mixed = FORMATS[spec.precision].super_blocks and spec.precision in {PRECISIONS.get(kind) for kind in kinds}
     if not mixed and (other := sorted(kinds - {file.experts})):
         held = " and ".join(other)
         raise Unsupported(f"{file.path}: its experts are {held}, precision={spec.precision} needs {file.experts}")

@@ -156,7 +156,13 @@ def test_native_is_the_format_of_most_weights(model: Any) -> None:
     assert (base.precision, base.device_precision) == ("bf16", "bf16")
 
 
-@pytest.mark.parametrize("words", [["precision=q5_k"], ["device_precision=q2_k", "precision=q4_k"]])
+def test_another_format_of_super_blocks_is_made_of_their_numbers(model: Any) -> None:
+    system = engine_for(lean(model[0], decode(), "q5_k", "bf16"))
+    operators = [operator.fused._packed for operator in system._components.operators]
+    assert {(one.precision, one.down_precision) for one in operators} == {("q5_k", "q5_k")}
+
+
+@pytest.mark.parametrize("words", [["precision=iq2"], ["device_precision=iq1", "precision=q4_k"]])
 def test_a_format_that_the_file_does_not_have_is_refused(model: Any, words: list[str]) -> None:
     with pytest.raises(RequestError, match="q4_k"):
         read_request([f"model.path={model[0].path}", "engine.avx512=true", "engine.packed_dense=true", *words])

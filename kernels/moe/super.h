@@ -1,0 +1,34 @@
+// A super-block of one row, between a file's blocks or a model's numbers and a strip.
+#pragma once
+
+#include "core/coded.h"
+#include "core/layout.h"
+
+namespace ktbench {
+
+// Of whatever format: halves and bytes of scales as they are stored.
+struct Super {
+  half d = 0, dmin = 0;
+  float whole = 0;  // what e4m3 scales are multiplied with
+  std::uint16_t scale[16] = {};
+  std::uint8_t minimum[16] = {};
+  std::uint8_t code[super_depth] = {};
+};
+
+// Of a group's numbers in units of the format.
+inline float scale_of(const Coded& of, const Super& block, int g) {
+  switch (of.scale) {
+    case GroupScale::integer:
+      return float_of_half(block.d) * static_cast<float>(static_cast<std::int8_t>(block.scale[g]));
+    case GroupScale::e4m3:
+      return block.whole * widen(bf16_of_e4m3(static_cast<std::uint8_t>(block.scale[g])));
+    case GroupScale::half: break;
+  }
+  return float_of_half(block.scale[g]);
+}
+
+// 256 numbers of a row, each as near as its group's scale and minimum allow; these have the least squared error that a
+// search finds. Not a number where one of them is not finite. Of formats that `has_quantiser`.
+Super quantised_super(const Format& format, const bf16* x);
+
+}  // namespace ktbench
