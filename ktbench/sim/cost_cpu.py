@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,10 +15,11 @@ from ktbench.sim.graph import DeviceTask, Pass, SharedOrder, build_graph, kept_e
 from ktbench.sim.routing import counts, selections
 from ktbench.sim.schedule import Seconds, makespan_s, soft_maximum
 from ktbench.sim.sizes import BF16_BYTES, Sizes, sizes_of
+from ktbench.spec.engine import PAPER_AMX_MIN_TOKENS
 from ktbench.spec.machine import MachineSpec
-from ktbench.spec.run_spec import Dtype, RunSpec
+from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.timeline import Resource
-from ktbench.spec.weights import Precision, expert_bytes, weight_bits
+from ktbench.spec.weights import FORMATS, Dtype, Precision, expert_bytes
 
 VECTOR, AMX = "vector", "amx"
 # Into about how many tasks the fused operator divides an expert (kernels/moe/call.cpp).
@@ -203,7 +205,8 @@ class CpuCosts:
         """The tasks of all experts, assigned to threads dynamically with +d."""
         team, precision = self.host_team, self.spec.precision
         params, nbytes = self._expert(precision)
-        of_one_thread = team.cores * self._packed_s(team, precision, params, nbytes, tokens)
+        first_on_amx = self.spec.engine.first_on_amx
+        of_one_thread = team.cores * self._packed_s(team, precision, params, nbytes, tokens, first_on_amx)
         makespan = makespan_s(of_one_thread, TASKS, team.cores, dynamic=self.spec.engine.dynamic)
         return self.calibration["fused_call_us"] * 1e-6 + makespan
 
@@ -230,7 +233,9 @@ class CpuCosts:
             return float(self._torch_s(params, BF16_BYTES * params, counted)[0])
         shape, precision = spec.model.shape, spec.device_precision
         nbytes = params * expert_bytes(shape, precision) / shape.expert_params
-        return float(self._packed_s(self.device_team, precision, params, nbytes, counted)[0])
+        # Linear layers choose their kernels by what is granted, whatever the features of the experts.
+        first_on_amx = PAPER_AMX_MIN_TOKENS if self.device_team.torch_unit == AMX else inf
+        return float(self._packed_s(self.device_team, precision, params, nbytes, counted, first_on_amx)[0])
 
     def _score_s(self, work: Pass) -> float:
         """Scores and their products with values, in a pass of several tokens; the masked half is computed as well."""
@@ -258,11 +263,16 @@ class CpuCosts:
         return moved_mb * self.calibration[name] * 1e-3 / self.device_team.cores
 
     def _packed_s(
-        self, team: Team, precision: Precision, params: int, nbytes: float, rows: NDArray[np.int64]
+        self,
+        team: Team,
+        precision: Precision,
+        params: int,
+        nbytes: float,
+        rows: NDArray[np.int64],
+        first_on_amx: float,
     ) -> Seconds:
         """[N] seconds of our kernels on one packed set of weights with each number of rows (above 0)."""
-        engine = self.spec.engine
-        on_amx = rows >= engine.first_on_amx
+        on_amx = rows >= first_on_amx
         seconds = np.zeros(len(rows))
         for unit, on_it in ((AMX, on_amx), (VECTOR, ~on_amx)):
             if on_it.any():
@@ -273,8 +283,8 @@ class CpuCosts:
         self, unit: str, team: Team, precision: Precision, params: int, nbytes: float, rows: NDArray[np.int64]
     ) -> Seconds:
         """Reading and arithmetic overlap in part; 4-bit weights are unpacked once, whatever the number of rows."""
-        cost, bits = self.calibration, weight_bits(precision)
-        dtype: Dtype = "bf16" if bits == 16 else "int8"
+        cost, bits = self.calibration, FORMATS[precision].bits
+        dtype: Dtype = FORMATS[precision].multiplied_as(unit)
         reading = nbytes / (team.read_bytes_per_s * cost[f"{unit}_read"])
         multiplying = 2 * params * rows / (team.peak(unit, dtype) * cost[f"{unit}_{dtype}_peak"])
         unpacking = params / (team.cores * cost[f"{unit}_unpacks_g_per_s"] * 1e9) if bits == 4 else 0.0

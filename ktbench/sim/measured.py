@@ -12,8 +12,8 @@ import numpy as np
 from ktbench.spec.core_layout import core_layout_of
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.record import Cell, Environment, Record, RoofSample
-from ktbench.spec.run_spec import Dtype, RunSpec
-from ktbench.spec.weights import FORMATS
+from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.weights import FORMATS, Dtype
 from ktbench.spec.wire import from_plain, to_plain
 
 _PEAKS: dict[tuple[str, Dtype], str] = {

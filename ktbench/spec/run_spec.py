@@ -11,11 +11,10 @@ from ktbench.spec.inject import InjectSpec
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.peers import BY_NAME, PeerSpec, System, system_label
 from ktbench.spec.shape import MoEShape, moe_shape
-from ktbench.spec.weights import Precision
+from ktbench.spec.weights import FORMATS, Dtype, Precision
 
 Phase = Literal["prefill", "decode", "layer"]
 Routing = Literal["model", "balanced", "zipf", "concentrated", "recorded"]
-Dtype = Literal["bf16", "int8"]
 # A simulation asks for every layer, and reading a configuration takes many times longer than finding it here.
 _SHAPES: dict[str, MoEShape] = {}
 
@@ -225,7 +224,9 @@ class RunSpec:
     @property
     def dtype(self) -> Dtype:
         """The numbers that the experts' instructions multiply."""
-        return "int8" if self.is_quantised else "bf16"
+        if not self.is_quantised:
+            return "bf16"
+        return FORMATS[self.precision].multiplied_as(self.engine.isa or "")
 
     @property
     def summary(self) -> str:

@@ -38,6 +38,7 @@ Precision = Literal[
     "nvfp4",
     "int4_zp",
 ]
+Dtype = Literal["bf16", "int8"]
 BLOCK, SUPER_BLOCK = 32, 256  # weights of GGUF's blocks
 
 
@@ -47,7 +48,7 @@ class Format:
 
     `block_bytes` are those of a group as a checkpoint stores it (ggml-common.h), 0 where none does; `whole_blocks`:
     rows cannot end within one; `from_numbers`: bf16 weights can be quantised to it. Files in super-blocks mix formats
-    of these.
+    of these. `floats`: multiplied as bf16 on every instruction set.
     """
 
     bits: int
@@ -58,11 +59,16 @@ class Format:
     block_bytes: int = 0
     whole_blocks: bool = False
     from_numbers: bool = True
+    floats: bool = False
 
     @property
     def super_blocks(self) -> bool:
         """Whether groups with scales of their own share one more."""
         return self.group == SUPER_BLOCK
+
+    def multiplied_as(self, isa: str) -> Dtype:
+        """The numbers that kernels of `isa` multiply: AMX takes blocks with scales of their own as bf16."""
+        return "bf16" if self.floats or (isa == "amx" and self.block_bytes) else "int8"
 
 
 def _super(*, bits: int, scale_bytes: int, block_bytes: int, from_numbers: bool = True) -> Format:
@@ -78,7 +84,7 @@ def _super(*, bits: int, scale_bytes: int, block_bytes: int, from_numbers: bool 
 
 
 FORMATS: Mapping[Precision, Format] = {
-    "bf16": Format(bits=16),
+    "bf16": Format(bits=16, floats=True),
     "int8": Format(bits=8, row_bytes=8),
     "int4_g32": Format(bits=4, group=32, scale_bytes=1, row_bytes=8),
     "int4_g64": Format(bits=4, group=64, scale_bytes=1, row_bytes=8),
@@ -88,7 +94,7 @@ FORMATS: Mapping[Precision, Format] = {
     "iq4_nl": Format(bits=4, group=32, scale_bytes=2, row_bytes=4, block_bytes=18, whole_blocks=True),
     "mxfp4": Format(bits=4, group=32, scale_bytes=1, row_bytes=4, block_bytes=17, whole_blocks=True),
     "int4_bf16": Format(bits=4, group=32, scale_bytes=2, row_bytes=4, block_bytes=18, whole_blocks=True),
-    "fp8": Format(bits=8, group=128, scale_bytes=4, scale_rows=16, row_bytes=4, block_bytes=132),
+    "fp8": Format(bits=8, group=128, scale_bytes=4, scale_rows=16, row_bytes=4, block_bytes=132, floats=True),
     "q2_k": _super(bits=2, scale_bytes=20, block_bytes=84),
     "q3_k": _super(bits=3, scale_bytes=20, block_bytes=110),
     "q4_k": _super(bits=4, scale_bytes=20, block_bytes=144),

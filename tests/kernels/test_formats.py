@@ -24,6 +24,7 @@ def test_the_python_table_restates_the_export(precision):
     row, python = FORMATS[precision], PYTHON[precision]
     for field in ("bits", "group", "scale_bytes", "row_bytes", "block_bytes", "whole_blocks", "from_numbers"):
         assert getattr(python, field) == row[field], field
+    assert {isa: python.multiplied_as(isa.partition("_")[0]) for isa in row["isas"]} == row["isas"]
 
 
 def test_instruction_sets_extend_known_ones_and_count_what_proves_their_feature():
