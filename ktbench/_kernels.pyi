@@ -266,8 +266,19 @@ class Prepared:
         """Whether `wait` would return at once."""
 
 class HostCall:
-    """One call as C functions `void (*)(void *)` for `cudaLaunchHostFunc`: submit(data), wait(data), and again."""
+    """One call that C functions make through a `HandOver`, on whatever its arrays hold then."""
 
+    def check(self) -> None:
+        """Raise the first error since the last check: C functions have no way to."""
+
+class HandOver:
+    """What a layer hands to the host, as C functions `void (*)(void *)` for `cudaLaunchHostFunc`, again and again.
+
+    `submit(data)` begins `due` and `late`; `wait(data)` waits for `due` and, of the layer before, `before`, whose
+    output it adds to that of `due`. ValueError where the two outputs differ in size.
+    """
+
+    def __init__(self, due: HostCall, late: HostCall | None = None, before: HostCall | None = None) -> None: ...
     @property
     def submit(self) -> int:
         """Address of the function that submits."""
@@ -279,9 +290,6 @@ class HostCall:
     @property
     def data(self) -> int:
         """Address to pass to both; valid while this object lives."""
-
-    def check(self) -> None:
-        """Raise the first error since the last check: C functions have no way to."""
 
 class MoE:
     """The fused operator on one team. Safe to call from several Python threads; calls of a team run one by one.

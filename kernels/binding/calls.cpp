@@ -1,5 +1,7 @@
 // The fused operator's calls: forward, tickets, prepared calls, and the same as C functions.
+#include <cstdint>
 #include <exception>
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -7,6 +9,7 @@
 
 #include "binding/module.h"
 #include "binding/request.h"
+#include "core/activations.h"
 #include "moe/prepared.h"
 
 namespace ktbench::binding {
@@ -34,6 +37,7 @@ class BoundCall {
   }
 
   Prepared& on_any_thread() { return *call_; }
+  py::array& out() { return request_.out; }
   void submit() { call_->submit(); }  // never waits
   bool done() const { return call_->done(); }
   void wait() {
@@ -60,28 +64,27 @@ class Ticket {
   BoundCall call_;
 };
 
-// One call as a pair of C functions, for a host node of a CUDA graph or stream: submit(data), later wait(data), again
-// and again on the same arrays. C has no exceptions: the first error is kept and raised by check().
+// One call that C functions can submit and wait for, again and again on the same arrays. C has no exceptions: the first
+// error is kept and raised by check().
 class HostCall {
  public:
   explicit HostCall(Request request) : call_(std::move(request)) {}
 
-  static void submit(void* call) {
-    HostCall& self = *static_cast<HostCall*>(call);
-    self.submitted_ = false;
-    self.guarded([](Prepared& prepared) { prepared.wait(); });
-    self.submitted_ = self.guarded([](Prepared& prepared) { prepared.submit(); });
+  void submit() {
+    submitted_ = false;
+    guarded([](Prepared& prepared) { prepared.wait(); });
+    submitted_ = guarded([](Prepared& prepared) { prepared.submit(); });
   }
-  static void wait(void* call) {
-    HostCall& self = *static_cast<HostCall*>(call);
-    self.guarded([&](Prepared& prepared) {
-      if (!self.submitted_) throw std::logic_error("wait before submit");
+  void wait() {
+    guarded([&](Prepared& prepared) {
+      if (!submitted_) throw std::logic_error("wait before submit");
       prepared.wait();
     });
   }
   void check() {
     if (std::exception_ptr error = std::exchange(error_, nullptr)) std::rethrow_exception(error);
   }
+  py::array& out() { return call_.out(); }
 
  private:
   template <class Body>
@@ -96,6 +99,40 @@ class HostCall {
   BoundCall call_;
   bool submitted_ = false;
   std::exception_ptr error_;
+};
+
+// What a layer hands to the host, as a pair of C functions for host nodes of a CUDA graph or stream: submit(data) begins
+// what is due in this layer and what may come late; wait(data) waits for what is due, here and of the layer before, and
+// adds the latter to the former. Nothing waits for what comes late but the next layer's wait.
+class HandOver {
+ public:
+  HandOver(std::shared_ptr<HostCall> due, std::shared_ptr<HostCall> late, std::shared_ptr<HostCall> before)
+      : due_(std::move(due)), late_(std::move(late)), before_(std::move(before)) {
+    if (before_ && before_->out().nbytes() != due_->out().nbytes())
+      throw py::value_error("the call before has an output of another size");
+    to_ = static_cast<bf16*>(due_->out().mutable_data());
+    if (before_) from_ = static_cast<const bf16*>(before_->out().data());
+    size_ = due_->out().size();
+  }
+
+  static void submit(void* hand_over) {
+    const HandOver& self = *static_cast<HandOver*>(hand_over);
+    self.due_->submit();
+    if (self.late_) self.late_->submit();
+  }
+  static void wait(void* hand_over) {
+    const HandOver& self = *static_cast<HandOver*>(hand_over);
+    self.due_->wait();
+    if (!self.before_) return;
+    self.before_->wait();
+    for (py::ssize_t i = 0; i < self.size_; ++i) self.to_[i] = to_bf16(widen(self.to_[i]) + widen(self.from_[i]));
+  }
+
+ private:
+  const std::shared_ptr<HostCall> due_, late_, before_;
+  bf16* to_ = nullptr;
+  const bf16* from_ = nullptr;
+  py::ssize_t size_ = 0;
 };
 
 template <class T>
@@ -120,8 +157,8 @@ void define_call(Class& type, const char* name, Body body) {
 
 template <class Held, class Class>
 void define_holder(Class& type, const char* name) {
-  define_call<std::unique_ptr<Held>>(type, name,
-                                     [](Request request) { return std::make_unique<Held>(std::move(request)); });
+  define_call<std::shared_ptr<Held>>(type, name,
+                                     [](Request request) { return std::make_shared<Held>(std::move(request)); });
 }
 
 void forward(const Request& request) {
@@ -150,17 +187,19 @@ void define_moe(py::module_& module) {
 }  // namespace
 
 void bind_calls(py::module_& module) {
-  py::class_<Ticket>(module, "Ticket").def("wait", &Ticket::wait).def_property_readonly("done", &Ticket::done);
-  py::class_<BoundCall>(module, "Prepared")
+  py::class_<Ticket, std::shared_ptr<Ticket>>(module, "Ticket").def("wait", &Ticket::wait).def_property_readonly("done", &Ticket::done);
+  py::class_<BoundCall, std::shared_ptr<BoundCall>>(module, "Prepared")
       .def("forward", &BoundCall::forward)
       .def("submit", &BoundCall::submit)
       .def("wait", &BoundCall::wait)
       .def_property_readonly("done", &BoundCall::done);
-  py::class_<HostCall>(module, "HostCall")
-      .def_property_readonly("submit", [](const HostCall&) { return address(&HostCall::submit); })
-      .def_property_readonly("wait", [](const HostCall&) { return address(&HostCall::wait); })
-      .def_property_readonly("data", [](HostCall& call) { return address(&call); })
-      .def("check", &HostCall::check);
+  py::class_<HostCall, std::shared_ptr<HostCall>>(module, "HostCall").def("check", &HostCall::check);
+  py::class_<HandOver>(module, "HandOver")
+      .def(py::init<std::shared_ptr<HostCall>, std::shared_ptr<HostCall>, std::shared_ptr<HostCall>>(), py::arg("due"),
+           py::arg("late") = nullptr, py::arg("before") = nullptr)
+      .def_property_readonly("submit", [](const HandOver&) { return address(&HandOver::submit); })
+      .def_property_readonly("wait", [](const HandOver&) { return address(&HandOver::wait); })
+      .def_property_readonly("data", [](HandOver& hand_over) { return address(&hand_over); });
   define_moe(module);
 }
 

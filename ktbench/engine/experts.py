@@ -35,9 +35,28 @@ class Backend(Protocol):
         output = self(hidden, routing)
         return lambda: output
 
+    def begin(
+        self, hidden: Tensor, due: Routing, late: Routing | None, before: Fetch | None, /
+    ) -> tuple[Fetch, Fetch | None]:
+        """Begins what is `due` in this layer and what may come `late`; gives what waits for each.
+
+        The first adds what the layer before left, `before`; the second is for the next layer.
+        """
+        fetch = self.start(hidden, due)
+        following = None if late is None else self.start(hidden, late)
+        return (fetch if before is None else lambda: fetch() + before()), following
+
     def matrices(self, i: int, /) -> ExpertMatrices:
         """The weights of expert `i`."""
         raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """What a layer deferred: the host's part, waited for by `fetch`, and the device's, [T, H] or none."""
+
+    fetch: Fetch
+    here: Tensor | None
 
 
 Tap = Callable[[int, Tensor, Routing, Tensor], None]
@@ -59,7 +78,7 @@ class MoERuntimeState:
     skipping: int = 0
     routing: PassRouting | None = None
     record: list[Routing] | None = None
-    carried: Fetch | None = None
+    carried: Carried | None = None
     tap: Tap | None = None
     counted: dict[str, int] = field(default_factory=lambda: {"deferred_experts": 0, "skipped_experts": 0})
 
@@ -106,18 +125,71 @@ class ExpertsOperator(nn.Module):
 
     def _begin(self, hidden: Tensor, routing: Routing) -> Fetch:
         state = self.state
-        carried, state.carried = state.carried, None
-        on_time = routing
+        due, late = self._split(routing)
+        before, state.carried = state.carried, None
+        begin = self._start if state.tap is None else self._observed
+        fetch, state.carried = begin(hidden, due, late, before)
+        return fetch
+
+    def _split(self, routing: Routing) -> tuple[Routing, Routing | None]:
+        """What is due in this layer, and what the next one adds."""
+        state = self.state
         if state.skipping:
-            on_time, dropped = routing.split(state.skipping)
+            due, dropped = routing.split(state.skipping)
             self._count("skipped_experts", dropped)
-        elif state.deferral and not self.position.is_last:
-            on_time, late = routing.split(state.deferral)
-            self._count("deferred_experts", late)
-        fetch = self._start(hidden, on_time)
-        if on_time is not routing and not state.skipping:
-            state.carried = self._start(hidden, late)
-        return fetch if carried is None else lambda: fetch() + carried()
+            return due, None
+        if not state.deferral or self.position.is_last:
+            return routing, None
+        due, late = routing.split(state.deferral)
+        self._count("deferred_experts", late)
+        return due, late
+
+    def _start(
+        self, hidden: Tensor, due: Routing, late: Routing | None, before: Carried | None
+    ) -> tuple[Fetch, Carried | None]:
+        """Begins a call on both roles; the device's share is done here and now."""
+        host_due, device_due = self._divide(due)
+        host_late, device_late = (None, None) if late is None else self._divide(late)
+        waiting = None if before is None else before.fetch
+        fetch, following = self._start_on_host(hidden, host_due, host_late, waiting)
+        carried = None if following is None else Carried(following, self._here(hidden, device_late))
+        here = [self._here(hidden, device_due), None if before is None else before.here]
+        parts = [part for part in here if part is not None]
+        return (lambda: sum(parts, fetch())) if parts else fetch, carried
+
+    def _start_on_host(
+        self, hidden: Tensor, due: Routing, late: Routing | None, before: Fetch | None
+    ) -> tuple[Fetch, Fetch | None]:
+        if due.ids.shape[-1]:
+            return self.backend.begin(hidden, due, late, before)
+        following = None if late is None else self.backend.start(hidden, late)
+        return before or (lambda: torch.zeros_like(hidden)), following
+
+    def _observed(
+        self, hidden: Tensor, due: Routing, late: Routing | None, before: Carried | None
+    ) -> tuple[Fetch, Carried | None]:
+        """The same, one part after the other and each seen by the tap."""
+        output = self._tapped(hidden, due)
+        following = None if late is None else self._tapped(hidden, late)
+        carried = None if following is None else Carried(lambda: following, None)
+        return (lambda: output if before is None else output + before.fetch()), carried
+
+    def _tapped(self, hidden: Tensor, routing: Routing) -> Tensor:
+        fetch, _ = self._start(hidden, routing, None, None)
+        output = fetch()
+        if self.state.tap is not None and routing.ids.shape[-1]:
+            self.state.tap(self.position.layer, hidden, routing, output)
+        return output
+
+    def _divide(self, routing: Routing) -> tuple[Routing, Routing | None]:
+        """The host's part and the device's."""
+        if self.residence is None or self.at_device is None:
+            return routing, None
+        hosts, devices = self.residence.split(routing.ids)
+        return Routing(ids=hosts, gates=routing.gates), Routing(ids=devices, gates=routing.gates)
+
+    def _here(self, hidden: Tensor, routing: Routing | None) -> Tensor | None:
+        return None if routing is None or self.at_device is None else self.at_device(hidden, routing)
 
     def _count(self, name: str, routing: Routing) -> None:
         counted, pairs = self.state.counted, routing.ids.numel()
@@ -126,28 +198,6 @@ class ExpertsOperator(nn.Module):
             counted[name] += pairs
 
         self.state.recorder.do(count)
-
-    def _start(self, hidden: Tensor, routing: Routing) -> Fetch:
-        """Begins a part of a call on both roles; the device's share is done here and now."""
-        if routing.ids.shape[-1] == 0:
-            return lambda: torch.zeros_like(hidden)
-        if self.residence is None or self.at_device is None:
-            fetch = self.backend.start(hidden, routing)
-        else:
-            fetch = self._start_both(hidden, routing, self.residence, self.at_device)
-        return fetch if self.state.tap is None else self._tapped(hidden, routing, fetch)
-
-    def _start_both(self, hidden: Tensor, routing: Routing, residence: Residence, at_device: Backend) -> Fetch:
-        host_ids, device_ids = residence.split(routing.ids)
-        fetch = self.backend.start(hidden, Routing(ids=host_ids, gates=routing.gates))
-        here = at_device(hidden, Routing(ids=device_ids, gates=routing.gates))
-        return lambda: fetch() + here
-
-    def _tapped(self, hidden: Tensor, routing: Routing, fetch: Fetch) -> Fetch:
-        output = fetch()
-        assert self.state.tap is not None
-        self.state.tap(self.position.layer, hidden, routing, output)
-        return lambda: output
 
 
 class SharedExpert(nn.Module):

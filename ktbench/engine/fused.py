@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ktbench._kernels import HostCall, MoE, OpenMPTeam, PackedExperts, Prepared, Team, ThreadPool
+from ktbench._kernels import HandOver, HostCall, MoE, OpenMPTeam, PackedExperts, Prepared, Team, ThreadPool
 from ktbench.engine.decode.lazy import Fetch
 from ktbench.engine.decode.program import CallRecorder
 from ktbench.engine.experts import Backend
@@ -96,6 +96,11 @@ class FusedExperts(Backend):
     def host_call(self, hidden: Tensor, routing: Routing, output: Tensor) -> HostCall:
         """The call as C functions, on memory of the host: `hidden` and `output` [T, H] bf16 and contiguous."""
         return self._moe.host_call(*_arrays(hidden, routing, output), **self.kernels)
+
+    @staticmethod
+    def hand_over(due: HostCall, late: HostCall | None, before: HostCall | None) -> HandOver:
+        """Such calls as what a layer hands to the host: see `HandOver`."""
+        return HandOver(due, late, before)
 
     def move_to(self, executor: ExpertExecutor) -> None:
         """Run on other threads from now on; counts continue."""

@@ -31,7 +31,7 @@ from ktbench.engine.loading.packed_folder import (
 )
 from ktbench.engine.loading.progress import SILENT, LayerProgress, LoadProgress
 from ktbench.engine.protocol import HostRole, Unsupported
-from ktbench.engine.roles import split_cpus
+from ktbench.engine.roles import new_threads_on, split_cpus
 from ktbench.engine.synthetic import (
     Filling,
     PassingExperts,
@@ -94,7 +94,10 @@ def _components(
     if plan.packing is not None:
         experts = open_host(roles.host, plan, state.recorder, files.get("experts"))
     device, attention = inject(network, plan, len(roles.device), state, blocks_of, files.get("linear"))
-    cuda = open_cuda(state.recorder) if plan.engine.device == "cuda" else None
+    cuda = None
+    if plan.engine.device == "cuda":
+        with new_threads_on(roles.callbacks):
+            cuda = open_cuda(state.recorder)
     layers = LayerProgress(progress, _stage(plan, files), _expert_bytes(model, plan), model.shape.experts)
     backends = _Backends(keeps_original=plan.original, host=experts, cuda=cuda)
     operators = _place_operators(network, store_of, backends, state, layers)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ktbench.spec.engine import EngineSpec
@@ -17,10 +18,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RoleCpus:
-    """One cpu of every core of a role, the first of them its leading thread's; the same where the roles share them."""
+    """One cpu of every core of a role, the first of them its leading thread's; the same where the roles share them.
+
+    `callbacks` are where a CUDA device's runtime calls functions of the host.
+    """
 
     device: tuple[int, ...]
     host: tuple[int, ...]
+    callbacks: tuple[int, ...] = ()
 
 
 def split_cpus(cpus: Sequence[int], engine: EngineSpec) -> RoleCpus:
@@ -32,8 +37,11 @@ def split_cpus(cpus: Sequence[int], engine: EngineSpec) -> RoleCpus:
     if engine.threads is not None and engine.threads > len(cpus):
         raise ValueError(f"engine.threads={engine.threads}: allowed are 1 to {len(cpus)}, the cores of this process")
     used = tuple(cpus[: engine.threads])
-    if engine.device == "cuda":  # the first core launches kernels; base runs its experts on all of them
-        return RoleCpus(device=used, host=used[1:] or used)
+    if engine.device == "cuda":
+        # The first core launches kernels, the second has CUDA's threads: on the first they would wait for a thread that
+        # waits for them, on one of the host's they would slow its loop. Base runs its experts on all.
+        own = 2 if len(used) > 2 else 1
+        return RoleCpus(device=used, host=used[own:] or used, callbacks=used[own - 1 : own])
     if engine.roles == "shared":
         return RoleCpus(device=used, host=used)
     if len(used) < 2:
@@ -57,6 +65,24 @@ def use_threads(cpus: Sequence[int], engine: EngineSpec, host: FusedHost | None,
         host.run_on(roles.host)
     if device is not None:
         device.resize(len(roles.device))
+
+
+@contextmanager
+def new_threads_on(cpus: Sequence[int]) -> Iterator[None]:
+    """Threads that are started meanwhile, by this one or by others, run on `cpus` from then on."""
+    before, threads = os.sched_getaffinity(0), _threads()
+    os.sched_setaffinity(0, cpus)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+        for thread in _threads() - threads:
+            with suppress(ProcessLookupError):  # it has ended
+                os.sched_setaffinity(thread, cpus)
+
+
+def _threads() -> set[int]:
+    return {int(task.name) for task in Path("/proc/self/task").iterdir()}
 
 
 @contextmanager

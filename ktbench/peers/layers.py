@@ -10,9 +10,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ktbench.engine.decode.lazy import Fetch
 from ktbench.engine.forms import ExpertMatrices, Glu
-from ktbench.engine.layer import Call
+from ktbench.engine.layer import BindableBackend
 from ktbench.engine.load_layer import LayerWeights
 from ktbench.engine.protocol import Unsupported
 from ktbench.engine.routing import Routing
@@ -45,21 +44,13 @@ class Rounding:
         return matrix.reshape(len(matrix), -1, self.group or matrix.shape[-1])
 
 
-class BoundBackend(Protocol):
+class BoundBackend(BindableBackend, Protocol):
     """The calls of a `BindableBackend` that follow from `bind`, for peers that have no role to themselves."""
-
-    def bind(self, hidden: Tensor, routing: Routing, output: Tensor, /) -> Call:
-        """See `BindableBackend`."""
 
     def __call__(self, hidden: Tensor, routing: Routing) -> Tensor:
         """[T, H] bf16 of `hidden` [T, H] bf16; raises as `bind`."""
         hidden = hidden.contiguous()
         return self.bind(hidden, routing, torch.empty_like(hidden))()
-
-    def start(self, hidden: Tensor, routing: Routing) -> Fetch:
-        """Done at once."""
-        output = self(hidden, routing)
-        return lambda: output
 
 
 def other_form(weights: LayerWeights, name: str) -> str:

@@ -162,7 +162,7 @@ def prepare_host(cpus: Sequence[int], specs: Sequence[RunSpec]) -> None:
 def _roofs(specs: Sequence[RunSpec], topology: Topology) -> Roofs:
     """Roofs of the whole machine: on PyTorch's threads, or on a pool that sleeps in between where there are others."""
     engine, cpus = specs[0].engine, topology.core_cpus
-    if engine.roles == "shared" and not _brings_threads(specs):
+    if not engine.roles_concurrent and not _brings_threads(specs):
         return open_roofs(cpus[: engine.threads])
     with reach(cpus):
         return open_pool_roofs(cpus[: engine.threads], rest_s=_rest_s(specs))

@@ -25,6 +25,8 @@ Clock = Callable[[], float]
 _MAX_WARM_UPS = 8
 # Steps that take seconds are warm after one trial: remaining first touches are a small part of them.
 _MAX_WARM_UP_S = 2.0
+# Idle GPUs clock down within a second and take tens of milliseconds of work to come back.
+_WAKE_S = 0.3
 # A step that still touches fresh pages is not warm; a few faults are noise of the interpreter.
 _FEW_FAULTS = 16
 
@@ -112,6 +114,7 @@ class Session:
         if not isinstance(self.system, SelfTimed):
             self._warm(cell)
         before = self.roofs.sample(cell.spec.engine.isa, cell.spec.dtype)
+        self._wake(cell)
         counted = dict(self.system.counters())
         samples_s = self._samples_s(cell)
         moved = _moved(counted, self.system.counters())
@@ -134,6 +137,16 @@ class Session:
     def _warm(self, cell: Cell) -> None:
         if cell.key not in self._checked:
             warm_up(lambda: self._untimed(cell.spec.workload.steps), clock=self.clock)
+        self.system.start()
+
+    def _wake(self, cell: Cell) -> None:
+        """Untimed steps that bring back the clocks of a GPU, which has had nothing to do for a while."""
+        if cell.spec.engine.device != "cuda" or isinstance(self.system, SelfTimed):
+            return
+        began_s = self.clock()
+        self._untimed(cell.spec.workload.steps)
+        while self.clock() - began_s < _WAKE_S:
+            self._untimed(cell.spec.workload.steps)
         self.system.start()
 
     def _samples_s(self, cell: Cell) -> tuple[float, ...]:

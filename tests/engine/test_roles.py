@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import threading
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ktbench.engine.protocol import HostRole
-from ktbench.engine.roles import RoleCpus, reach, split_cpus
+from ktbench.engine.roles import RoleCpus, new_threads_on, reach, split_cpus
 from ktbench.engine.weight_plan import Packing
 from ktbench.spec.engine import EngineSpec
 from tests.engine.tiny import decode, spec, tiny_model
@@ -93,3 +95,50 @@ def test_a_pinned_thread_reaches_other_cores_for_a_while_only() -> None:
         assert os.sched_getaffinity(0) == {first}
     finally:
         os.sched_setaffinity(0, before)
+
+
+@pytest.mark.parametrize(
+    ("cpus", "host", "callbacks"),
+    [((7,), (7,), (7,)), ((7, 3), (3,), (7,)), ((7, 3, 5), (5,), (3,)), ((7, 3, 5, 1), (5, 1), (3,))],
+)
+def test_callbacks_of_cuda_run_on_no_core_of_a_busy_thread(
+    cpus: tuple[int, ...], host: tuple[int, ...], callbacks: tuple[int, ...]
+) -> None:
+    """On two cores they share one with the thread that launches kernels, which sleeps when it waits."""
+    assert split_cpus(cpus, EngineSpec(device="cuda")) == RoleCpus(device=cpus, host=host, callbacks=callbacks)
+
+
+def test_threads_that_are_started_meanwhile_stay_where_they_belong() -> None:
+    """Those of the caller inherit its cpus, those of other threads are moved."""
+    before, ending, found = os.sched_getaffinity(0), threading.Event(), dict[str, set[int]]()
+    if len(before) < 2:
+        pytest.skip("needs two cpus")
+    _, second, *_ = sorted(before)
+    ask, asked = threading.Event(), threading.Event()
+
+    def spin(name: str) -> None:
+        while not ending.wait(0.001):
+            found[name] = os.sched_getaffinity(0)
+
+    def other() -> None:
+        asked.wait()
+        threads.append(threading.Thread(target=spin, args=("by another",)))
+        threads[-1].start()
+        ask.set()
+
+    threads = [threading.Thread(target=other), threading.Thread(target=spin, args=("there before",))]
+    for thread in list(threads):
+        thread.start()
+    with new_threads_on([second]):
+        threads.append(threading.Thread(target=spin, args=("by the caller",)))
+        threads[-1].start()
+        asked.set()
+        ask.wait()
+    found.clear()
+    while len(found) < 3:
+        time.sleep(0.001)
+    ending.set()
+    for thread in threads:
+        thread.join()
+    assert found == {"there before": before, "by the caller": {second}, "by another": {second}}
+    assert os.sched_getaffinity(0) == before

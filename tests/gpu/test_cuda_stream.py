@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ktbench.engine.cuda.graph import CudaCapturing, GraphRecording
-from ktbench.engine.cuda.stream import CurrentStream
+from ktbench.engine.cuda.stream import CurrentStream, SideStream
 from ktbench.engine.decode.program import CallRecorder, NotRecordable
 
 pytestmark = pytest.mark.gpu
@@ -31,42 +31,45 @@ class Doubling:
         self._numbers *= 2
         self.calls += 1
 
-    def put(self, stream: CurrentStream, x: Tensor) -> Tensor:
-        stream.copy(self.memory, x)
-        stream.call(self.address, 0)
+    def put(self, side: SideStream, x: Tensor) -> Tensor:
         output = torch.empty_like(x)
-        stream.copy(output, self.memory)
+        side.fork()
+        side.copy(self.memory, x)
+        side.call(self.address, 0)
+        side.copy(output, self.memory)
+        side.join()
         return output
 
 
 def test_a_host_function_runs_between_the_copies_around_it() -> None:
-    stream, doubling = CurrentStream(), Doubling()
+    side, doubling = SideStream(), Doubling()
     x = torch.arange(1000.0, device="cuda")
-    seen = doubling.put(stream, x + 1)
-    again = doubling.put(stream, seen)
-    stream.finish()
+    argument = x + 1
+    seen = doubling.put(side, argument)
+    again = doubling.put(side, seen)
+    CurrentStream().finish()
     assert torch.equal(seen, 2 * (x + 1))
     assert torch.equal(again, 4 * (x + 1))
     assert doubling.calls == 2
 
 
-def test_on_a_stream_of_its_own() -> None:
-    stream, doubling = CurrentStream(), Doubling()
+def test_it_follows_whichever_stream_is_current() -> None:
+    side, doubling = SideStream(), Doubling()
     x = torch.ones(1000, device="cuda")
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        seen = doubling.put(stream, x)
-        stream.finish()
+    other = torch.cuda.Stream()
+    other.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(other):
+        seen = doubling.put(side, x)
+        CurrentStream().finish()
     assert torch.equal(seen, 2 * x)
 
 
 def test_a_captured_host_function_runs_with_every_replay() -> None:
-    stream, doubling = CurrentStream(), Doubling()
+    stream, side, doubling = CurrentStream(), SideStream(), Doubling()
     counted: dict[str, int] = {}
     recording = GraphRecording(CallRecorder(), stream, CudaCapturing(), counted)
     x = torch.zeros(1000, device="cuda")
-    result = recording.record(lambda: doubling.put(stream, x) + 1)
+    result = recording.record(lambda: doubling.put(side, x) + 1)
     stream.finish()
     calls = doubling.calls
     for number in range(3):

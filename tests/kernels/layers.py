@@ -216,6 +216,7 @@ class Call:
         self.form, self.moe, self.options, self.out = form, moe, options, garbage(batch)
         self.batch = Batch(batch.x_th.copy(), batch.ids_tk.copy(), batch.gates_tk.copy())
         self.made = None if form == "submit" else getattr(moe, form)(*self._arrays(), **options)
+        self.handed = _kernels.HandOver(self.made) if form == "host_call" else None
 
     def _arrays(self) -> tuple[NDArray, ...]:
         return self.batch.x_th, self.batch.ids_tk, self.batch.gates_tk, self.out
@@ -226,12 +227,12 @@ class Call:
         elif self.form == "prepare":
             self.made.submit()
         else:
-            HostFunction(self.made.submit)(self.made.data)
+            HostFunction(self.handed.submit)(self.handed.data)
 
     def wait(self) -> None:
         """Raises what went wrong in a host call, too."""
         if self.form == "host_call":
-            HostFunction(self.made.wait)(self.made.data)
+            HostFunction(self.handed.wait)(self.handed.data)
             self.made.check()
         else:
             self.made.wait()

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ktbench import _kernels
 from tests.command import python_output
-from tests.kernels.layers import Batch, Call, Case, case, forward, garbage, submit, together
+from tests.kernels.layers import Batch, Call, Case, HostFunction, case, forward, garbage, submit, together
 from tests.kernels.tables import PRECISIONS, kernels
 
 FORMS = ["submit", "prepare", "host_call"]
@@ -144,7 +145,7 @@ def test_a_call_keeps_arrays_operator_and_team_alive_and_waits_when_dropped(cpus
         del call.batch, call.moe
         gc.collect()
         assert alive() is not None
-        del call.made
+        del call.made, call.handed
         right = call.out.copy()
         assert alive() is None and (right == expected).all()
 
@@ -228,6 +229,31 @@ def test_two_calls_interleave_as_graph_nodes_do(team, of):
         assert (host.out == host.expected()).all()
 
 
+def test_a_wait_adds_what_came_late_from_the_layer_before(team, of):
+    moe = _kernels.MoE(of.packed, team)
+    due, late, following = (Call("host_call", moe, of.batch, isa="reference") for _ in range(3))
+    late.batch.x_th[:] = np.roll(of.batch.x_th, 1, 0)
+    following.batch.gates_tk[:] *= -0.3
+    first = _kernels.HandOver(due.made, late=late.made)
+    second = _kernels.HandOver(following.made, before=late.made)
+    for handed in (first, second):
+        for function in (handed.submit, handed.wait):
+            HostFunction(function)(handed.data)
+    for call in (due, late, following):
+        call.made.check()
+    assert (due.out == due.expected()).all() and (late.out == late.expected()).all()
+    parts = [torch.from_numpy(call.expected()).view(torch.bfloat16) for call in (following, late)]
+    assert torch.equal(torch.from_numpy(following.out).view(torch.bfloat16), parts[0] + parts[1])
+
+
+def test_outputs_that_are_added_have_one_size(team, of):
+    moe, batch = _kernels.MoE(of.packed, team), of.batch
+    fewer = Batch(batch.x_th[:1], batch.ids_tk[:1], batch.gates_tk[:1])
+    calls = [Call("host_call", moe, one, isa="reference").made for one in (batch, fewer)]
+    with pytest.raises(ValueError, match="size"):
+        _kernels.HandOver(calls[0], before=calls[1])
+
+
 def test_submitting_again_waits_for_the_call_before(team, of):
     moe = _kernels.MoE(of.packed, team)
     host = Call("host_call", moe, of.batch, isa="reference")
@@ -303,7 +329,7 @@ def test_what_a_thread_of_the_team_throws_comes_back_to_the_waiter():
 import ctypes
 import numpy as np
 import torch
-from ktbench._kernels import MoE, OpenMPTeam, PackedExperts
+from ktbench._kernels import HandOver, MoE, OpenMPTeam, PackedExperts
 moe = MoE(PackedExperts(2, 32, 32), OpenMPTeam(2))
 x = np.zeros((3, 32), np.uint16)
 call = (x, np.zeros((3, 1), np.int64), np.ones((3, 1), np.float32), x.copy())
@@ -313,8 +339,9 @@ for attempt in range(2):
     except RuntimeError as error: print(error)
 moe.submit(*call, isa="reference")
 host = moe.host_call(*call, isa="reference")
-for address in (host.submit, host.wait):
-    ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)(host.data)
+handed = HandOver(host)
+for address in (handed.submit, handed.wait):
+    ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)(handed.data)
 for attempt in range(2):
     try: host.check(); print("checked")
     except RuntimeError as error: print(error)

@@ -59,7 +59,7 @@ def faked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Memory]:
 
 def _opened(recorder: CallRecorder) -> CudaRole:
     device = FakeDevice()
-    return CudaRole(recorder, torch.device("cpu"), device, device)
+    return CudaRole(recorder, torch.device("cpu"), device, device, device)
 
 
 def copied_at(tokens: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:

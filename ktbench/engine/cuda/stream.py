@@ -117,10 +117,6 @@ class CurrentStream:
     Does what it is given one after the other, kernels of PyTorch among them; its caller continues at once.
     """
 
-    def __init__(self) -> None:
-        """Raises OSError where no CUDA runtime is loaded."""
-        self._runtime = cuda_runtime()
-
     def copy(self, to: Tensor, source: Tensor) -> None:
         """`to` gets what `source` holds by then. A wait for it must go through this stream.
 
@@ -128,13 +124,48 @@ class CurrentStream:
         """
         to.copy_(source, non_blocking=True)
 
+    def finish(self) -> None:
+        """Return when everything is done. The thread sleeps meanwhile, so that others may have its core."""
+        done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+        done.record()
+        done.synchronize()
+
+
+class SideStream:
+    """A stream beside the current one, for copies to and from the host and functions of it, one after the other.
+
+    `fork` and `join` order the two. Memory that either uses must stay until the current one has joined.
+    """
+
+    def __init__(self) -> None:
+        """Raises OSError where no CUDA runtime is loaded."""
+        self._runtime, self._side = cuda_runtime(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+
+    def start(self) -> None:
+        """Have the runtime start the thread that calls functions of the host, which inherits this one's cores."""
+        self.call(ctypes.cast(ctypes.CDLL(None).free, ctypes.c_void_p).value or 0, 0)  # free(NULL) does nothing
+        self.finish()
+
+    def fork(self) -> None:
+        """What comes after on this stream waits for what was put into the current one before."""
+        self._side.wait_stream(torch.cuda.current_stream())
+
+    def join(self) -> None:
+        """What comes after on the current stream waits for what was put into this one before."""
+        torch.cuda.current_stream().wait_stream(self._side)
+
+    def copy(self, to: Tensor, source: Tensor) -> None:
+        """`to` gets what `source` holds by then."""
+        with torch.cuda.stream(self._side):
+            to.copy_(source, non_blocking=True)
+
     def call(self, function: int, data: int) -> None:
         """The C function `void (*)(void *)` at this address, with `data`. Nothing later begins before it returns.
 
         Raises RuntimeError with CUDA's error text.
         """
-        self._runtime.launch_host_function(torch.cuda.current_stream().cuda_stream, function, data)
+        self._runtime.launch_host_function(self._side.cuda_stream, function, data)
 
     def finish(self) -> None:
         """Return when everything is done."""
-        torch.cuda.current_stream().synchronize()
+        self._side.synchronize()

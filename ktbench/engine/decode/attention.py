@@ -44,6 +44,8 @@ Attention = Callable[..., tuple[Tensor, Tensor | None]]
 class StepAttention:
     """Runs attention of a network natively inside `of_step`; outside of it the network's own runs."""
 
+    follows = False  # what a step derives from its slot is done before it: a program of calls is to hold none of it
+
     def __init__(self, network: PreTrainedModel, device: DenseHost) -> None:
         self._config, self._device = network.config, device
         self.lower = Lowering(device)

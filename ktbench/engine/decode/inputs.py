@@ -125,14 +125,17 @@ class StepInputs:
         self._columns = torch.arange(room, device=padding.device)
 
     def set(self, ids: Tensor, slot: int) -> None:
-        """The step that puts tokens `ids` [B, 1] at position `slot` of the cache."""
+        """The step that puts tokens `ids` [B, 1] at position `slot` of the cache; the rest must `follow`."""
         self.ids.copy_(ids)
         self.slot.fill_(slot)
-        self.slots.fill_(slot)
-        self.length.fill_(slot + 1)
-        self.positions[:, 0] = slot - self.first
+
+    def follow(self) -> None:
+        """Derive everything but masks from the slot, with operations that a recording can hold."""
+        self.slots.copy_(self.slot.expand_as(self.slots))
+        torch.add(self.slots, 1, out=self.length)
+        torch.sub(self.slots, self.first, out=self.positions[:, 0])
         if self._windows.width is not None:
-            torch.clamp(self.first, min=slot + 1 - self._windows.width, out=self.first_near)
+            torch.maximum(self.first, self.length - self._windows.width, out=self.first_near)
 
     def show_masks(self) -> None:
         """Bring the masks up to date; who attends by `first` and `length` does not need them."""

@@ -295,8 +295,10 @@ class ReplayDecoder:
     def _set(self, ids: Tensor, routing: StepRouting) -> None:
         """Write what changes from step to step to where the recording reads it."""
         self._inputs.set(ids, self._slot)
-        if self._needs_masks:
-            self._inputs.show_masks()
+        if not self._attention.follows:
+            self._inputs.follow()
+            if self._needs_masks:
+                self._inputs.show_masks()
         if routing is None:
             return
         (of_pass,) = routing

@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from ktbench.engine.decode.program import StepRecorder
 from ktbench.engine.decode.timeline import ModuleWatch
+from ktbench.engine.experts import Backend
 from ktbench.engine.forms import ExpertMatrices
 from ktbench.engine.routing import Routing
 
@@ -33,6 +34,12 @@ class Queue:
     def __init__(self) -> None:
         self.put: list[tuple[str, object]] = []
         self._work: list[Callable[[], object]] = []
+
+    def fork(self) -> None:
+        self.put.append(("fork", None))
+
+    def join(self) -> None:
+        self.put.append(("join", None))
 
     def copy(self, to: Tensor, source: Tensor) -> None:
         self.put.append(("copy", to))
@@ -65,6 +72,12 @@ class FakeDevice:
         self._recorder: StepRecorder | None = None
         self.aside_count = 0
 
+    def fork(self) -> None:
+        pass
+
+    def join(self) -> None:
+        pass
+
     def copy(self, to: Tensor, source: Tensor) -> None:
         to.copy_(source)
 
@@ -94,35 +107,53 @@ class FakeDevice:
 
 
 class FakeCall:
-    """Two C functions over the memory of a call; submit reads the inputs, wait writes the output."""
+    """A call over its memory; submit reads the inputs, wait writes the output."""
 
     def __init__(
         self, hidden: Tensor, routing: Routing, output: Tensor, log: list[str], compute: Compute | None = None
     ) -> None:
         self._compute = compute or weighted_ids
-        self._hidden, self._routing, self._output, self._log = hidden, routing, output, log
+        self.hidden, self._routing, self.output, self._log = hidden, routing, output, log
         self._result: Tensor | None = None
         self._error: Exception | None = None
-        self._functions = HostFunction(self._submit), HostFunction(self._wait)
-        self.submit, self.wait = (ctypes.cast(each, ctypes.c_void_p).value or 0 for each in self._functions)
-        self.data = 0
 
-    def _submit(self, _data: int | None) -> None:
+    def submit(self) -> None:
         self._log.append("submit")
         if (self._routing.ids > 90).any():
             self._error = IndexError("no such expert")
-        self._result = self._compute(self._hidden, self._routing)
+        self._result = self._compute(self.hidden, self._routing)
 
-    def _wait(self, _data: int | None) -> None:
+    def wait(self) -> None:
         self._log.append("wait")
         assert self._result is not None
-        self._output.copy_(self._result)
+        self.output.copy_(self._result)
         self._result = None
 
     def check(self) -> None:
         error, self._error = self._error, None
         if error is not None:
             raise error
+
+
+class FakeHandOver:
+    """Two C functions over the calls of a layer, as the extension's."""
+
+    def __init__(self, due: FakeCall, late: FakeCall | None, before: FakeCall | None) -> None:
+        self._due, self._late, self._before = due, late, before
+        self._functions = HostFunction(self._submit), HostFunction(self._wait)
+        self.submit, self.wait = (ctypes.cast(each, ctypes.c_void_p).value or 0 for each in self._functions)
+        self.data = 0
+
+    def _submit(self, _data: int | None) -> None:
+        self._due.submit()
+        if self._late is not None:
+            self._late.submit()
+
+    def _wait(self, _data: int | None) -> None:
+        self._due.wait()
+        if self._before is not None:
+            self._before.wait()
+            self._due.output.add_(self._before.output)
 
 
 def weighted_ids(hidden: Tensor, routing: Routing) -> Tensor:
@@ -138,25 +169,30 @@ class FakeExperts:
         self.settings: object = "first"
         self.log: list[str] = []
         self.made: list[FakeCall] = []
+        self.handed: list[FakeHandOver] = []
 
     def host_call(self, hidden: Tensor, routing: Routing, output: Tensor) -> FakeCall:
         self.made.append(FakeCall(hidden, routing, output, self.log))
         return self.made[-1]
+
+    def hand_over(self, due: FakeCall, late: FakeCall | None, before: FakeCall | None) -> FakeHandOver:
+        self.handed.append(FakeHandOver(due, late, before))
+        return self.handed[-1]
 
     def matrices(self, i: int) -> ExpertMatrices:
         whole = (i + 1) * torch.eye(2)
         return ExpertMatrices(gate=whole, up=whole, down=whole)
 
 
-class DirectExperts(FakeExperts):
+class DirectExperts(Backend):
     """The same without any offload."""
 
     def __call__(self, hidden: Tensor, routing: Routing) -> Tensor:
         return weighted_ids(hidden, routing)
 
-    def start(self, hidden: Tensor, routing: Routing) -> Callable[[], Tensor]:
-        output = self(hidden, routing)
-        return lambda: output
+    def matrices(self, i: int) -> ExpertMatrices:
+        whole = (i + 1) * torch.eye(2)
+        return ExpertMatrices(gate=whole, up=whole, down=whole)
 
 
 class Operations(TorchDispatchMode):

@@ -15,7 +15,9 @@ from ktbench.engine.cuda.role import CudaRole
 from ktbench.engine.decode.program import CallRecorder
 from ktbench.engine.hybrid import HybridEngine
 from ktbench.engine.protocol import HostRole
+from ktbench.engine.roles import split_cpus
 from ktbench.engine.weight_plan import WeightPlan
+from ktbench.spec.engine import EngineSpec
 from ktbench.spec.run_spec import RunSpec, WorkloadSpec
 from tests.engine.cuda.fakes import FakeDevice
 from tests.engine.tiny import decode, prefill, run, spec, tiny_model
@@ -37,7 +39,7 @@ def faked(monkeypatch: pytest.MonkeyPatch) -> list[FakeDevice]:
 
     def opened(call_recorder: CallRecorder) -> CudaRole:
         devices.append(FakeDevice())
-        return CudaRole(call_recorder, torch.device("cpu"), devices[-1], devices[-1])
+        return CudaRole(call_recorder, torch.device("cpu"), *[devices[-1]] * 3)
 
     monkeypatch.setattr(loading, "open_cuda", opened)
     return devices
@@ -129,3 +131,21 @@ def test_without_a_graph_a_timeline_shows_who_waits() -> None:
     run(system, 3)
     kinds = {span.kind for span in system.timeline().spans if span.resource == "device"}
     assert {"attention", "wait"} <= kinds
+
+
+@pytest.mark.usefixtures("needs_avx512")
+def test_cuda_starts_its_threads_where_callbacks_belong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that calls functions of the host inherits the cpus of the one that opens the device."""
+    seen: list[set[int]] = []
+    opened = loading.open_cuda
+
+    def noted(recorder: CallRecorder) -> CudaRole:
+        seen.append(os.sched_getaffinity(0))
+        return opened(recorder)
+
+    monkeypatch.setattr(loading, "open_cuda", noted)
+    before = os.sched_getaffinity(0)
+    engine(decode(), avx512=True)
+    cpus = tuple(sorted(before))[:2]
+    assert seen == [set(split_cpus(cpus, EngineSpec(device="cuda")).callbacks)]
+    assert os.sched_getaffinity(0) == before

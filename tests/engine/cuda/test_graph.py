@@ -52,7 +52,7 @@ class Step:
 def recorded(deferral: int) -> tuple[Step, GraphRecording, MoERuntimeState, list[FakeExperts]]:
     device = FakeDevice()
     state = MoERuntimeState(fused=True, concurrent=True, deferral=deferral)
-    role = CudaRole(state.recorder, torch.device("cpu"), device, device)
+    role = CudaRole(state.recorder, torch.device("cpu"), device, device, device)
     hosts = [FakeExperts() for _ in range(3)]
     step = Step(state, [role.backends(None, host, layer)[1] for layer, host in enumerate(hosts)])
     return step, role.recording(state.counted), state, hosts

@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
-from ktbench.engine.cuda.role import CudaOriginal, CudaRole, HostOffloadBackend, Staging
+from ktbench.engine.cuda.role import CudaOriginal, CudaRole, HostOffloadBackend, Staging, Transfer
 from ktbench.engine.decode.program import CallRecorder
 from ktbench.engine.decode.timeline import ModuleWatch, Where
 from ktbench.engine.experts import ExpertsOperator, MoERuntimeState
@@ -28,23 +30,74 @@ def call(seed: int, k: int = K) -> tuple[Tensor, Routing]:
 
 
 def offload(experts: FakeExperts, stream: Any, staging: Staging | None = None) -> HostOffloadBackend:
-    return HostOffloadBackend(experts, stream, staging or Staging(), ModuleWatch(), layer=0)
+    return HostOffloadBackend(experts, stream, staging or Staging(pinned=False), ModuleWatch(), layer=0)
 
 
-def test_the_order_in_the_stream() -> None:
+def test_one_copy_each_way_and_one_wait() -> None:
     experts, stream = FakeExperts(), Queue()
     hidden, routing = call(0)
     fetch = offload(experts, stream).start(hidden, routing)
-    (made,) = experts.made
-    assert [kind for kind, _ in stream.put] == ["copy", "copy", "copy", "call"]
-    assert stream.put[3][1] == made.submit
+    (made,) = experts.handed
+    assert [kind for kind, _ in stream.put] == ["fork", "copy", "call"]
+    assert stream.put[2][1] == made.submit
     output = fetch()
-    assert [kind for kind, _ in stream.put[4:]] == ["call", "copy"]
-    assert (stream.put[4][1], stream.put[5][1]) == (made.wait, output)
+    assert [kind for kind, _ in stream.put[3:]] == ["call", "copy", "join"]
+    assert (stream.put[3][1], stream.put[4][1]) == (made.wait, output)
     assert experts.log == [], "no call waited"
     stream.finish()
     assert experts.log == ["submit", "wait"]
     assert torch.equal(output, weighted_ids(hidden, routing))
+
+
+def test_what_comes_late_is_added_on_the_host_in_the_next_layer() -> None:
+    """Per layer still one copy each way and one wait."""
+    experts, stream, staging = [FakeExperts() for _ in range(2)], Queue(), Staging(pinned=False)
+    first, second = (offload(each, stream, staging) for each in experts)
+    calls = [call(seed) for seed in range(3)]
+    (hidden, due), (_, late), (other, following) = calls
+    fetch, before = first.begin(hidden, due, late, None)
+    seen = [fetch()]
+    fetch, nothing = second.begin(other, following, None, before)
+    seen.append(fetch())
+    assert nothing is None
+    assert [kind for kind, _ in stream.put] == ["fork", "copy", "call", "call", "copy", "join"] * 2
+    stream.finish()
+    assert torch.equal(seen[0], weighted_ids(hidden, due))
+    assert torch.equal(seen[1], weighted_ids(other, following) + weighted_ids(hidden, late))
+    assert experts[0].log + experts[1].log == ["submit", "submit", "wait", "wait", "submit", "wait"]
+
+
+def test_what_came_late_can_be_fetched_by_itself() -> None:
+    experts, stream = FakeExperts(), Queue()
+    (hidden, due), (_, late) = call(0), call(1)
+    fetch, following = offload(experts, stream).begin(hidden, due, late, None)
+    assert following is not None
+    seen = fetch(), following()
+    stream.finish()
+    assert all(map(torch.equal, seen, (weighted_ids(hidden, due), weighted_ids(hidden, late))))
+
+
+@given(tokens=st.integers(1, 9), width=st.integers(1, 65), due=st.integers(1, 5), late=st.integers(0, 4))
+def test_what_is_packed_is_unpacked(tokens: int, width: int, due: int, late: int) -> None:
+    draw = torch.Generator().manual_seed(tokens * width)
+    hidden = torch.randn(tokens, width, generator=draw).bfloat16()
+    routings = [
+        Routing(ids=torch.randint(-1, 99, (tokens, k), generator=draw), gates=torch.rand(tokens, k, generator=draw))
+        for k in (due, late)
+    ]
+    parts = hidden, routings[0], routings[1] if late else None
+    transfer, sent = Transfer.of(*parts), Transfer.pack(*parts)
+    memory = torch.zeros(transfer.nbytes, dtype=torch.uint8)
+    assert sent.nbytes == transfer.sent_bytes
+    memory[: sent.nbytes] = sent
+    for number in range(2 if late else 1):
+        transfer.output(memory, number).fill_(number)
+    unpacked, *seen = transfer.unpacked(memory)
+    assert torch.equal(unpacked, hidden)
+    for one, expected in zip(seen, routings, strict=True):
+        assert torch.equal(one.ids, expected.ids)
+        assert torch.equal(one.gates, expected.gates)
+    assert all((transfer.output(memory, number) == number).all() for number in range(2 if late else 1))
 
 
 def test_calls_in_flight_have_memory_of_their_own_whatever_their_shapes() -> None:
@@ -60,14 +113,14 @@ def test_calls_in_flight_have_memory_of_their_own_whatever_their_shapes() -> Non
 
 
 def test_layers_share_memory_and_passes_use_the_same() -> None:
-    stream, staging = FakeDevice(), Staging()
+    stream, staging = FakeDevice(), Staging(pinned=False)
     layers = [FakeExperts() for _ in range(3)]
     backends = [offload(experts, stream, staging) for experts in layers]
     for turn in range(4):
         for backend in backends:
             backend(*call(turn))
     assert [len(experts.made) for experts in layers] == [1, 1, 1]
-    assert len({experts.made[0]._hidden.data_ptr() for experts in layers}) == 1
+    assert len({experts.made[0].hidden.data_ptr() for experts in layers}) == 1
     backends[0](*call(0, k=2))
     assert len(layers[0].made) == 2, "another size, another call"
 
@@ -85,7 +138,7 @@ def test_a_change_of_kernels_lets_go_of_calls_when_the_stream_is_through() -> No
 
 def test_errors_of_c_functions_come_with_the_next_check_and_once() -> None:
     stream = FakeDevice()
-    role = CudaRole(CallRecorder(), torch.device("cpu"), stream, stream)
+    role = CudaRole(CallRecorder(), torch.device("cpu"), stream, stream, stream)
     good, bad = (role.backends(None, FakeExperts(), layer)[1] for layer in range(2))
     assert good is not None
     assert bad is not None
@@ -101,7 +154,7 @@ def test_errors_of_c_functions_come_with_the_next_check_and_once() -> None:
 def test_waiting_shows_in_a_timeline() -> None:
     watch, seen = ModuleWatch(), []
     stream = FakeDevice()
-    backend = HostOffloadBackend(FakeExperts(), stream, Staging(), watch, layer=5)
+    backend = HostOffloadBackend(FakeExperts(), stream, Staging(pinned=False), watch, layer=5)
     stream.call = lambda *_: seen.append(watch.here)  # type: ignore[method-assign]
     backend(*call(0))
     assert seen == [Where("other"), Where("wait", 5)]
@@ -121,7 +174,7 @@ def test_operators_give_the_same_through_a_stream(n: int) -> None:
             seen.append(operator(hidden, routing.ids, routing.gates) + hidden)
         return seen
 
-    stream, staging = FakeDevice(), Staging()
+    stream, staging = FakeDevice(), Staging(pinned=False)
     handed = [offload(FakeExperts(), stream, staging) for _ in range(3)]
     expected = outputs(False, [DirectExperts() for _ in range(3)])
     assert all(map(torch.equal, outputs(True, handed), expected))
@@ -153,6 +206,10 @@ class PackedFake:
     def host_call(self, hidden: Tensor, routing: Routing, output: Tensor) -> Any:
         arrays = _bits(hidden), routing.ids.numpy(), routing.gates.numpy(), _bits(output)
         return self._moe.host_call(*arrays, isa="reference")
+
+    @staticmethod
+    def hand_over(*calls: Any) -> Any:
+        return pytest.importorskip("ktbench._kernels").HandOver(*calls)
 
     def direct(self, hidden: Tensor, routing: Routing) -> Tensor:
         output = torch.empty_like(hidden)

@@ -55,7 +55,7 @@ def call(seed: int) -> tuple[Tensor, Routing]:
 def operator() -> ExpertsOperator:
     """Experts 1 and 4 live with the device."""
     state = MoERuntimeState(fused=True, concurrent=True)
-    offload = HostOffloadBackend(HostExperts(), FakeDevice(), Staging(), state.recorder.watch, layer=0)
+    offload = HostOffloadBackend(HostExperts(), FakeDevice(), Staging(pinned=False), state.recorder.watch, layer=0)
     made = ExpertsOperator(ExpertsPosition(layer=0, number=0, is_last=True), state, original=None, fused=offload)
     made.residence = Residence(torch.isin(torch.arange(E), torch.tensor([1, 4])))
     made.at_device = SlotExperts(E, [1, 4], MATRICES.__getitem__, torch.device("cpu"))

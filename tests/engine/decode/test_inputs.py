@@ -36,6 +36,7 @@ def test_limits_and_masks_say_the_same(
 ) -> None:
     inputs = StepInputs(torch.tensor(padding), ROOM, AttentionWindows(width, mixed and width is not None), dtype)
     inputs.set(torch.arange(len(padding))[:, None], slot)
+    inputs.follow()
     inputs.show_masks()
     assert inputs.ids[:, 0].tolist() == list(range(len(padding)))
     assert inputs.positions[:, 0].tolist() == [slot - pad for pad in padding]
@@ -60,6 +61,7 @@ def test_memory_stays_where_it_is() -> None:
     before = [tensor.data_ptr() for tensor in tensors]
     for slot in (3, 9):
         inputs.set(torch.zeros(2, 1, dtype=torch.int64), slot)
+        inputs.follow()
         inputs.show_masks()
     assert [tensor.data_ptr() for tensor in tensors] == before
 
@@ -68,6 +70,7 @@ def test_padding_is_left_alone() -> None:
     padding = torch.tensor([0, 2])
     inputs = StepInputs(padding, ROOM, AttentionWindows(4, False), None)
     inputs.set(torch.zeros(2, 1, dtype=torch.int64), 10)
+    inputs.follow()
     assert padding.tolist() == [0, 2]
     assert inputs.first.tolist() == [0, 2]
 

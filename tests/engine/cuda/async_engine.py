@@ -1,0 +1,131 @@
+"""Runs engines on the asynchronous device and on CPU cores: `python -m tests.engine.cuda.async_engine MODEL:CASE …`.
+
+A process of its own, for the device is one for all of PyTorch. Prints a line of JSON for each: the largest relative
+error of the logits, notes, and how often Python waited and dispatched in each timed step. `MODEL:CASE:fork` and `:join`
+leave out that order of the streams.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import asdict, dataclass, field
+from math import isnan
+from typing import Any
+
+from torch import Tensor
+
+from ktbench.engine import load as loading
+from ktbench.engine.cuda.role import CudaRole
+from ktbench.engine.decode.program import CallRecorder
+from ktbench.engine.hybrid import HybridEngine
+from ktbench.engine.protocol import HostRole
+from ktbench.engine.weight_plan import WeightPlan
+from ktbench.spec.engine import PlacementSpec
+from ktbench.spec.run_spec import ModelSpec, WorkloadSpec
+from tests.engine.cuda.async_device import AsyncDevice, FactoryMode
+from tests.engine.tiny import decode, prefill, run, spec, tiny_model
+
+HALF = PlacementSpec(policy="uniform", ratio=0.5)
+MOVING = PlacementSpec(policy="dynamic", ratio=0.5, every=1)
+DECODE = decode(batch=2, steps=4, routing="balanced", shortest=5)
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is run on the device, and which features the same on CPU cores has."""
+
+    workload: WorkloadSpec
+    features: dict[str, Any] = field(default_factory=dict)
+    same: dict[str, Any] = field(default_factory=dict)
+
+
+FUSED: dict[str, Any] = {"avx512": True}
+CASES = {
+    "base": Case(DECODE),
+    "steps": Case(DECODE, FUSED, FUSED),
+    "graph": Case(DECODE, FUSED | {"cuda_graph": True}, FUSED),
+    "deferral": Case(DECODE, FUSED | {"deferral": 1}, FUSED | {"deferral": 1}),
+    "graph_deferral": Case(DECODE, FUSED | {"cuda_graph": True, "deferral": 1}, FUSED | {"deferral": 1}),
+    "skipping": Case(DECODE, FUSED | {"cuda_graph": True, "skipping": 1}, FUSED | {"skipping": 1}),
+    "placement": Case(DECODE, FUSED | {"cuda_graph": True, "deferral": 1, "placement": HALF}, FUSED | {"deferral": 1}),
+    "moving": Case(DECODE, FUSED | {"cuda_graph": True, "placement": MOVING}, FUSED),
+    "prefill": Case(prefill(batch=2, steps=2, routing="balanced", shortest=5), FUSED, FUSED),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """`waits` and `operations` of every step after the first."""
+
+    model: str
+    case: str
+    error: float
+    notes: tuple[str, ...]
+    waits: tuple[int, ...]
+    operations: tuple[int, ...]
+    counters: dict[str, int]
+
+
+def engine(model: ModelSpec, workload: WorkloadSpec, features: dict[str, Any]) -> HybridEngine:
+    requested = spec(model, workload, threads=None, **features)
+    cpus = tuple(sorted(os.sched_getaffinity(0)))[: 2 if "device" in features else 1]
+    host = HostRole(cores=len(cpus), cpus=cpus)
+    system = loading.load_engine(model, WeightPlan.of([requested], host), host)
+    system.configure(requested)
+    return system
+
+
+def on_device(model: ModelSpec, case: Case, missing: str) -> tuple[list[Tensor], HybridEngine, list[tuple[int, int]]]:
+    """Logits of all steps, the engine, and what each step of a second turn waited and dispatched."""
+    device = AsyncDevice()
+    if missing:
+        setattr(device.side, missing, lambda: None)
+
+    def opened(recorder: CallRecorder) -> CudaRole:
+        device.__enter__()
+        return CudaRole(recorder, device.device, device, device.side, device)  # type: ignore[arg-type]
+
+    loading.open_cuda = opened
+    try:
+        system = engine(model, case.workload, case.features | {"device": "cuda"})
+        logits = run(system, case.workload.steps)
+        system.start()
+        counts = []
+        for _ in range(case.workload.steps):
+            before = device.waits, device.operations
+            system.step()
+            counts.append((device.waits - before[0], device.operations - before[1]))
+        return logits, system, counts
+    finally:
+        device.__exit__(None, None, None)
+
+
+def seen(name: str, kind: str, missing: str = "") -> Seen:
+    model, case = tiny_model(name), CASES[kind]
+    expected = run(engine(model, case.workload, case.same), case.workload.steps)
+    logits, system, counts = on_device(model, case, missing)
+    with AsyncDevice.now:  # type: ignore[union-attr]
+        counters = {key: int(value) for key, value in system.counters().items()}
+        notes = system.notes()
+    errors = [float((one - truth).norm() / truth.norm()) for one, truth in zip(logits, expected, strict=True)]
+    return Seen(
+        model=name,
+        case=kind,
+        error=float("inf") if any(map(isnan, errors)) else max(errors),
+        notes=notes,
+        waits=tuple(waits for waits, _ in counts),
+        operations=tuple(operations for _, operations in counts),
+        counters=counters,
+    )
+
+
+def main(requests: list[str]) -> None:
+    with FactoryMode():
+        for request in requests:
+            print(json.dumps(asdict(seen(*request.split(":")))), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
