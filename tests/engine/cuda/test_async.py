@@ -22,13 +22,18 @@ CASES = ("base", "steps", "graph", "deferral", "skipping", "placement", "moving"
 RECORDED = ("graph", "skipping", "placement")
 
 
-def run(*requests: str) -> Seen:
+def start(*requests: str) -> subprocess.CompletedProcess[str]:
     """Cases, MODEL:CASE, one after the other in one process of their own."""
     kernels = pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built")
     if missing := kernels.grants()["avx512"]:
         pytest.skip(f"avx512: {missing}")
     command = [sys.executable, "-m", "tests.engine.cuda.async_engine", *requests]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+
+
+def run(*requests: str) -> Seen:
+    """What they give; they must end well."""
+    done = start(*requests)
     assert done.returncode == 0, done.stderr
     found = [json.loads(line) for line in done.stdout.splitlines()]
     return {f"{one['model']}:{one['case']}": one for one in found}
@@ -76,5 +81,6 @@ def test_features(cases: Seen, case: str) -> None:
 @pytest.mark.parametrize("missing", ["fork", "join"])
 def test_streams_that_are_not_ordered_are_found(missing: str) -> None:
     """The device itself is tested: without either, what is read is not there yet."""
-    one = run(f"deepseek_v3:steps:{missing}")["deepseek_v3:steps"]
-    assert one["error"] > TOLERANCE
+    done = start(f"deepseek_v3:steps:{missing}")
+    refused = "IndexError: expert id" in done.stderr  # the host reads ids that were never written
+    assert refused or json.loads(done.stdout)["error"] > TOLERANCE
