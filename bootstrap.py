@@ -152,14 +152,17 @@ class Setup:
     def _ensure_torch(self) -> None:
         if self._installed_torch():
             return
-        if self.host.has_gpu:
-            self._pip(f"installing {self._wanted_torch()} for the NVIDIA GPU", self._wanted_torch())
+        if self.host.has_gpu:  # pip would take the newest build, which the driver may not run
+            self._torch_by_uv(f"{self._wanted_torch()} for the NVIDIA driver", "auto", self._wanted_torch())
         elif f"{CPU_TORCH}+cpu" in self._offered_torch():
             self._pip(f"installing torch {CPU_TORCH}+cpu", f"torch=={CPU_TORCH}+cpu")
         else:
-            self._pip("installing uv, which finds PyTorch's builds without CUDA", "uv")
-            uv = [self.python, "-m", "uv", "pip", "install", "--python", self.python]
-            self._do(f"installing torch {CPU_TORCH} without CUDA", [*uv, "--torch-backend=cpu", f"torch=={CPU_TORCH}"])
+            self._torch_by_uv(f"torch {CPU_TORCH} without CUDA", "cpu", f"torch=={CPU_TORCH}")
+
+    def _torch_by_uv(self, what: str, backend: str, requirement: str) -> None:
+        self._pip("installing uv, which chooses among PyTorch's builds", "uv")
+        uv = [self.python, "-m", "uv", "pip", "install", "--python", self.python]
+        self._do(f"installing {what}", [*uv, f"--torch-backend={backend}", requirement])
 
     def _installed_torch(self) -> str:
         """Version of the environment's torch, empty where there is none."""

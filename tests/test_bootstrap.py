@@ -56,7 +56,7 @@ def root(tmp_path: Path) -> Path:
     root = tmp_path / "checkout"
     (root / "kernels").mkdir(parents=True)
     (root / "kernels" / "moe.cpp").write_text("int answer;")
-    (root / "pyproject.toml").write_text('[project]\ndependencies = [\n    "torch>=2.8",\n]\n')
+    (root / "pyproject.toml").write_text('[project]\ndependencies = [\n    "torch>=2.11",\n]\n')
     return root
 
 
@@ -131,10 +131,11 @@ def test_a_missing_compiler_is_named_before_anything_is_done(host: Host, root: P
     assert programs.commands == []
 
 
-def test_gpu_takes_plain_torch_in_the_projects_range(host: Host, root: Path) -> None:
+def test_gpu_takes_the_torch_that_its_driver_runs_in_the_projects_range(host: Host, root: Path) -> None:
+    """uv knows which driver runs which of PyTorch's builds; pip would take the newest."""
     programs = Programs()
     Setup(replace(host, has_gpu=True), programs, root).bring_up_to_date()
-    assert programs.ran("-m pip install", "torch>=2.8")
+    assert programs.ran("-m uv pip install", "--torch-backend=auto", "torch>=2.11")
     assert not programs.ran("cpu")
 
 

@@ -154,6 +154,7 @@ def group_names() -> list[str]:
 def _register() -> None:
     """Ablations and suites are files outside `conf`, so they are registered as options of groups."""
     OmegaConf.register_new_resolver("weight_formats", lambda: list(PRECISIONS))
+    OmegaConf.register_new_resolver("by_device", lambda device, cpu, cuda: cuda if device == "cuda" else cpu)
     store = ConfigStore.instance()
     store.store(name="spec_defaults", node={key: to_plain(value) for key, value in _DEFAULTS.items()})
     for name in suite_names():

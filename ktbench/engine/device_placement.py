@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ktbench.engine.placement import DynamicPlacement, Move, place_experts
-from ktbench.engine.routing import PassRouting
 from ktbench.engine.workload.recorded import read_profile
 from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.run_spec import ModelSpec
@@ -80,38 +79,40 @@ MakeDeviceExperts = Callable[["ExpertsOperator", NDArray[np.bool_]], DeviceExper
 
 
 class DevicePlacement:
-    """The placement of one cell on `device`."""
+    """The placement of one cell on `device`. Its experts are there between `enter` and `leave`."""
 
     def __init__(
-        self,
-        placement: PlacementSpec,
-        model: ModelSpec,
-        operators: Sequence[ExpertsOperator],
-        make: MakeDeviceExperts,
-        device: torch.device,
+        self, placement: PlacementSpec, model: ModelSpec, make: MakeDeviceExperts, device: torch.device
     ) -> None:
         profile = None if placement.profile is None else read_profile(placement.profile, model)
         at_device = place_experts(placement, model.shape, profile)
+        self._make = make
         self._residences = [Residence(torch.from_numpy(layer).to(device)) for layer in at_device]
         self._device_experts: dict[int, DeviceExperts] = {}
         self._dynamic = DynamicPlacement(at_device, every=placement.every) if placement.policy == "dynamic" else None
         self._steps = self._moved = 0
-        for number in np.flatnonzero(at_device.any(axis=1)).tolist():
-            self._device_experts[number] = make(operators[number], at_device[number])
+        self._numbers = np.flatnonzero(at_device.any(axis=1)).tolist()
 
     def enter(self, operators: Sequence[ExpertsOperator]) -> None:
         """From now on experts live where they lived when this placement was last used."""
         detach(operators)
-        for number, experts in self._device_experts.items():
-            operators[number].residence, operators[number].at_device = self._residences[number], experts.backend
+        for number in self._numbers:
+            operator, residence = operators[number], self._residences[number]
+            if number not in self._device_experts:
+                self._device_experts[number] = self._make(operator, residence.at_device.numpy(force=True))
+            operator.residence, operator.at_device = residence, self._device_experts[number].backend
 
-    def after_step(self, routing: Sequence[PassRouting]) -> None:
-        """What was selected in a step's passes moves experts, where the placement is dynamic."""
+    def leave(self) -> None:
+        """The memory of the device is for others."""
+        self._device_experts.clear()
+
+    def after_step(self, selected: Sequence[NDArray[np.int64]]) -> None:
+        """What each of a step's passes selected, [MoE layers, T, k], moves experts where the placement is dynamic."""
         if self._dynamic is None:
             return
-        for one_pass in routing:
-            for layer, selected in enumerate(one_pass):
-                self._dynamic.note(layer, selected.ids.numpy(force=True))
+        for one_pass in selected:
+            for layer, ids in enumerate(one_pass):
+                self._dynamic.note(layer, ids)
         self._steps += 1
         for move in self._dynamic.moves(self._steps):
             self._residences[move.layer].move(move)

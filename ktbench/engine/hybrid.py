@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from statistics import median
 from time import perf_counter_ns
@@ -77,17 +77,22 @@ class HybridEngine(ReplaySystem):
     def _place(self, engine: EngineSpec) -> None:
         """Puts experts where the placement says; a dynamic one continues from where its last trial ended."""
         components, placement = self._components, engine.placement
-        if placement.policy == "host" or components.host is None:
-            detach(components.operators)
-            self._placement = None
-            return
-        if placement not in self._placements:
-            device = torch.device("cpu") if components.cuda is None else components.cuda.device
-            make = components.device_experts_for(engine)
-            self._placements[placement] = DevicePlacement(placement, self.model, components.operators, make, device)
-        self._placement = self._placements[placement]
-        self._placement.enter(components.operators)
-        components.host.choose(engine)
+        before, self._placement = self._placement, None
+        if placement.policy != "host" and components.host is not None:
+            self._placement = self._placements.get(placement) or self._placements.setdefault(
+                placement, self._new_placement(engine)
+            )
+        detach(components.operators)
+        if before is not None and before is not self._placement:
+            before.leave()
+        if self._placement is not None and components.host is not None:
+            self._placement.enter(components.operators)
+            components.host.choose(engine)
+
+    def _new_placement(self, engine: EngineSpec) -> DevicePlacement:
+        components = self._components
+        device = torch.device("cpu") if components.cuda is None else components.cuda.device
+        return DevicePlacement(engine.placement, self.model, components.device_experts_for(engine), device)
 
     def _runner(self, engine: EngineSpec) -> StepRunner:
         """Recorded decode steps where features need them; else, or where they cannot be (then with a note), passes."""
@@ -134,7 +139,7 @@ class HybridEngine(ReplaySystem):
         replay.step()
         self._components.finish()
         if self._placement is not None:
-            self._placement.after_step(replay.trace.routing[replay.done - 1])
+            self._placement.after_step(replay.trace.selected[replay.done - 1])
 
     def logits(self) -> NDArray[np.float32]:
         """See `System`."""
@@ -143,11 +148,19 @@ class HybridEngine(ReplaySystem):
 
     @contextmanager
     def _tapped(self, tap: Tap) -> Iterator[None]:
-        self._components.state.tap = tap
+        components = self._components
+        components.state.tap = tap
         try:
-            yield
+            with nullcontext() if components.cuda is None else components.cuda.attention_watch:
+                yield
         finally:
-            self._components.state.tap = None
+            components.state.tap = None
+
+    def notes(self) -> tuple[str, ...]:
+        """See `System`."""
+        cuda = self._components.cuda
+        kernels = () if cuda is None else tuple(cuda.attention_watch.chosen)
+        return (*super().notes(), *((f"attention ran on {', '.join(kernels)}",) if kernels else ()))
 
     def _experts_of(self, layer: int) -> ExpertStore:
         return next(one.backend.matrices for one in self._components.operators if one.position.layer == layer)

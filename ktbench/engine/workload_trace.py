@@ -6,7 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ktbench.engine.decode.step import DecodeState, Forward, PassRunner
@@ -26,12 +28,14 @@ _MOST_TRACES = 4
 class WorkloadTrace:
     """Ids [batch, tokens] and routing of each step, and the state before step 0: for decode the cache of the prompt.
 
-    A step is one pass, or one for each chunk of its tokens.
+    A step is one pass, or one for each chunk of its tokens. `selected` are the experts of `routing` in memory of the
+    host, int64 [MoE layers, T, k]: who counts them in a step need not wait for a device.
     """
 
     workload: WorkloadSpec
     ids: tuple[Tensor, ...]
     routing: tuple[tuple[PassRouting, ...], ...]
+    selected: tuple[tuple[NDArray[np.int64], ...], ...]
     start: DecodeState
 
 
@@ -73,7 +77,8 @@ class TraceWriter:
         start = self.forward.remember()
         route = self._run if work.routing == "model" else self._drawn
         routing = tuple(route(step_ids, number) for number, step_ids in enumerate(ids, start=1))
-        return WorkloadTrace(workload=work, ids=ids, routing=routing, start=start)
+        selected = tuple(tuple(one.ids.numpy(force=True) for one in passes) for passes in routing)
+        return WorkloadTrace(workload=work, ids=ids, routing=routing, selected=selected, start=start)
 
     @property
     def _device(self) -> torch.device:

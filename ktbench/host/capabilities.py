@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from ktbench.host.code import Extension, isa_reasons, load_extension
 from ktbench.host.cuda import CudaDevices, read_cuda_devices
-from ktbench.host.software import package_version
+from ktbench.host.software import TorchBuild, torch_build
 from ktbench.host.topology import Topology, read_topology
 from ktbench.spec.features import BY_NAME, FEATURES, Feature
 
@@ -18,14 +18,16 @@ def machine_capabilities() -> dict[str, str]:
 
     The names are those that `Feature.needs` uses: avx512, amx, numa, cuda.
     """
-    return capabilities_of(load_extension(), read_topology(), read_cuda_devices(), package_version("torch"))
+    return capabilities_of(load_extension(), read_topology(), read_cuda_devices(), torch_build())
 
 
-def capabilities_of(extension: Extension, topology: Topology, cuda: CudaDevices, torch: str | None) -> dict[str, str]:
-    """The capabilities that follow from the parts; `torch` is the installed version, None where there is none."""
+def capabilities_of(
+    extension: Extension, topology: Topology, cuda: CudaDevices, torch: TorchBuild | None
+) -> dict[str, str]:
+    """The capabilities that follow from the parts; `torch` is what is installed, None where there is none."""
     isas = isa_reasons(extension)
     capabilities = {name: isas.get(name, extension.reason or f"the kernel extension has no {name}") for name in _ISAS}
-    return {**capabilities, "numa": _numa_reason(topology), "cuda": cuda.reason or _torch_reason(torch)}
+    return {**capabilities, "numa": _numa_reason(topology), "cuda": cuda.reason or _torch_reason(torch, cuda.driver)}
 
 
 def feature_reasons(capabilities: Mapping[str, str]) -> dict[str, str]:
@@ -71,9 +73,16 @@ def _numa_reason(topology: Topology) -> str:
     )
 
 
-def _torch_reason(torch: str | None) -> str:
+def _torch_reason(torch: TorchBuild | None, driver: tuple[int, int] | None) -> str:
+    """A driver runs what was built for any minor version of a major one that it knows."""
     if torch is None:
         return "torch is not installed: run python3 bootstrap.py"
-    if torch.endswith("+cpu"):
-        return f"torch {torch} is built without CUDA: install the torch of this GPU in a fresh environment"
+    if torch.cuda is None:
+        return f"torch {torch.version} is built without CUDA: install the torch of this GPU in a fresh environment"
+    if driver is not None and driver[0] < int(torch.cuda.partition(".")[0]):
+        runs = ".".join(map(str, driver))
+        return (
+            f"torch {torch.version} is built for CUDA {torch.cuda}, the driver runs CUDA up to {runs}: "
+            f"update the driver, or install a torch for CUDA {driver[0]} in a fresh environment"
+        )
     return ""

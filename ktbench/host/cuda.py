@@ -23,10 +23,14 @@ class Gpu:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CudaDevices:
-    """The devices that this process sees, or the one-line reason why there are none."""
+    """The devices that this process sees, or the one-line reason why there are none.
+
+    `driver` is the newest version of CUDA that the driver can run, major and minor; None where it does not say.
+    """
 
     gpus: tuple[Gpu, ...]
     reason: str = ""
+    driver: tuple[int, int] | None = None
 
 
 def read_cuda_devices(load: Callable[[str], Any] = ctypes.CDLL) -> CudaDevices:
@@ -42,7 +46,16 @@ def read_cuda_devices(load: Callable[[str], Any] = ctypes.CDLL) -> CudaDevices:
         gpus = tuple(_gpu(library, index) for index in range(count.value))
     except OSError as error:
         return CudaDevices(gpus=(), reason=f"no CUDA device: {error} (check nvidia-smi)")
-    return CudaDevices(gpus=gpus, reason="" if gpus else "no CUDA device: the driver lists none (check nvidia-smi)")
+    reason = "" if gpus else "no CUDA device: the driver lists none (check nvidia-smi)"
+    return CudaDevices(gpus=gpus, reason=reason, driver=_driver(library))
+
+
+def _driver(library: Any) -> tuple[int, int] | None:
+    """CUDA 13.1 is 13010 there."""
+    version = ctypes.c_int()
+    if library.cuDriverGetVersion(ctypes.byref(version)):
+        return None
+    return version.value // 1000, version.value % 1000 // 10
 
 
 def _gpu(library: Any, index: int) -> Gpu:

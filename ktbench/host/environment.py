@@ -10,7 +10,7 @@ from ktbench.host.capabilities import capabilities_of
 from ktbench.host.code import Extension, code_id, isa_reasons, load_extension, read_commit
 from ktbench.host.cuda import read_cuda_devices
 from ktbench.host.health import health_facts
-from ktbench.host.software import PACKAGES, package_version
+from ktbench.host.software import PACKAGES, package_version, torch_build
 from ktbench.host.topology import read_topology
 from ktbench.spec.record import Environment
 from ktbench.spec.wire import digest
@@ -33,7 +33,7 @@ def env_id(facts: dict[str, Any]) -> str:
 
 def _machine_facts(extension: Extension) -> dict[str, Any]:
     topology, cuda = read_topology(), read_cuda_devices()
-    capabilities = capabilities_of(extension, topology, cuda, package_version("torch"))
+    capabilities = capabilities_of(extension, topology, cuda, torch_build())
     return {
         **health_facts(topology),
         "smt": topology.smt,

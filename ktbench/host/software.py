@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shutil
@@ -32,6 +33,25 @@ def package_version(name: str) -> str | None:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TorchBuild:
+    """PyTorch as it is installed: `cuda` is the version of CUDA that it was built for, None without."""
+
+    version: str
+    cuda: str | None
+
+
+def torch_build() -> TorchBuild | None:
+    """Read from its files, as importing it takes a second; None where it is not installed."""
+    version = package_version("torch")
+    spec = importlib.util.find_spec("torch") if version is not None else None
+    if version is None or spec is None or spec.origin is None:
+        return None
+    stated = Path(spec.origin).with_name("version.py").read_text(encoding="utf-8")
+    found = re.search(r"^cuda\b[^=\n]*=\s*['\"]([\d.]+)['\"]", stated, re.MULTILINE)
+    return TorchBuild(version=version, cuda=found.group(1) if found else None)
 
 
 def program_versions(names: tuple[str, ...]) -> dict[str, str | None]:

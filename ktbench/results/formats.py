@@ -35,8 +35,8 @@ def stored_bits(row: Row) -> float:
     return 8 * expert_bytes(shape, format_of(row)) / (_MATRICES * shape.hidden * shape.expert_ffn)
 
 
-# What is above the axis of speeds: nats from bf16, relative errors of the experts' outputs, or, without any, bits.
-Quantity = Literal["kl", "outputs", "bits"]
+# What is above the axis of speeds: nats from bf16 or, without answers, the bits of a weight.
+Quantity = Literal["kl", "bits"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,11 +65,11 @@ def plane_of_answers(rows: Sequence[AccuracyRow]) -> FormatPlane:
 
 
 def plane_of_rows(rows: Sequence[Row]) -> FormatPlane:
-    """By the error of the outputs against float32, or where nothing was computed by the bits of a weight."""
+    """By the bits of a weight.
+
+    The error of a check is no measure of a format: it compares with float32 on the weights as they are stored.
+    """
     arms = [row for row in rows if row.role == "arm"]
-    errors = {row.cell: spread([row.error]) for row in arms if row.error is not None}
-    if errors:
-        return _plane("outputs", arms, errors)
     return _plane("bits", arms, {row.cell: spread([stored_bits(row)]) for row in arms})
 
 

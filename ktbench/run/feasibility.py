@@ -12,8 +12,10 @@ from ktbench.engine.placement import place_experts
 from ktbench.engine.roles import split_cpus
 from ktbench.engine.workload.recorded import read_profile, read_trace
 from ktbench.host.capabilities import feature_reasons, machine_capabilities
+from ktbench.host.cuda import read_cuda_devices
 from ktbench.host.software import peer_reason
 from ktbench.host.topology import read_topology
+from ktbench.sim.sizes import sizes_of
 from ktbench.spec.cells import points_of
 from ktbench.spec.errors import RequestError
 from ktbench.spec.features import FEATURES
@@ -23,31 +25,38 @@ from ktbench.spec.peers import BY_NAME
 from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.support import Reason, features_missing, rules_broken
-from ktbench.spec.weights import dense_bytes, expert_bytes
+from ktbench.spec.weights import Precision, dense_bytes, expert_bytes
 
 _GIB = 2**30
 _BF16_BYTES = 2
 _CUDA = "engine.device=cuda"
+# Of a GPU's memory, for CUDA's context, workspaces of its libraries, graphs and activations.
+_GPU_RESERVE_BYTES = 2 * _GIB
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Machine:
     """What a machine offers. `no_cuda` and `features_missing` (by feature name) hold reasons, empty for what it has.
 
-    `spec` is None for this machine, which is not simulated and has peers.
+    `gpu_bytes` is the memory of the first GPU. `spec` is None for this machine, which is not simulated and has peers.
     """
 
     cpus: Sequence[int]
     no_cuda: str
     features_missing: Mapping[str, str]
+    gpu_bytes: int = 0
     spec: MachineSpec | None = None
 
     @classmethod
     def local(cls) -> Machine:
         """What the machine of this process offers."""
-        capabilities = machine_capabilities()
-        cpus = read_topology().core_cpus
-        return cls(cpus=cpus, no_cuda=capabilities["cuda"], features_missing=feature_reasons(capabilities))
+        capabilities, cuda = machine_capabilities(), read_cuda_devices()
+        return cls(
+            cpus=read_topology().core_cpus,
+            no_cuda=capabilities["cuda"],
+            features_missing=feature_reasons(capabilities),
+            gpu_bytes=cuda.gpus[0].memory_bytes if cuda.gpus else 0,
+        )
 
     @classmethod
     def described(cls, spec: MachineSpec) -> Machine:
@@ -84,6 +93,28 @@ def _reasons(spec: RunSpec, machine: Machine) -> Iterator[Reason]:
     yield from _core_reasons(spec, machine.cpus)
     if machine.spec is not None:
         yield from _memory_reasons(spec, machine.spec)
+    elif spec.engine.device == "cuda":
+        yield from _gpu_memory_reasons(spec, machine.gpu_bytes)
+
+
+def _gpu_memory_reasons(spec: RunSpec, gpu_bytes: int) -> Iterator[Reason]:
+    """What the engine keeps in the memory of this machine's GPU: all of it in bf16."""
+    weights, cache = _device_bytes(spec), _cache_bytes(spec)
+    at_device = spec.engine.placement.ratio * _routed_bytes(spec, "bf16")
+    if weights + at_device + cache + _GPU_RESERVE_BYTES > gpu_bytes:
+        experts = f", experts of engine.placement {gib(at_device)}" if at_device else ""
+        yield Reason(
+            f"model={spec.model.name}",
+            f"the GPU keeps weights of {gib(weights)}{experts} and a cache of {gib(cache)}, "
+            f"it has {gib(gpu_bytes)}, of which CUDA takes up to {gib(_GPU_RESERVE_BYTES)}",
+        )
+
+
+def _cache_bytes(spec: RunSpec) -> int:
+    """Keys and values as Transformers keeps them, those of a prompt and of the steps after it."""
+    work = spec.workload
+    tokens = work.batch * (work.prompt + (work.steps if work.phase == "decode" else 0))
+    return tokens * spec.model.shape.layers * sizes_of(spec).expanded_key_bytes
 
 
 def _peer_reasons(spec: RunSpec) -> Iterator[Reason]:
@@ -137,9 +168,11 @@ def _memory_reasons(spec: RunSpec, machine: MachineSpec) -> Iterator[Reason]:
         )
 
 
-def _routed_bytes(spec: RunSpec) -> int:
+def _routed_bytes(spec: RunSpec, precision: Precision | None = None) -> int:
+    """In `precision`, by default in that which the host keeps."""
     shape, layers = spec.model.shape, 1 if spec.workload.phase == "layer" else spec.model.shape.moe_layers
-    return layers * shape.experts * expert_bytes(shape, spec.precision if spec.engine.fused else "bf16")
+    kept = precision or (spec.precision if spec.engine.fused else "bf16")
+    return layers * shape.experts * expert_bytes(shape, kept)
 
 
 def _device_bytes(spec: RunSpec) -> int:

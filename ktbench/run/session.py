@@ -121,12 +121,12 @@ class Session:
         after = self.roofs.sample(cell.spec.engine.isa, cell.spec.dtype)
         proof: dict[str, Any] = {
             "work": self.system.work(),
-            "notes": (*self.system.notes(), *_loops(moved)),
             "roofs": (before, after),
         }
         proof["conduct"] = None if self.watch is None else self.watch.metrics()
         proof["own_step_s"] = self.system.own_step_s() if isinstance(self.system, HasClock) else None
         error = None if _is_black_box(cell) else self._check_output(cell)
+        proof["notes"] = (*self.system.notes(), *_loops(moved))  # some are of the check
         self._checked.add(cell.key)
         evidence = collect({**cell.spec.engine.features, **self.system.chosen()}, moved)
         if why := dishonest(evidence):

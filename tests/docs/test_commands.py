@@ -58,7 +58,9 @@ RECORDED = ROOT / "reports" / "recorded" / "zen4_2_cores" / "lean"
 # In the quick form simulated sweeps of at most so many cells are run; what draws more is run in the long one.
 FEW_CELLS = 2
 # A machine on which a cell that cannot run is the engine's fault.
-COMPLETE = Machine(cpus=range(64), no_cuda="", features_missing={feature.name: "" for feature in FEATURES})
+COMPLETE = Machine(
+    cpus=range(64), no_cuda="", gpu_bytes=2**40, features_missing={feature.name: "" for feature in FEATURES}
+)
 # What the long form changes for a model of a few MB; a command keeps what it says of a checkpoint or a machine.
 SMALLEST = {
     "model": "nano",

@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.util
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,10 +16,12 @@ import pytest
 from ktbench.host.capabilities import capabilities_of, feature_reasons, kernel_isas, machine_capabilities
 from ktbench.host.code import Extension
 from ktbench.host.cuda import CudaDevices, Gpu, read_cuda_devices
+from ktbench.host.software import TorchBuild, torch_build
 from ktbench.host.topology import read_topology
 from ktbench.spec.features import FEATURES
 
 H200 = CudaDevices(gpus=(Gpu(name="NVIDIA H200", memory_bytes=2**37),))
+FOR_CUDA, FOR_CPU = TorchBuild(version="2.13.0", cuda="13.0"), TorchBuild(version="2.13.0+cpu", cuda=None)
 NO_GPU = CudaDevices(gpus=(), reason="no CUDA device: libcuda is not installed")
 ALL = {name: "" for feature in FEATURES for name in feature.needs}
 
@@ -30,7 +34,10 @@ def extension(**reasons: str) -> Extension:
 
 def test_a_machine_that_grants_all(two_sockets: Path) -> None:
     grants = capabilities_of(
-        extension(avx2="", avx512="", amx=""), read_topology(two_sockets, range(7)), H200, "2.13.0+cu130"
+        extension(avx2="", avx512="", amx=""),
+        read_topology(two_sockets, range(7)),
+        H200,
+        FOR_CUDA,
     )
     assert grants == {"avx2": "", "avx512": "", "amx": "", "numa": "", "cuda": ""}
     assert set(feature_reasons(grants).values()) == {""}
@@ -38,13 +45,13 @@ def test_a_machine_that_grants_all(two_sockets: Path) -> None:
 
 def test_v_needs_no_more_than_base_avx512(two_sockets: Path) -> None:
     kernels = extension(avx512="", avx512_vnni="the CPU has no avx512_vnni", avx512_bf16="no", amx="no amx")
-    reasons = feature_reasons(capabilities_of(kernels, read_topology(two_sockets, range(7)), H200, "2.13.0+cu130"))
+    reasons = feature_reasons(capabilities_of(kernels, read_topology(two_sockets, range(7)), H200, FOR_CUDA))
     assert (reasons["avx512"], reasons["amx"], reasons["dynamic"]) == ("", "no amx", "")
 
 
 def test_every_refusal_has_a_reason(two_sockets: Path) -> None:
     kernels = extension(avx512="", amx="the CPU has no amx_tile")
-    grants = capabilities_of(kernels, read_topology(two_sockets, {0, 1}), NO_GPU, "2.13.0+cpu")
+    grants = capabilities_of(kernels, read_topology(two_sockets, {0, 1}), NO_GPU, FOR_CPU)
     assert grants["avx512"] == ""
     assert grants["amx"] == "the CPU has no amx_tile"
     assert grants["numa"].startswith("one NUMA node with usable cpus, 1 without")
@@ -58,9 +65,56 @@ def test_without_the_extension_the_reason_says_what_to_do(tmp_path: Path) -> Non
     assert grants["numa"].startswith("one NUMA node:")
 
 
-@pytest.mark.parametrize(("torch", "said"), [("2.13.0+cpu", "built without CUDA"), (None, "torch is not installed")])
-def test_a_gpu_needs_a_torch_that_can_use_it(tmp_path: Path, torch: str | None, said: str) -> None:
+@pytest.mark.parametrize(
+    ("torch", "said"),
+    [(FOR_CPU, "built without CUDA"), (None, "torch is not installed")],
+)
+def test_a_gpu_needs_a_torch_that_can_use_it(tmp_path: Path, torch: TorchBuild | None, said: str) -> None:
     assert said in capabilities_of(extension(), read_topology(tmp_path, {0}), H200, torch)["cuda"]
+
+
+@pytest.mark.parametrize(
+    ("driver", "cuda", "runs"),
+    [
+        ((13, 0), "13.0", True),
+        ((13, 1), "13.0", True),
+        ((13, 0), "12.8", True),
+        ((12, 4), "12.8", True),  # minor versions are compatible
+        ((12, 8), "13.0", False),
+        ((11, 8), "12.6", False),
+        (None, "13.0", True),  # nothing is known against it
+    ],
+)
+def test_the_driver_must_run_what_torch_is_built_for(
+    tmp_path: Path, driver: tuple[int, int] | None, cuda: str, runs: bool
+) -> None:
+    build = TorchBuild(version="2.13.0", cuda=cuda)
+    reason = capabilities_of(extension(), read_topology(tmp_path, {0}), replace(H200, driver=driver), build)["cuda"]
+    assert (reason == "") == runs
+    assert runs or cuda in reason
+
+
+@pytest.mark.parametrize(
+    ("line", "cuda"),
+    [
+        ("cuda: Optional[str] = '12.8'", "12.8"),
+        ('cuda = "13.0"', "13.0"),
+        ("cuda: Optional[str] = None", None),
+        ("hip = '6.4'", None),
+    ],
+)
+def test_what_torch_is_built_for_is_read_without_importing_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, cuda: str | None
+) -> None:
+    package = tmp_path / "torch"
+    package.mkdir()
+    (package / "version.py").write_text(f"__version__ = '2.13.0'\n{line}\n")
+    (package / "__init__.py").write_text("raise AssertionError")
+    spec = importlib.util.spec_from_file_location("torch", package / "__init__.py")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: spec)
+    build = torch_build()
+    assert build is not None
+    assert build.cuda == cuda
 
 
 def test_kernels_run_on_the_granted_instruction_sets() -> None:
@@ -128,15 +182,20 @@ class Driver:
         bus_id.value = b"0000:3B:00.0"
         return self._code("cuDeviceGetPCIBusId")
 
+    def cuDriverGetVersion(self, version: Any) -> int:
+        version._obj.value = 12080
+        return self._code("cuDriverGetVersion")
+
     def cuGetErrorString(self, code: int, text: Any) -> int:
         text._obj.value = b"no CUDA-capable device is detected"
         return 0
 
 
 def test_the_driver_lists_its_devices() -> None:
-    assert (
-        read_cuda_devices(lambda _: Driver()).gpus == (Gpu(name="GPU", memory_bytes=1024, bus_id="0000:3B:00.0"),) * 2
-    )
+    found = read_cuda_devices(lambda _: Driver())
+    assert found.gpus == (Gpu(name="GPU", memory_bytes=1024, bus_id="0000:3B:00.0"),) * 2
+    assert found.driver == (12, 8)
+    assert read_cuda_devices(lambda _: Driver(failing="cuDriverGetVersion")).driver is None
 
 
 def test_no_driver_no_device_and_a_failing_driver_are_three_reasons() -> None:

@@ -51,7 +51,7 @@ class SlotExperts(Backend):
         """Holds the experts `placed` of E = `experts`. Raises ValueError where that is none, or one twice."""
         if not placed or len(set(placed)) < len(placed):
             raise ValueError(f"experts {list(placed)} at the device: must be one or more, each once")
-        self._groups = groups_at_once(device)
+        self._groups, self._pinned = groups_at_once(device), device.type == "cuda"
         self._slots = {expert: slot for slot, expert in enumerate(placed)}
         first = store(placed[0])
         self._glu, (ffn, hidden) = first.glu, first.gate.shape
@@ -118,22 +118,26 @@ class SlotExperts(Backend):
         return ExpertMatrices(gate=gate, up=up, down=self._down[slot], biases=biases, glu=self._glu)
 
     def _write(self, slot: int, matrices: ExpertMatrices) -> None:
-        _fill(self._gate_up[slot], matrices.gate, matrices.up)
-        _fill(self._down[slot], matrices.down)
+        self._fill(self._gate_up[slot], matrices.gate, matrices.up)
+        self._fill(self._down[slot], matrices.down)
         if self._biases is not None and matrices.biases is not None:
-            _fill(self._biases[0][slot], matrices.biases.gate, matrices.biases.up)
-            _fill(self._biases[1][slot], matrices.biases.down)
+            self._fill(self._biases[0][slot], matrices.biases.gate, matrices.biases.up)
+            self._fill(self._biases[1][slot], matrices.biases.down)
+
+    def _fill(self, to: Tensor, *parts: Tensor) -> None:
+        """Rows of `to` from the parts in order, by one copy that Python does not wait for.
+
+        PyTorch keeps pinned memory from its next user until the copy is done.
+        """
+        staged = torch.empty(to.shape, dtype=to.dtype, pin_memory=self._pinned)
+        for rows, part in zip(staged.chunk(len(parts)), parts, strict=True):
+            rows.copy_(part)
+        to.copy_(staged, non_blocking=True)
 
     @property
     def nbytes(self) -> int:
         """Bytes of the device that the slots take."""
         return sum(held.nbytes for held in (self._gate_up, self._down, *(self._biases or ())))
-
-
-def _fill(to: Tensor, *parts: Tensor) -> None:
-    """Rows of `to` from the parts in order."""
-    for rows, part in zip(to.chunk(len(parts)), parts, strict=True):
-        rows.copy_(part)
 
 
 def groups_at_once(device: torch.device) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from time import perf_counter_ns
 
 import torch
@@ -34,10 +35,37 @@ class CudaCapturing:
     @contextmanager
     def captured(self) -> Iterator[torch.cuda.CUDAGraph]:
         """Inside, work is captured and not done. Raises RuntimeError at what cannot be."""
-        graph = torch.cuda.CUDAGraph()
+        graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
         # The outer stream is set again even where the end of a capture raises: torch.cuda.graph alone would not.
-        with torch.cuda.stream(torch.cuda.current_stream()), torch.cuda.graph(graph):
-            yield graph
+        with _no_collection(), torch.cuda.stream(torch.cuda.current_stream()):
+            try:
+                with torch.cuda.graph(graph, pool=pool):
+                    yield graph
+            except BaseException:
+                _end_allocation(pool)
+                raise
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Collecting cycles in a capture could free memory or end streams, which breaks it."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _end_allocation(pool: tuple[int, int]) -> None:
+    """Have later allocations come from the usual pool.
+
+    Up to version 2.11 of PyTorch the end of a broken capture raises before it sees to that, and every later allocation
+    would go to a pool that no graph keeps.
+    """
+    with suppress(RuntimeError):  # it has been seen to
+        torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), pool)
 
 
 class _Counting:
@@ -66,7 +94,7 @@ class GraphRecording:
     def record(self, run: Callable[[], Tensor]) -> Tensor:
         """Capture what `run` does; gives its result, which each replay computes anew in the same memory.
 
-        `run` is done for warm-up before. Raises NotRecordable with the reason.
+        `run` is done for warm-up before. Raises NotRecordable with the reason, torch.OutOfMemoryError.
         """
         self._graph = None
         counting = _Counting()
@@ -76,7 +104,11 @@ class GraphRecording:
             with self._capturing.captured() as graph:
                 result = run()
         except RuntimeError as error:
-            raise NotRecordable(f"CUDA cannot capture it: {_first(error)}") from error
+            first = _first(error)
+            if isinstance(first, torch.OutOfMemoryError):  # of the device: no reason to run without a graph
+                raise first from None
+            line, *_ = str(first).splitlines() or [repr(first)]
+            raise NotRecordable(f"CUDA cannot capture it: {line}") from error
         finally:
             self._recorder.sink = None
         self._graph, self._counts = graph, counting.calls
@@ -107,8 +139,8 @@ class GraphRecording:
         return [Segment(Where("graph"), began, perf_counter_ns())]
 
 
-def _first(error: BaseException) -> str:
-    """The first line of what was raised first: the end of a broken capture raises, too."""
+def _first(error: BaseException) -> BaseException:
+    """What was raised first: the end of a broken capture raises, too."""
     while error.__context__ is not None:
         error = error.__context__
-    return str(error).partition("\n")[0]
+    return error

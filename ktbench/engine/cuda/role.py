@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from ktbench.engine.cuda.attention import AttentionWatch, set_up_attention
 from ktbench.engine.cuda.graph import CudaCapturing, GraphRecording
 from ktbench.engine.cuda.stream import CurrentStream, SideStream
 from ktbench.engine.decode.inputs import StepInputs
@@ -299,6 +300,7 @@ class CudaRole:
         self.device, self.stream, self.attention = device, stream, MaskedAttention()
         self._recorder, self._side, self._capturing = recorder, side, capturing
         self._staging = Staging(pinned=device.type == "cuda")
+        self.attention_watch = AttentionWatch()
         self.originals: list[OriginalExperts] = []
         self._offloads: list[HostOffloadBackend] = []
         recorder.watch.clock = self._finished_ns
@@ -311,6 +313,7 @@ class CudaRole:
         """
         device, side = torch.device("cuda", torch.cuda.current_device()), SideStream()
         side.start()
+        set_up_attention()
         return cls(recorder, device, CurrentStream(), side, CudaCapturing())
 
     def backends(

@@ -31,7 +31,6 @@ from ktbench.spec.run_spec import RunSpec
 
 _LABELS: Mapping[Quantity, str] = {
     "kl": "KL against the baseline (nats/token)",
-    "outputs": "error of the outputs (relative)",
     "bits": "bits a weight",
 }
 _TALL_IN, _ABOVE_IN, _BELOW_IN, _LEFT_IN = 2.0, 0.2, 0.36, 0.5
@@ -47,7 +46,7 @@ def draw_formats_of_answers(rows: Sequence[AccuracyRow], caption: Sequence[str])
 
 
 def draw_formats(rows: Sequence[Row], table: Table) -> Sheet:
-    """The error of the experts' outputs over the speed; without any the bits of a weight."""
+    """The bits of a weight over the speed."""
     absent = ((_words(row, rows), reason_of(row)) for row in rows if row.role == "arm" and not row.timed)
     notes = [f"Not drawn: {names} ({why})." for names, why in grouped(absent)]
     return _draw(plane_of_rows(rows), [table.figure_caption, *notes, *table.conditions])

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from ktbench.engine.cuda.graph import GraphRecording
+from ktbench.engine.cuda.graph import CudaCapturing, GraphRecording
 from ktbench.engine.cuda.role import CudaRole
 from ktbench.engine.decode.program import CallRecorder, NotRecordable
 from ktbench.engine.experts import ExpertsOperator, MoERuntimeState
@@ -151,3 +152,71 @@ def test_what_cuda_refuses_is_told_by_its_first_line() -> None:
 
     why = why_not(lambda: torch.ones(1), Refusing())
     assert why == "CUDA cannot capture it: operation not permitted when stream is capturing"
+
+
+def test_memory_that_runs_out_is_no_reason_to_go_on_without_a_graph() -> None:
+    """The end of the broken capture raises as well, and later."""
+
+    class Full(FakeDevice):
+        @contextmanager
+        def captured(self) -> Iterator[Any]:
+            try:
+                with super().captured() as graph:
+                    yield graph
+            except torch.OutOfMemoryError:
+                raise RuntimeError("operation failed due to a previous error during capture") from None
+
+    runs = []
+
+    def run() -> Tensor:
+        runs.append(1)
+        if len(runs) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return torch.ones(1)
+
+    device, recorder = Full(), CallRecorder()
+    with pytest.raises(torch.OutOfMemoryError):
+        GraphRecording(recorder, device, device, {}).record(run)
+    assert recorder.sink is None
+
+
+class Cuda:
+    """torch.cuda's part in a capture: its end raises, as it does after work that cannot be captured."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, allocates_on: bool) -> None:
+        self.ended: list[tuple[int, int]] = []
+        self.collecting: list[bool] = []
+        self._allocates_on = allocates_on
+        monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
+        monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 7))
+        monkeypatch.setattr(torch.cuda, "graph", self.graph)
+        monkeypatch.setattr(torch.cuda, "stream", lambda _: nullcontext())
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda: None)
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+        monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", self.end, raising=False)
+
+    @contextmanager
+    def graph(self, _graph: object, pool: tuple[int, int]) -> Iterator[None]:
+        assert pool == (0, 7)
+        self.collecting.append(gc.isenabled())
+        try:
+            yield
+        except RuntimeError:
+            raise RuntimeError("operation failed due to a previous error during capture") from None
+
+    def end(self, _device: int, pool: tuple[int, int]) -> None:
+        if not self._allocates_on:
+            raise RuntimeError("endAllocatePool: not currently recording to mempool_id")
+        self.ended.append(pool)
+
+
+@pytest.mark.parametrize("allocates_on", [True, False])
+def test_after_a_broken_capture_memory_comes_from_the_usual_pool(
+    monkeypatch: pytest.MonkeyPatch, allocates_on: bool
+) -> None:
+    cuda = Cuda(monkeypatch, allocates_on=allocates_on)
+    with pytest.raises(RuntimeError, match="previous error"), CudaCapturing().captured():
+        raise RuntimeError("cudaErrorStreamCaptureUnsupported")
+    assert cuda.ended == ([(0, 7)] if allocates_on else [])
+    assert cuda.collecting == [False]
+    assert gc.isenabled()
