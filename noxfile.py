@@ -78,6 +78,15 @@ def bench(session: nox.Session) -> None:
 
 
 @nox.session
+def gpu(session: nox.Session) -> None:
+    """Test and measure on a CUDA device: `-- first second third`, each a few minutes; `--dry-run` needs no device.
+
+    `-- prepare` fetches, where there is a network, what a GPU machine without one lacks.
+    """
+    session.run("python", "-m", "tests.gpu.day", *(session.posargs or ["first"]), external=True)
+
+
+@nox.session
 def faults(session: nox.Session) -> None:
     """Kill sweeps hundreds of times, fill disks, flip bits, and report what was lost; `-- --kills 50` for fewer."""
     session.run("python", "-m", "tests.faults", *session.posargs, external=True)

@@ -500,6 +500,21 @@ def prepare_heads(
     for a shape, IndexError for a position out of range.
     """
 
+def multiply_heads(
+    x: NDArray[np.uint16],
+    weights: NDArray[np.uint16],
+    out: NDArray[np.uint16],
+    team: Team,
+    *,
+    transposed: bool = False,
+    isa: str | None = None,
+) -> None:
+    """Write out [B, H, M] = weights [H, M, N] · x [B, H, N], or transposed out [B, H, N] = weightsᵀ · x [B, H, M].
+
+    All bf16 as uint16, sums in float32; all may be strided but along the last axis. `isa`: see `DecodeAttention`.
+    TypeError for a dtype, ValueError for a shape.
+    """
+
 class DecodeAttention:
     """Attention of a decode step, one query token per sequence over a static cache, on one team."""
 

@@ -161,6 +161,31 @@ void attend(DecodeAttention& attention, const py::array& q, const py::array& key
   attention.forward(c, kernels);
 }
 
+// Of every head, [heads, rows, size].
+CacheOf<const bf16> matrices(const py::array& array, const char* name) {
+  check(array, {name, py::dtype::of<bf16>(), {-1, -1, -1}});
+  check_last_axis(array, name);
+  return {static_cast<const bf16*>(array.data()), 0, stride_of(array, name, 0), stride_of(array, name, 1)};
+}
+
+void multiply(const py::array& x, const py::array& weights, py::array& out, Team& team, bool transposed,
+              const IsaName& isa) {
+  HeadsProduct c{};
+  c.transposed = transposed;
+  c.weights = matrices(weights, "weights");
+  c.heads = checked_count("heads", weights.shape(0)), c.rows = checked_count("rows", weights.shape(1));
+  c.size = checked_count("size", weights.shape(2));
+  if (c.rows < 1 || c.size < 1) throw py::value_error("weights must have at least one row and one column");
+  c.x = heads(x, "x", {-1, c.heads, transposed ? c.rows : c.size});
+  c.sequences = checked_count("sequences", x.shape(0));
+  const CacheOf<const bf16> to = heads(out, "out", {c.sequences, c.heads, c.out_size()});
+  check_writeable(out, "out");
+  c.out = {static_cast<bf16*>(out.mutable_data()), to.sequence_stride, to.head_stride, 0};
+  const AttentionKernels& kernels = attention_kernels(isa);
+  const py::gil_scoped_release unlocked;
+  if (c.sequences > 0 && c.heads > 0) multiply_heads(c, kernels, team);
+}
+
 }  // namespace
 
 void bind_dense(py::module_& module) {
@@ -172,6 +197,9 @@ void bind_dense(py::module_& module) {
              py::arg("position").noconvert(), py::arg("q_out").noconvert(), py::arg("keys").noconvert(),
              py::arg("values").noconvert(), py::kw_only(), py::arg("offset") = 0.0f,
              py::arg("team").none(true) = nullptr, py::arg("isa") = py::none());
+  module.def("multiply_heads", multiply, py::arg("x").noconvert(), py::arg("weights").noconvert(),
+             py::arg("out").noconvert(), py::arg("team"), py::kw_only(), py::arg("transposed") = false,
+             py::arg("isa") = py::none());
   py::class_<DecodeAttention>(module, "DecodeAttention")
       .def(py::init<std::shared_ptr<Team>>(), py::arg("team"))
       .def("forward", attend, py::arg("q").noconvert(), py::arg("keys").noconvert(), py::arg("values").noconvert(),

@@ -1,5 +1,5 @@
 // Compiled for any x86-64, AVX2, AVX-512 and AVX-512 BF16: chunks of positions, whose scores become weights by the
-// largest so far, and the sum of several such parts.
+// largest so far, the sum of several such parts, and products with a head's matrix.
 #include "dense/products.h"
 
 namespace ktbench {
@@ -27,7 +27,22 @@ float soften(float* scores, int positions, float scale, float& largest, Floats& 
   return factor;
 }
 
-// Parts of the scratch memory, one after the other.
+// Scratch memory, one part after the other.
+class Scratch {
+ public:
+  explicit Scratch(std::byte* begin) : at_(begin) {}
+
+  template <class T>
+  T* take(std::size_t count) {
+    std::byte* const begin = at_;
+    at_ += (count * sizeof(T) + line_bytes - 1) / line_bytes * line_bytes;
+    return reinterpret_cast<T*>(begin);
+  }
+
+ private:
+  std::byte* at_;
+};
+
 struct Room {
   Operand* q;      // [heads, padded size]
   float* scores;   // [heads, chunk]
@@ -37,19 +52,14 @@ struct Room {
   bf16* values;
 
   explicit Room(const Attend& job) {
-    std::byte* at = job.scratch;
-    const auto take = [&](std::size_t bytes) {
-      std::byte* const begin = at;
-      at += (bytes + line_bytes - 1) / line_bytes * line_bytes;
-      return begin;
-    };
+    Scratch scratch(job.scratch);
     const std::size_t size = round_up(job.size, widest), value_size = round_up(job.value_size, widest);
-    q = reinterpret_cast<Operand*>(take(job.heads * size / lane_pairs * sizeof(Operand)));
-    scores = reinterpret_cast<float*>(take(job.heads * chunk * sizeof(float)));
-    factors = reinterpret_cast<float*>(take(job.heads * sizeof(float)));
-    totals = reinterpret_cast<Floats*>(take(job.heads * sizeof(Floats)));
-    keys = reinterpret_cast<bf16*>(take(chunk * size * sizeof(bf16)));
-    values = reinterpret_cast<bf16*>(take(chunk * value_size * sizeof(bf16)));
+    q = scratch.take<Operand>(job.heads * size / lane_pairs);
+    scores = scratch.take<float>(job.heads * chunk);
+    factors = scratch.take<float>(job.heads);
+    totals = scratch.take<Floats>(job.heads);
+    keys = scratch.take<bf16>(chunk * size);
+    values = scratch.take<bf16>(chunk * value_size);
   }
 };
 
@@ -66,12 +76,16 @@ CacheRows cache_rows(const bf16* data, std::size_t stride, int size, int count, 
   return {copy, static_cast<std::size_t>(padded), padded};
 }
 
-void prepare_queries(const Attend& job, int padded, bf16* row, Operand* q) {
-  for (int h = 0; h < job.heads; ++h) {
-    copy_padded(job.q + h * job.q_stride, job.size, padded, row);
-    for (int n = 0; n < padded / lane_pairs; ++n) *q++ = operand(load<Words>(row + n * lane_pairs));
+// `count` vectors of `size` numbers, by way of one `row` of the padded size.
+void prepare_operands(const bf16* from, std::size_t stride, int count, int size, bf16* row, Operand* to) {
+  const int padded = round_up(size, widest);
+  for (int i = 0; i < count; ++i) {
+    copy_padded(from + i * stride, size, padded, row);
+    for (int n = 0; n < padded / lane_pairs; ++n) *to++ = operand(load<Words>(row + n * lane_pairs));
   }
 }
+
+int lines_per_step(int size, int heads) { return (size * lanes + line_numbers * heads - 1) / (line_numbers * heads); }
 
 // Some positions of the cache, at most a chunk of them, where the kernels read them.
 struct Chunk {
@@ -96,7 +110,7 @@ struct Chunk {
 void attend_chunk_of(const Attend& job, const Room& room, Chunk here) {
   const std::size_t stride = PartialShape{job.heads, job.value_size}.head_floats();
   const int q_stride = here.keys.size / lane_pairs;
-  const int lines = (here.keys.size * lanes + line_numbers * job.heads - 1) / (line_numbers * job.heads);
+  const int lines = lines_per_step(here.keys.size, job.heads);
   for_heads<4>(job.heads, 0, [&](auto heads, int h) {
     score<heads>(room.q + h * q_stride, q_stride, here.keys, here.positions, here.next_keys, lines,
                  room.scores + h * chunk);
@@ -114,7 +128,7 @@ void attend(const Attend& job) {
   const PartialShape shape{job.heads, job.value_size};
   const std::size_t stride = shape.head_floats();
   const Room room(job);
-  prepare_queries(job, round_up(job.size, widest), room.keys, room.q);
+  prepare_operands(job.q, job.q_stride, job.heads, job.size, room.keys, room.q);
   __builtin_memset(job.partial, 0, shape.floats() * sizeof(float));
   for (int h = 0; h < job.heads; ++h) job.partial[h * stride] = -__builtin_inff(), room.totals[h] = Floats{};
   for (int first = 0; first < job.positions; first += chunk) attend_chunk_of(job, room, Chunk(job, room, first));
@@ -142,6 +156,14 @@ float gathered(const Combine& job, float* first, int head) {
   return job.count > 1 ? total : total / factor;
 }
 
+// Sums as add_values leaves them.
+void write_sums(const float* sums, float factor, int size, bf16* out) {
+  for (int at = 0; at < size; at += lane_pairs) {
+    const Words pairs = pairs_of(load<Floats>(sums + at) * factor, load<Floats>(sums + at + lanes) * factor);
+    __builtin_memcpy(out + at, &pairs, smaller(lane_pairs, size - at) * sizeof(bf16));
+  }
+}
+
 void combine_head(const Combine& job, int head) {
   const int size = job.shape.value_size;
   bf16* out = job.out + head * job.out_stride;
@@ -150,20 +172,79 @@ void combine_head(const Combine& job, int head) {
     return;
   }
   float* first = job.partials + head * job.shape.head_floats();
-  const float inverse = 1.0f / gathered(job, first, head);
-  for (int at = 0; at < size; at += lane_pairs) {
-    const float* sums = first + PartialShape::sums_at + at;
-    const Words pairs = pairs_of(load<Floats>(sums) * inverse, load<Floats>(sums + lanes) * inverse);
-    __builtin_memcpy(out + at, &pairs, smaller(lane_pairs, size - at) * sizeof(bf16));
-  }
+  write_sums(first + PartialShape::sums_at, 1.0f / gathered(job, first, head), size, out);
 }
 
 void combine(const Combine& job) {
   for (int h = 0; h < job.shape.heads; ++h) combine_head(job, h);
 }
 
+// Rows of a head's matrix, at most a chunk of them, and those behind them.
+struct MatrixRows {
+  int count;
+  CacheRows rows;
+  NextRows next;
+
+  MatrixRows(const HeadProduct& job, int first, bf16* copy)
+      : count(smaller(chunk, job.rows - first)),
+        rows(cache_rows(job.weights + first * job.weight_stride, job.weight_stride, job.size, count, copy)),
+        next({rows.data + chunk * rows.stride, rows.stride, rows.size},
+             rows.data == copy ? 0 : smaller(chunk, job.rows - first - count)) {}
+};
+
+void multiply(const HeadProduct& job) {
+  const int size = round_up(job.size, widest), x_stride = size / lane_pairs;
+  Scratch scratch(job.scratch);
+  Operand* const x = scratch.take<Operand>(job.sequences * x_stride);
+  float* const products = scratch.take<float>(job.sequences * chunk);
+  bf16* const copy = scratch.take<bf16>(chunk * size);
+  prepare_operands(job.x, job.x_stride, job.sequences, job.size, copy, x);
+  const int lines = lines_per_step(size, job.sequences);
+  for (int first = 0; first < job.rows; first += chunk) {
+    MatrixRows here(job, first, copy);
+    for_heads<4>(job.sequences, 0, [&](auto sequences, int b) {
+      score<sequences>(x + b * x_stride, x_stride, here.rows, here.count, here.next, lines, products + b * chunk);
+    });
+    for (int b = 0; b < job.sequences; ++b)
+      for (int i = 0; i < here.count; ++i)
+        job.out[b * job.out_stride + first + i] = to_bf16(products[b * chunk + i]);
+  }
+}
+
+// A chunk of numbers as add_values reads weights; what is missing at the end counts as zero.
+void prepare_weights(const bf16* from, int count, float* to) {
+  bf16 padded[chunk] = {};
+  __builtin_memcpy(padded, from, count * sizeof(bf16));
+  for (int p = 0; p < chunk; p += step) {
+    if constexpr (step == 2)
+      __builtin_memcpy(to + p / step, padded + p, sizeof(float));
+    else
+      to[p] = widen(padded[p]);
+  }
+}
+
+void multiply_transposed(const HeadProduct& job) {
+  const int size = round_up(job.size, widest);
+  Scratch scratch(job.scratch);
+  float* const sums = scratch.take<float>(job.sequences * size);
+  float* const weights = scratch.take<float>(job.sequences * chunk);
+  float* const factors = scratch.take<float>(job.sequences);
+  bf16* const copy = scratch.take<bf16>(chunk * size);
+  __builtin_memset(sums, 0, job.sequences * size * sizeof(float));
+  for (int b = 0; b < job.sequences; ++b) factors[b] = 1.0f;
+  for (int first = 0; first < job.rows; first += chunk) {
+    MatrixRows here(job, first, copy);
+    for (int b = 0; b < job.sequences; ++b)
+      prepare_weights(job.x + b * job.x_stride + first, here.count, weights + b * chunk);
+    for_heads<lanes == 16 ? 8 : 4>(job.sequences, 0, [&](auto sequences, int b) {
+      add_values<sequences>(weights + b * chunk, factors + b, here.rows, here.count, here.next, sums + b * size, size);
+    });
+  }
+  for (int b = 0; b < job.sequences; ++b) write_sums(sums + b * size, 1.0f, job.size, job.out + b * job.out_stride);
+}
+
 }  // namespace
 
-const AttentionKernels KTBENCH_ATTENTION{attend, combine};
+const AttentionKernels KTBENCH_ATTENTION{attend, combine, multiply, multiply_transposed};
 
 }  // namespace ktbench

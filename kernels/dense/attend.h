@@ -50,9 +50,25 @@ struct Combine {
   std::size_t out_stride;
 };
 
+// One head's matrix times a vector of each sequence: sums in float32, rounded once. The matrix is read as it lies, for
+// W x by rows and for the transposed W^T x by columns.
+struct HeadProduct {
+  const bf16* weights;  // [rows, size], rows `weight_stride` apart
+  std::size_t weight_stride;
+  int rows, size;
+  const bf16* x;  // of each sequence `size` numbers, transposed `rows`; `x_stride` apart
+  std::size_t x_stride;
+  int sequences;
+  bf16* out;  // of each sequence `rows` numbers, transposed `size`; `out_stride` apart
+  std::size_t out_stride;
+  std::byte* scratch;  // attend_scratch_bytes(sequences, size, size)
+};
+
 struct AttentionKernels {
   void (*attend)(const Attend&);
   void (*combine)(const Combine&);
+  void (*multiply)(const HeadProduct&);
+  void (*multiply_transposed)(const HeadProduct&);
 };
 
 extern const AttentionKernels attention_reference;

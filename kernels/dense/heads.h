@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "dense/attend.h"
 #include "dense/rows.h"
 #include "runtime/team.h"
 
@@ -45,5 +46,18 @@ struct HeadsCall {
 };
 
 void prepare_heads(const HeadsCall& call, const RowKernels& kernels, Team* team);
+
+// out[b, h] = W[h] x[b, h], or transposed W[h]^T x[b, h]: every head has a matrix [rows, size] of its own.
+struct HeadsProduct {
+  int sequences, heads, rows, size;
+  bool transposed;
+  CacheOf<const bf16> x;        // [sequences, heads, 1, size], transposed [..., rows]
+  CacheOf<const bf16> weights;  // [1, heads, rows, size]
+  CacheOf<bf16> out;            // [sequences, heads, 1, rows], transposed [..., size]
+
+  int out_size() const { return transposed ? size : rows; }
+};
+
+void multiply_heads(const HeadsProduct& call, const AttentionKernels& kernels, Team& team);
 
 }  // namespace ktbench

@@ -239,6 +239,7 @@ def inject(
     device = attention = None
     if plan.dense is not None:
         from ktbench.engine.decode.attention import StepAttention
+        from ktbench.engine.decode.latent import StepLatentAttention
         from ktbench.engine.decode.operators import RotaryTable, StepRouter, attention_operator
         from ktbench.engine.dense import DenseHost, FusedNorm
 
@@ -247,8 +248,13 @@ def inject(
         _replace(network, found, "rms_norm", lambda module: FusedNorm(module, device))
         _pack_linears(network, found, device)
         _replace(network, found, "attention", lambda module: attention_operator(module, device, attention))
+        _replace(network, found, "latent_attention", lambda module: StepLatentAttention(module, device, attention))
         _replace(network, found, "rotary", lambda module: RotaryTable(module, attention))
         _replace(network, found, "router", lambda module: StepRouter(module, device, attention))
+    elif plan.engine.device == "cuda":
+        from ktbench.engine.decode.latent import LatentAttention
+
+        _replace(network, found, "latent_attention", LatentAttention)
     for one in reversed(_of(found, "shared")):
         original = network.get_submodule(one.name)
         network.set_submodule(one.name, SharedExpert(original, state, layer_of(one.name)))
@@ -256,11 +262,11 @@ def inject(
 
 
 def _needed(plan: WeightPlan) -> InjectSpec:
-    """The rules that the cells need: those of dense operators have to fit only where a cell is lean."""
+    """The rules that the cells need: those of dense operators on CPU cores have to fit only where a cell is lean."""
     if plan.dense is not None:
         return plan.inject
-    always = tuple(rule for rule in plan.inject.rules if rule.operator in ("experts", "shared"))
-    return replace(plan.inject, rules=always)
+    kept = {"experts", "shared", *(("latent_attention",) if plan.engine.device == "cuda" else ())}
+    return replace(plan.inject, rules=tuple(rule for rule in plan.inject.rules if rule.operator in kept))
 
 
 def _require_experts(network: PreTrainedModel, plan: WeightPlan, found: Sequence[Replacement]) -> None:

@@ -151,8 +151,8 @@ class CpuCosts:
         """Projections and router, norms and the like, and attention itself."""
         shape, name = self.spec.model.shape, "lean_layer_us" if self._replays else "torch_layer_us"
         router = shape.experts * shape.hidden
-        products = self._linear_s(shape.attention_params, work.rows) + self._linear_s(router, work.rows)
-        around = self._score_s(work) + self._cache_s(work) + self._elementwise_s(work)
+        products = self._linear_s(self._sizes.attention_params, work.rows) + self._linear_s(router, work.rows)
+        around = self._latents_s(work) + self._score_s(work) + self._cache_s(work) + self._elementwise_s(work)
         seconds = self.calibration[name] * 1e-6 + products + around
         return DeviceTask(name="attention", kind="attention", seconds=seconds)
 
@@ -237,6 +237,20 @@ class CpuCosts:
         first_on_amx = PAPER_AMX_MIN_TOKENS if self.device_team.torch_unit == AMX else inf
         return float(self._packed_s(self.device_team, precision, params, nbytes, counted, first_on_amx)[0])
 
+    def _latents_s(self, work: Pass) -> float:
+        """The up-projection of latents: Transformers expands those of the context, a replayed step those of none."""
+        params, team = self._sizes.fixed_params, self.device_team
+        if not params:
+            return 0.0
+        if self._absorbs(work):
+            counted = np.array([work.rows])
+            return float(self._packed_s(team, "bf16", params, BF16_BYTES * params, counted, inf)[0])
+        expanded = np.array([work.rows + work.batch * work.context])
+        return float(self._torch_s(params, BF16_BYTES * params, expanded)[0])
+
+    def _absorbs(self, work: Pass) -> bool:
+        return self._sizes.latent and self._replays and work.tokens == 1
+
     def _score_s(self, work: Pass) -> float:
         """Scores and their products with values, in a pass of several tokens; the masked half is computed as well."""
         if work.tokens == 1:
@@ -249,10 +263,14 @@ class CpuCosts:
         """Keys and values of the context, in a decode step. Transformers copies and repeats them for its heads."""
         if work.tokens > 1:
             return 0.0
-        nbytes = work.batch * work.context * self._sizes.expanded_key_bytes
+        positions, team, cost = work.batch * work.context, self.device_team, self.calibration
+        nbytes = positions * self._sizes.expanded_key_bytes
+        if self._absorbs(work):
+            flops_per_s = team.peak(VECTOR, "bf16") * cost["attention_vector_peak"]
+            return positions * self._sizes.absorbed_flops / flops_per_s
         if self._replays:
-            return nbytes / (self.device_team.read_bytes_per_s * self.calibration["lean_cache_read"])
-        return nbytes * 1e-6 * self.calibration["torch_cache_ms_per_mb"] * 1e-3 / self.device_team.cores
+            return nbytes / (team.read_bytes_per_s * cost["lean_cache_read"])
+        return nbytes * 1e-6 * cost["torch_cache_ms_per_mb"] * 1e-3 / team.cores
 
     def _elementwise_s(self, work: Pass) -> float:
         """Norms, rotations, additions, and the memory that is allocated for each of them."""

@@ -87,10 +87,11 @@ class GpuCosts:
         shared = _SHARED_KERNELS if sizes.shared_params else 0
         params = sizes.attention_params + sizes.fixed_params
         read = sizes.attention_bytes(work.context * work.batch) + sizes.gate_bytes
+        flops = sizes.absorbed_flops if work.tokens == 1 else sizes.score_flops
         pairs = work.tokens * work.context + (work.tokens**2 / 2 if sizes.latent else work.tokens**2)
         seconds = (
             self._dense_s(params, read, work.rows)
-            + work.batch * pairs * sizes.score_flops / self._flops_per_s("attention")
+            + work.batch * pairs * flops / self._flops_per_s("attention")
             + self._moved_s(work.rows)
         )
         return self._task("attention", "attention", seconds, self.layer_kernels - shared)

@@ -19,7 +19,8 @@ class Sizes:
 
     `attention_params` are those of projections that a precision changes, `fixed_params` those of the up-projection of
     latent keys and values, which stay in bf16. `score_flops` are operations of attention for a pair of query and key,
-    `key_bytes` what a token leaves in the cache of a layer, `expanded_key_bytes` the same where latent keys and values
+    `absorbed_flops` those for a query and a latent that is not expanded, `key_bytes` what a token leaves in the cache of
+    a layer, `expanded_key_bytes` the same where latent keys and values
     are kept expanded, as Transformers does. `family` is the configuration's `model_type`.
     """
 
@@ -38,6 +39,7 @@ class Sizes:
     head_params: int
     bytes_per_param: float
     score_flops: int
+    absorbed_flops: int
     key_bytes: int
     expanded_key_bytes: int
 
@@ -64,16 +66,12 @@ def sizes_of(spec: RunSpec) -> Sizes:
     if latent:
         rope, value = int(config["qk_rope_head_dim"]), int(config["v_head_dim"])
         nope, rank = int(config["qk_nope_head_dim"]), int(config["kv_lora_rank"])
-        key, fixed, cached, expanded = (
-            nope + rope,
-            rank * heads * (nope + value),
-            rank + rope,
-            heads * (nope + rope + value),
-        )
+        key, cached, expanded = nope + rope, rank + rope, heads * (nope + rope + value)
+        absorbed = cached + rank
     else:
         key = value = int(config.get("head_dim") or shape.hidden // heads)
-        fixed, cached = 0, 2 * int(config.get("num_key_value_heads") or heads) * key
-        expanded = cached
+        cached = 2 * int(config.get("num_key_value_heads") or heads) * key
+        expanded, absorbed = cached, key + value
     return Sizes(
         family=str(config.get("model_type")),
         latent=latent,
@@ -85,13 +83,14 @@ def sizes_of(spec: RunSpec) -> Sizes:
             shape.expert_params * _bytes_per_param(spec, spec.precision if spec.engine.fused else "bf16")
         ),
         expert_ffn=shape.expert_ffn,
-        attention_params=shape.attention_params - fixed,
-        fixed_params=fixed,
+        attention_params=shape.attention_params - shape.latent_params,
+        fixed_params=shape.latent_params,
         shared_params=3 * shape.hidden * shape.shared_ffn,
         dense_params=3 * shape.hidden * shape.dense_ffn,
         head_params=shape.vocab * shape.hidden,
         bytes_per_param=_bytes_per_param(spec, spec.device_precision),
         score_flops=2 * heads * (key + value),
+        absorbed_flops=2 * heads * absorbed,
         key_bytes=cached * BF16_BYTES,
         expanded_key_bytes=expanded * BF16_BYTES,
     )

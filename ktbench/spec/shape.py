@@ -38,7 +38,8 @@ _TEXT_ONLY = ("kimi_k25",)  # of which Transformers has but the language model
 class MoEShape:
     """Sizes that decide work and memory. Widths are in elements; `shared_ffn` is 0 without a shared expert.
 
-    `expert_biases` counts the biases of one routed expert, 0 where its projections have none.
+    `expert_biases` counts the biases of one routed expert, 0 where its projections have none; `latent_params` those of
+    `attention_params` that expand a layer's latents to keys and values, 0 where attention has none.
     """
 
     hidden: int
@@ -53,6 +54,7 @@ class MoEShape:
     vocab: int
     tied_head: bool
     expert_biases: int = 0
+    latent_params: int = 0
 
     @property
     def moe_layers(self) -> int:
@@ -105,6 +107,7 @@ def moe_shape(config: Mapping[str, Any]) -> MoEShape:
         vocab=_number(facts, ("vocab_size",)),
         tied_head=bool(facts.get("tie_word_embeddings", config.get("tie_word_embeddings", False))),
         expert_biases=2 * ffn + hidden if facts.get("model_type") in _EXPERT_BIASES else 0,
+        latent_params=_latent_params(facts) if facts.get("kv_lora_rank") else 0,
     )
 
 
@@ -218,4 +221,11 @@ def _mla_params(config: Mapping[str, Any]) -> int:
     rank, q_rank = _number(config, ("kv_lora_rank",)), config.get("q_lora_rank")
     q_width = heads * (nope + rope)
     query = hidden * q_width if q_rank is None else int(q_rank) * (hidden + q_width)
-    return query + hidden * (rank + rope) + rank * heads * (nope + value) + heads * value * hidden
+    return query + hidden * (rank + rope) + _latent_params(config) + heads * value * hidden
+
+
+def _latent_params(config: Mapping[str, Any]) -> int:
+    """The up-projection of a latent to the keys, without rotation, and values of all heads."""
+    sizes = ("num_attention_heads", "kv_lora_rank", "qk_nope_head_dim", "v_head_dim")
+    heads, rank, nope, value = (_number(config, (key,)) for key in sizes)
+    return rank * heads * (nope + value)

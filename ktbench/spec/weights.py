@@ -118,12 +118,14 @@ def expert_bytes(shape: MoEShape, precision: Precision) -> int:
 
 
 def dense_bytes(shape: MoEShape, precision: Precision) -> int:
-    """Bytes of the linear layers that the lean device role packs: all but routed experts and the embedding.
+    """Bytes of the linear layers of the lean device role, packed but for what expands latents: that stays in bf16.
 
-    Counted as rows of the hidden width, which most of them have.
+    These are all but routed experts and the embedding, counted as rows of the hidden width, which most of them have.
     """
-    rows = (shape.other_params - shape.vocab * shape.hidden * (0 if shape.tied_head else 1)) / shape.hidden
-    return round(rows * _row_bytes(shape.hidden, precision))
+    latent = shape.layers * shape.latent_params
+    table = 0 if shape.tied_head else shape.vocab * shape.hidden
+    rows = (shape.other_params - table - latent) / shape.hidden
+    return round(rows * _row_bytes(shape.hidden, precision)) + 2 * latent
 
 
 def _row_bytes(columns: int, precision: Precision) -> float:

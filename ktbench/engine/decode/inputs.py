@@ -19,11 +19,15 @@ _PLAIN = ("DynamicLayer", "DynamicSlidingWindowLayer")
 
 
 class FixedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
-    """Keys and values [B, heads, N, width] of one layer; a step writes them at `slot` [1]."""
+    """Keys and values [B, heads, N, width] of one layer; a step writes them at `slot` [1].
 
-    def __init__(self, keys: Tensor, values: Tensor, slot: Tensor) -> None:
+    Of latent attention they are the latents and the rotated keys that all heads share: `beside` [B, 1, N, both widths]
+    has them side by side, as one key.
+    """
+
+    def __init__(self, keys: Tensor, values: Tensor, slot: Tensor, beside: Tensor | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.keys, self.values, self.slot = keys, values, slot
+        self.keys, self.values, self.slot, self.beside = keys, values, slot, beside
         self.is_initialized = True
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
@@ -61,6 +65,10 @@ def fixed_cache(layers: Sequence[CacheLayerMixin], room: int, slot: Tensor) -> C
 def _fixed(layer: CacheLayerMixin, room: int, slot: Tensor) -> FixedLayer:
     if type(layer).__name__ not in _PLAIN or layer.keys is None or layer.values is None:
         raise ValueError(f"a {type(layer).__name__} is not plain keys and values")
+    widths = [layer.keys.shape[3], layer.values.shape[3]]
+    if layer.keys.shape[1] == 1:
+        beside = layer.keys.new_zeros(len(layer.keys), 1, room, sum(widths))
+        return FixedLayer(*beside.split(widths, dim=-1), slot, beside)
     keys, values = (held.new_zeros(*held.shape[:2], room, held.shape[3]) for held in (layer.keys, layer.values))
     return FixedLayer(keys, values, slot)
 

@@ -84,6 +84,25 @@ def fits_attention(module: nn.Module) -> str:
     return next(_attention_differs(module), "")
 
 
+def fits_latent_attention(module: nn.Module) -> str:
+    """Latent attention on all that is cached, expanded by one method from latents (DeepSeek-V2, section 2.1)."""
+    return next(_latent_attention_differs(module), "")
+
+
+def _latent_attention_differs(module: nn.Module) -> Iterator[str]:
+    children, sizes = dict(module.named_children()), ("num_heads", "v_head_dim", "qk_nope_head_dim")
+    if "kv_b_proj" not in children or not callable(getattr(module, "expand_kv", None)):
+        yield "has no kv_b_proj and expand_kv"
+        return
+    if "indexer" in children:
+        yield "has an indexer, which leaves out what is cached"
+    heads, values, keys = (getattr(module, name, None) for name in sizes)
+    if not (isinstance(heads, int) and isinstance(values, int) and isinstance(keys, int)):
+        yield f"has no {', '.join(sizes)}"
+    elif getattr(children["kv_b_proj"], "out_features", None) != heads * (keys + values):
+        yield f"has a kv_b_proj with other outputs than {heads} heads of {keys} and {values} have"
+
+
 def fits_rotary(module: nn.Module) -> str:
     """One rotary embedding for all layers, called with (hidden, positions)."""
     taken = list(inspect.signature(type(module).forward).parameters)[1:]
@@ -139,6 +158,12 @@ OPERATORS: dict[str, OperatorKind] = {
             name="attention",
             summary="attention of plain heads, in a decode step a few calls on a cache of fixed size",
             fits=fits_attention,
+            wraps=True,
+        ),
+        OperatorKind(
+            name="latent_attention",
+            summary="latent attention, in a decode step on the latents themselves, with absorbed projections",
+            fits=fits_latent_attention,
             wraps=True,
         ),
         OperatorKind(

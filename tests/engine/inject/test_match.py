@@ -66,6 +66,13 @@ def test_deepseek_with_its_dense_layers(capsys: pytest.CaptureFixture[str]) -> N
     assert table["model.layers.{0-2}.mlp.up_proj"] == ["x3", "Linear", "linear", "linears"]
     assert table["model.layers.{3-5}.mlp.shared_experts"] == ["x3", "DeepseekV3MLP", "shared", "shared_experts"]
     assert table["model.layers.{3-5}.mlp.shared_experts.up_proj"] == ["x3", "Linear", "linear", "linears"]
+    assert table["model.layers.{0-5}.self_attn"] == [
+        "x6",
+        "DeepseekV3Attention",
+        "latent_attention",
+        "latent_attention",
+    ]
+    assert table["model.layers.{0-5}.self_attn.kv_b_proj"] == ["x6", "Linear", "kept"]
 
 
 def test_gpt_oss_with_the_experts_rule_alone(capsys: pytest.CaptureFixture[str]) -> None:
@@ -78,7 +85,7 @@ def test_gpt_oss_with_the_experts_rule_alone(capsys: pytest.CaptureFixture[str])
 def test_the_summary_counts_and_names_rules_that_were_not_needed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "inject.show=true", "model=tiny"]) == 0
     *_, last = capsys.readouterr().out.splitlines()
-    assert last == "tiny: inject=lean replaces 25 modules; not needed here: shared_experts"
+    assert last == "tiny: inject=lean replaces 25 modules; not needed here: shared_experts, latent_attention"
 
 
 @pytest.mark.parametrize(
@@ -196,4 +203,4 @@ def test_a_module_under_two_names_counts_once() -> None:
 def test_every_operator_stands_under_its_own_name() -> None:
     assert {name: kind.name for name, kind in OPERATORS.items()} == {name: name for name in OPERATORS}
     assert isinstance(blocks(), nn.Module)
-    assert [name for name, kind in OPERATORS.items() if kind.wraps] == ["attention", "shared"]
+    assert [name for name, kind in OPERATORS.items() if kind.wraps] == ["attention", "latent_attention", "shared"]

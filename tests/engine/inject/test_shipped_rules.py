@@ -17,6 +17,8 @@ RULES = data_folder("conf") / "inject"
 LEAN, EXPERTS = (read_rules(RULES / f"{name}.yaml") for name in ("lean", "experts"))
 
 
+# Families of latent attention, which reads the weight of one of its layers.
+LATENT, READ = ("DeepseekV2Attention", "DeepseekV3Attention"), "kv_b_proj"
 # Families of plain heads, whose rotary embedding is one for all layers; families that choose by softmax alone.
 PLAIN_HEADS = ("Qwen2Moe", "Qwen3Moe", "Mixtral", "Glm4Moe")
 BY_SOFTMAX = ("Qwen2Moe", "Qwen3Moe", "Mixtral", "Olmoe")
@@ -33,11 +35,13 @@ def chosen(network: nn.Module, choosing: set[str]) -> dict[str, str]:
             continue
         if kind.startswith(PLAIN_HEADS) and kind.endswith(("Attention", "RotaryEmbedding")):
             found[name] = "attention" if kind.endswith("Attention") else "rotary"
+        elif kind in LATENT:
+            found[name] = "latent_attention"
         elif kind.endswith("Experts") and hasattr(module, "gate_up_proj"):
             found[name] = "experts"
         elif name.endswith(("shared_expert", "shared_experts")):
             found[name] = "shared"
-        elif isinstance(module, nn.Linear) and module.out_features > 1:
+        elif isinstance(module, nn.Linear) and module.out_features > 1 and not name.endswith(READ):
             found[name] = "linear"
         elif kind.endswith("RMSNorm"):
             found[name] = "rms_norm"

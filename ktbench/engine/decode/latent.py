@@ -1,0 +1,152 @@
+"""Multi-head latent attention of one new token a sequence, on latents that are never expanded.
+
+A key of head h is W_k[h] c for the latent c of a position, so its score with the query q is (W_k[h]ᵀ q) · c: queries
+are multiplied instead of the whole context, and what a head gathers of the latents is multiplied by its W_v[h] at the
+end (DeepSeek-V2, section 2.1.2). Transformers expands every position of the cache at every step.
+
+Letters: B sequences, H heads, N positions of the cache, R width of a latent, K and P numbers of a head's query without
+and with rotation, V width of a head's value.
+"""
+
+from __future__ import annotations
+
+import copy
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from ktbench._kernels import DecodeAttention, multiply_heads
+from ktbench.engine.decode.inputs import StepInputs
+from ktbench.engine.fused import bits
+
+if TYPE_CHECKING:
+    from ktbench.engine.decode.attention import StepAttention
+    from ktbench.engine.dense import DenseHost
+
+_NAME = "ktbench_latent"
+
+
+class LatentAttention(nn.Module):
+    """Replaces a module of latent attention. All but the context is computed by the original.
+
+    A single token of a sequence that has a cache attends to latents, in PyTorch's operations on any device.
+    """
+
+    def __init__(self, original: nn.Module) -> None:
+        super().__init__()
+        if not isinstance(original.get_submodule("kv_b_proj"), nn.Linear):
+            raise ValueError(f"inject: latent_attention needs kv_b_proj of {type(original).__name__} as it is")
+        self.original: Any = original
+        self._config = copy.copy(original.config)
+        self._config._attn_implementation = _NAME
+        self._cached: Any = None
+
+    def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
+        """[B, T, hidden] of `hidden_states` [B, T, hidden], as the original gives it."""
+        cache, original = kwargs.get("past_key_values"), self.original
+        if hidden_states.shape[1] != 1 or not self._attends_to(cache):
+            usual: tuple[Tensor, Tensor | None] = original(hidden_states, *args, **kwargs)
+            return usual
+        self._cached = cache.layers[original.layer_idx]
+        ALL_ATTENTION_FUNCTIONS.register(_NAME, self._attend)
+        config, original.config, original.expand_kv = original.config, self._config, _as_cached
+        try:
+            result: tuple[Tensor, Tensor | None] = original(hidden_states, *args, **kwargs)
+        finally:
+            original.config = config
+            del original.expand_kv
+        return result
+
+    def _attends_to(self, cache: Any) -> bool:
+        return cache is not None
+
+    @property
+    def weights(self) -> Tensor:
+        """Of keys and values, [H, K + V, R]."""
+        weight: Tensor = self.original.kv_b_proj.weight
+        return weight.view(self.original.num_heads, -1, weight.shape[1])
+
+    def _attend(
+        self,
+        _module: nn.Module,
+        query: Tensor,
+        latents: Tensor,
+        rotated: Tensor,
+        mask: Tensor | None,
+        *,
+        scaling: float,
+        **_: Any,
+    ) -> tuple[Tensor, None]:
+        """[B, 1, H, V] of `query` [B, H, 1, K + P] on `latents` [B, 1, N, R] and `rotated` keys [B, 1, N, P]."""
+        plain, turned = query[:, :, 0].split([query.shape[-1] - rotated.shape[-1], rotated.shape[-1]], dim=-1)
+        keys, values = self.weights.split([plain.shape[-1], self.original.v_head_dim], dim=1)
+        absorbed = torch.einsum("bhk,hkr->bhr", plain, keys)
+        scores = _products(absorbed, latents[:, 0]) + _products(turned, rotated[:, 0])
+        scores *= scaling
+        if mask is not None:
+            seen = mask[:, 0]
+            scores = scores.masked_fill(~seen, -torch.inf) if seen.dtype == torch.bool else scores + seen
+        gathered = torch.bmm(scores.softmax(dim=-1).to(latents.dtype), latents[:, 0])
+        return torch.einsum("bhr,hvr->bhv", gathered, values)[:, None], None
+
+
+def _as_cached(latents: Tensor, rotated: Tensor) -> tuple[Tensor, Tensor]:
+    """In the place of `expand_kv`."""
+    return latents, rotated
+
+
+def _products(queries: Tensor, keys: Tensor) -> Tensor:
+    """[B, H, N] float32 of `queries` [B, H, D] and `keys` [B, N, D]."""
+    if queries.device.type == "cuda":
+        return torch.bmm(queries, keys.mT, out_dtype=torch.float32)
+    return torch.bmm(queries.float(), keys.mT.float())
+
+
+class StepLatentAttention(LatentAttention):
+    """The same in a decode step on CPU cores, in three native calls on a cache of fixed size."""
+
+    def __init__(self, original: nn.Module, device: DenseHost, steps: StepAttention) -> None:
+        super().__init__(original)
+        self._device, self._steps = device, steps
+
+    def _attends_to(self, cache: Any) -> bool:
+        return self._steps.inputs is not None and super()._attends_to(cache)
+
+    def _attend(
+        self,
+        _module: nn.Module,
+        query: Tensor,
+        latents: Tensor,
+        rotated: Tensor,
+        _mask: Tensor | None,
+        *,
+        scaling: float,
+        **_: Any,
+    ) -> tuple[Tensor, None]:
+        """See `LatentAttention`; masks are not needed."""
+        inputs, both = self._steps.inputs, self._cached.beside
+        assert inputs is not None
+        rank, width = latents.shape[-1], query.shape[-1] - rotated.shape[-1]
+        absorbed = query.new_empty(*query.shape[:2], both.shape[-1])
+        absorbed[:, :, rank:] = query[:, :, 0, width:]
+        gathered = query.new_empty(*query.shape[:2], rank)
+        out = query.new_empty(len(query), 1, query.shape[1], self.original.v_head_dim)
+        keys, values = (bits(one) for one in self.weights.split([width, out.shape[-1]], dim=1))
+        self._multiply(query[:, :, 0, :width], keys, absorbed[:, :, :rank], transposed=True)
+        self._gather(absorbed, both, latents, inputs, gathered, scaling)
+        self._multiply(gathered, values, out[:, 0], transposed=False)
+        return out, None
+
+    def _multiply(self, x: Tensor, weights: Any, out: Tensor, *, transposed: bool) -> None:
+        call = partial(multiply_heads, bits(x), weights, bits(out), self._device.team, transposed=transposed)
+        self._device.recorder.do(call, x, out)
+
+    def _gather(  # noqa: PLR0913
+        self, queries: Tensor, keys: Tensor, latents: Tensor, inputs: StepInputs, out: Tensor, scaling: float
+    ) -> None:
+        arrays = (bits(queries), bits(keys), bits(latents), inputs.first.numpy(), inputs.length.numpy(), bits(out))
+        call = partial(DecodeAttention(self._device.team).forward, *arrays, scale=scaling)
+        self._device.recorder.do(call, queries, keys, out)
