@@ -212,12 +212,6 @@ def launchers(session: nox.Session) -> None:
     session.run("python", "-m", "pytest", "-m", "launchers", *session.posargs)
 
 
-@nox.session
-def gpu(session: nox.Session) -> None:
-    """Run the tests that need a CUDA device; without one they are skipped."""
-    session.run("python", "-m", "pytest", "-m", "gpu", *session.posargs, external=True)
-
-
 @nox.session(venv_backend="virtualenv", reuse_venv=True)
 def wheel(session: nox.Session) -> None:
     """Build sdist and wheel into `dist/`, tag the wheel by the symbols it needs, check both; arguments go to the build.

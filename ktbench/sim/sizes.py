@@ -19,9 +19,9 @@ class Sizes:
 
     `attention_params` are those of projections that a precision changes, `fixed_params` those of the up-projection of
     latent keys and values, which stay in bf16. `score_flops` are operations of attention for a pair of query and key,
-    `absorbed_flops` those for a query and a latent that is not expanded, `key_bytes` what a token leaves in the cache of
-    a layer, `expanded_key_bytes` the same where latent keys and values
-    are kept expanded, as Transformers does. `family` is the configuration's `model_type`.
+    `absorbed_flops` those for a query and a latent that is not expanded. `key_bytes` is what a token leaves in the
+    cache of a layer, `expanded_key_bytes` the same where latent keys and values are kept expanded, as Transformers did.
+    `family` is the configuration's `model_type`.
     """
 
     family: str

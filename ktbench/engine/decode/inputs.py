@@ -68,7 +68,7 @@ def _fixed(layer: CacheLayerMixin, room: int, slot: Tensor) -> FixedLayer:
     widths = [layer.keys.shape[3], layer.values.shape[3]]
     if layer.keys.shape[1] == 1:
         beside = layer.keys.new_zeros(len(layer.keys), 1, room, sum(widths))
-        return FixedLayer(*beside.split(widths, dim=-1), slot, beside)
+        return FixedLayer(beside[..., : widths[0]], beside[..., widths[0] :], slot, beside)
     keys, values = (held.new_zeros(*held.shape[:2], room, held.shape[3]) for held in (layer.keys, layer.values))
     return FixedLayer(keys, values, slot)
 

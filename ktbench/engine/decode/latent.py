@@ -40,13 +40,15 @@ class LatentAttention(nn.Module):
         if not isinstance(original.get_submodule("kv_b_proj"), nn.Linear):
             raise ValueError(f"inject: latent_attention needs kv_b_proj of {type(original).__name__} as it is")
         self.original: Any = original
-        self._config = copy.copy(original.config)
+        config: Any = original.config
+        self._config = copy.copy(config)
         self._config._attn_implementation = _NAME
         self._cached: Any = None
 
     def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
         """[B, T, hidden] of `hidden_states` [B, T, hidden], as the original gives it."""
-        cache, original = kwargs.get("past_key_values"), self.original
+        cache: Any = kwargs.get("past_key_values")
+        original = self.original
         if hidden_states.shape[1] != 1 or not self._attends_to(cache):
             usual: tuple[Tensor, Tensor | None] = original(hidden_states, *args, **kwargs)
             return usual
@@ -81,8 +83,9 @@ class LatentAttention(nn.Module):
         **_: Any,
     ) -> tuple[Tensor, None]:
         """[B, 1, H, V] of `query` [B, H, 1, K + P] on `latents` [B, 1, N, R] and `rotated` keys [B, 1, N, P]."""
-        plain, turned = query[:, :, 0].split([query.shape[-1] - rotated.shape[-1], rotated.shape[-1]], dim=-1)
-        keys, values = self.weights.split([plain.shape[-1], self.original.v_head_dim], dim=1)
+        width, weights = query.shape[-1] - rotated.shape[-1], self.weights
+        plain, turned = query[:, :, 0, :width], query[:, :, 0, width:]
+        keys, values = weights[:, :width], weights[:, width:]
         absorbed = torch.einsum("bhk,hkr->bhr", plain, keys)
         scores = _products(absorbed, latents[:, 0]) + _products(turned, rotated[:, 0])
         scores *= scaling
@@ -121,12 +124,12 @@ class StepLatentAttention(LatentAttention):
         query: Tensor,
         latents: Tensor,
         rotated: Tensor,
-        _mask: Tensor | None,
+        mask: Tensor | None,
         *,
         scaling: float,
         **_: Any,
     ) -> tuple[Tensor, None]:
-        """See `LatentAttention`; masks are not needed."""
+        """See `LatentAttention`; the mask is not needed."""
         inputs, both = self._steps.inputs, self._cached.beside
         assert inputs is not None
         rank, width = latents.shape[-1], query.shape[-1] - rotated.shape[-1]
@@ -134,17 +137,17 @@ class StepLatentAttention(LatentAttention):
         absorbed[:, :, rank:] = query[:, :, 0, width:]
         gathered = query.new_empty(*query.shape[:2], rank)
         out = query.new_empty(len(query), 1, query.shape[1], self.original.v_head_dim)
-        keys, values = (bits(one) for one in self.weights.split([width, out.shape[-1]], dim=1))
-        self._multiply(query[:, :, 0, :width], keys, absorbed[:, :, :rank], transposed=True)
+        weights = self.weights
+        self._multiply(query[:, :, 0, :width], weights[:, :width], absorbed[:, :, :rank], transposed=True)
         self._gather(absorbed, both, latents, inputs, gathered, scaling)
-        self._multiply(gathered, values, out[:, 0], transposed=False)
+        self._multiply(gathered, weights[:, width:], out[:, 0], transposed=False)
         return out, None
 
-    def _multiply(self, x: Tensor, weights: Any, out: Tensor, *, transposed: bool) -> None:
-        call = partial(multiply_heads, bits(x), weights, bits(out), self._device.team, transposed=transposed)
+    def _multiply(self, x: Tensor, weights: Tensor, out: Tensor, *, transposed: bool) -> None:
+        call = partial(multiply_heads, bits(x), bits(weights), bits(out), self._device.team, transposed=transposed)
         self._device.recorder.do(call, x, out)
 
-    def _gather(  # noqa: PLR0913
+    def _gather(
         self, queries: Tensor, keys: Tensor, latents: Tensor, inputs: StepInputs, out: Tensor, scaling: float
     ) -> None:
         arrays = (bits(queries), bits(keys), bits(latents), inputs.first.numpy(), inputs.length.numpy(), bits(out))
