@@ -223,6 +223,12 @@ class PackedExperts:
     def read_biases(self, index: int) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
         """gate_bias, up_bias, down_bias. ValueError for experts without biases."""
 
+    def memory(self) -> NDArray[np.uint8]:
+        """The packed experts [E, bytes of one] as they lie (kernels/core/layout.h), read-only.
+
+        ValueError for experts that are split over domains.
+        """
+
     def copy_expert(self, index: int, source: PackedExperts, source_index: int, team: Team | None = None) -> None:
         """Expert `source_index` of `source` as it is packed: nothing is quantised again. Pass the MoE's own team.
 

@@ -106,6 +106,18 @@ py::tuple read_expert(const PackedExperts& experts, int index, Team* team) {
   return py::make_tuple(gate, up, down);
 }
 
+// Read-only, and alive as long as what it is given to.
+py::array memory_of(const py::object& self) {
+  const auto& experts = self.cast<const PackedExperts&>();
+  if (experts.shards().size() > 1) throw py::value_error("experts that are split over domains lie in several places");
+  const Shard& shard = experts.shards().front();
+  const auto bytes = static_cast<py::ssize_t>(shard.geometry.expert_bytes());
+  py::array_t<std::uint8_t> view({static_cast<py::ssize_t>(shard.geometry.experts), bytes},
+                                 reinterpret_cast<const std::uint8_t*>(shard.data), self);
+  view.attr("flags").attr("writeable") = false;
+  return view;
+}
+
 py::tuple read_biases(const PackedExperts& experts, int index) {
   const Geometry& g = experts.geometry();
   py::array_t<float> gate(g.intermediate), up(g.intermediate), down(g.hidden);
@@ -130,6 +142,7 @@ void bind_moe(py::module_& module) {
       .def("save", &PackedExperts::save, py::arg("path"), py::call_guard<py::gil_scoped_release>())
       .def("read_expert", read_expert, py::arg("index"), py::arg("team").none(true) = nullptr)
       .def("read_biases", read_biases, py::arg("index"))
+      .def("memory", memory_of)
       .def("copy_expert", &PackedExperts::copy, py::arg("index"), py::arg("source"), py::arg("source_index"),
            py::arg("team").none(true) = nullptr, py::call_guard<py::gil_scoped_release>())
       .def("placement", &PackedExperts::placement)

@@ -29,7 +29,8 @@ class EngineComponents:
 
     `host` has the packed experts, `device` the packed linear layers, `attention` that of recorded steps; `cuda` is
     there where the device role is a CUDA device.
-    `cpus` has one cpu of every core of both roles, `dense_params` counts the weights that every token meets.
+    `cpus` has one cpu of every core of both roles, `dense_params` counts the weights that every token meets, `top_k` is
+    how many experts a token selects.
     """
 
     network: PreTrainedModel
@@ -41,6 +42,7 @@ class EngineComponents:
     cuda: CudaRole | None
     cpus: tuple[int, ...]
     dense_params: int
+    top_k: int
 
     def prepare(self, spec: RunSpec) -> None:
         """Threads for a cell. Raises Unsupported, and ValueError for a layout or thread count that is not there."""
@@ -53,6 +55,8 @@ class EngineComponents:
         counted = dict(self.state.counted)
         for role in (self.host, self.device):
             counted |= {} if role is None else role.counters()
+        if self.cuda is not None:
+            counted["streamed_bytes"] = self.cuda.streamed_bytes
         return counted
 
     def finish(self) -> None:
@@ -65,8 +69,11 @@ class EngineComponents:
         if self.cuda is not None:
             self.cuda.check()
 
-    def switch(self, engine: EngineSpec, deferral: int, skipping: int) -> None:
-        """From now on the experts run as `engine` says; raises ValueError where their weights were not kept at load."""
+    def switch(self, engine: EngineSpec, deferral: int, skipping: int) -> str:
+        """From now on the experts run as `engine` says; gives a note on what was chosen, "" for none.
+
+        Raises ValueError where their weights were not kept at load, Unsupported for experts that do not stream.
+        """
         state, host = self.state, self.host
         state.fused, state.concurrent = engine.fused, engine.fused and host is not None and host.concurrent
         state.deferral, state.skipping = deferral, skipping
@@ -75,6 +82,9 @@ class EngineComponents:
             host.choose(engine)
         if self.device is not None:
             self.device.lean = engine.packed_dense
+        if self.cuda is None:
+            return ""
+        return self.cuda.stream_from(engine.device_prefill_tokens, self.top_k)
 
     def decoder(self, state: DecodeState, room: int) -> ReplayDecoder:
         """Recorded decode steps from `state` on, for up to `room` positions; raises ValueError, see `ReplayDecoder`."""

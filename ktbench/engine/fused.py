@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -45,8 +46,8 @@ class FusedExperts(Backend):
 
     def __init__(self, packed: PackedExperts, form: ExpertsForm, layer: int, executor: ExpertExecutor) -> None:
         self.kernels: dict[str, Any] = {"avx512": True}
-        self.form = form
-        self._packed, self._layer, self._executor = packed, layer, executor
+        self.form, self.packed = form, packed
+        self._layer, self._executor = layer, executor
         self._moe = MoE(packed, executor.team, tag=layer)
         self._earlier: Counter[str] = Counter()
 
@@ -105,11 +106,18 @@ class FusedExperts(Backend):
     def move_to(self, executor: ExpertExecutor) -> None:
         """Run on other threads from now on; counts continue."""
         self._earlier = self.counters()
-        self._executor, self._moe = executor, MoE(self._packed, executor.team, tag=self._layer)
+        self._executor, self._moe = executor, MoE(self.packed, executor.team, tag=self._layer)
 
     def also_on(self, executor: ExpertExecutor) -> FusedExperts:
         """The same weights, run by others as well."""
-        return FusedExperts(self._packed, self.form, self._layer, executor)
+        return FusedExperts(self.packed, self.form, self._layer, executor)
+
+    @property
+    def memory(self) -> Tensor:
+        """The packed experts as they lie, uint8 [E, bytes], to be read only."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # PyTorch has no tensors that are read-only
+            return torch.from_numpy(self.packed.memory())
 
     def counters(self) -> Counter[str]:
         """Cumulative counts of this layer's kernels."""
@@ -119,8 +127,8 @@ class FusedExperts(Backend):
 
     def matrices(self, i: int) -> ExpertMatrices:
         """The weights of expert `i` as they are stored, float32."""
-        gate, up, down = (torch.from_numpy(matrix) for matrix in self._packed.read_expert(i, self._executor.team))
-        biases = Biases(*map(torch.from_numpy, self._packed.read_biases(i))) if self.form.biases else None
+        gate, up, down = (torch.from_numpy(matrix) for matrix in self.packed.read_expert(i, self._executor.team))
+        biases = Biases(*map(torch.from_numpy, self.packed.read_biases(i))) if self.form.biases else None
         return ExpertMatrices(gate=gate, up=up, down=down, biases=biases, glu=self.form.glu)
 
 

@@ -23,7 +23,8 @@ from ktbench.engine.replay import ReplaySystem, TraceReplay
 from ktbench.engine.routing import PassRouting
 from ktbench.engine.work import DenseWork, ExpertsWork, mean_work, step_work
 from ktbench.engine.workload_trace import TraceWriter, WorkloadTrace, pass_runner
-from ktbench.spec.engine import EngineSpec, PlacementSpec, choose_deferral, deferral_candidates
+from ktbench.spec.engine import EngineSpec, PlacementSpec, choose_deferral, deferral_candidates, seen_features
+from ktbench.spec.features import FeatureValue
 from ktbench.spec.record import Work
 from ktbench.spec.run_spec import ModelSpec, RunSpec
 from ktbench.spec.timeline import Timeline
@@ -72,7 +73,8 @@ class HybridEngine(ReplaySystem):
         """From now on the experts run as `engine` says, and every layer defers so many of them."""
         self._engine = engine
         acts = engine.defer_prefill or self._trace is None or self._trace.workload.phase == "decode"
-        self._components.switch(engine, deferral if acts else 0, engine.skipping if acts else 0)
+        note = self._components.switch(engine, deferral if acts else 0, engine.skipping if acts else 0)
+        self._notes += [note] if note else []
 
     def _place(self, engine: EngineSpec) -> None:
         """Puts experts where the placement says; a dynamic one continues from where its last trial ended."""
@@ -177,9 +179,15 @@ class HybridEngine(ReplaySystem):
         on_time = self._components.state.deferral < self.model.shape.top_k
         return timeline(self._engine.label, segments, jobs, on_time=on_time)
 
-    def chosen(self) -> Mapping[str, int]:
+    def chosen(self) -> Mapping[str, FeatureValue]:
         """See `System`."""
-        return {"deferral": self._components.state.deferral} if self._engine.deferral == "auto" else {}
+        chosen: dict[str, FeatureValue] = {}
+        if self._engine.deferral == "auto":
+            chosen["deferral"] = self._components.state.deferral
+        if self._engine.device_prefill_tokens and self._components.cuda is not None:
+            streams = [self._components.cuda.streams(len(one.ids[0])) for one in self._traced.routing[0]]
+            chosen |= seen_features(self._engine, sum(streams), len(streams))
+        return chosen
 
     def recorded_routing(self) -> tuple[PassRouting, ...]:
         """The routing of every pass of the workload that was configured."""
@@ -209,4 +217,6 @@ class HybridEngine(ReplaySystem):
     def close(self) -> None:
         """See `System`."""
         super().close()
+        if self._components.cuda is not None:
+            self._components.cuda.release()
         del self._components

@@ -113,6 +113,7 @@ def _components(
         cuda=cuda,
         cpus=cpus,
         dense_params=params,
+        top_k=model.shape.top_k,
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 from ktbench.spec.engine import EngineSpec
+from ktbench.spec.features import FeatureValue
 from ktbench.spec.record import Work
 from ktbench.spec.run_spec import ModelSpec, RunSpec
 from ktbench.spec.support import unsupported
@@ -109,8 +110,11 @@ class System(Protocol):
     def timeline(self) -> Timeline:
         """Repeat the last step, untimed, noting what each role did."""
 
-    def chosen(self) -> Mapping[str, int]:
-        """By feature name what the system made of `auto`; empty where the spec leaves nothing to it."""
+    def chosen(self) -> Mapping[str, FeatureValue]:
+        """By feature name what evidence is to show where that is not what the spec says.
+
+        Such is what the system made of `auto`, and features that have nothing to do beside another.
+        """
 
     def notes(self) -> tuple[str, ...]:
         """The system's own remarks on what it was configured for, such as what deferral=auto chose and why."""

@@ -16,6 +16,7 @@ from ktbench.sim.sizes import BF16_BYTES, Sizes, sizes_of
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.timeline import Resource
+from ktbench.spec.weights import STREAMED_CHUNK_BYTES
 
 # Their modules launch the shared expert before a blocking copy, and beside the experts only while a graph is captured;
 # others copy first.
@@ -23,6 +24,8 @@ _BLOCKING_FAMILIES = ("deepseek_v2", "deepseek_v3")
 _A100_GHZ = 1.41  # the clock at which `kernel_us` was fitted
 # Of a layer's kernels: gate, up, activation, product, down, addition.
 _SHARED_KERNELS = 6
+# Of a chunk of experts that stream: unpacking, two products, activation, the sum.
+_CHUNK_KERNELS = 24
 
 
 def gpu_costs(spec: RunSpec, calibration: Calibration) -> GpuCosts:
@@ -111,7 +114,9 @@ class GpuCosts:
         return self._task("head", "other", self._dense_s(params, 2.0 * params, work.batch), 2)
 
     def device_experts(self, work: Pass, layer: int) -> DeviceTask | None:
-        """Routed experts that are placed on the device, for their expected share of the selections."""
+        """Routed experts that are placed on the device or stream to it, for their expected share of the selections."""
+        if self.streams(work):
+            return self._streamed(work, layer)
         placed = self._placed(layer)
         if not placed.device:
             return None
@@ -126,6 +131,28 @@ class GpuCosts:
 
     def routed_s(self, work: Pass, layer: int, first: int, last: int) -> float:
         """See `CostModel`; layers are drawn, and repeated through the depth of a model."""
+        return 0.0 if self.streams(work) else self._on_host_s(work, layer, first, last)
+
+    def streams(self, work: Pass) -> bool:
+        """Whether the experts of a pass stream to the device; `auto` does where the first layer gains by it."""
+        asked = self.spec.engine.device_prefill_tokens
+        if not self.prefill or asked == 0:
+            return False
+        if asked != "auto":
+            return work.rows >= asked
+        return self._streamed(work, 0).seconds < self._on_host_s(work, 0, 0, kept_experts(self.spec))
+
+    def _streamed(self, work: Pass, layer: int) -> DeviceTask:
+        """Packed experts over the link beside their products on the device, which reads them, writes bf16, reads it."""
+        loads = loads_of(self.spec, self.cost, work.rows, kept_experts(self.spec))[layer % SAMPLES]
+        count, sizes = int((loads > 0).sum()), self.sizes
+        copied_s = count * sizes.expert_bytes / (self._of(self.machine.link_gb_per_s) * 1e9)
+        moved = count * (sizes.expert_bytes + sizes.expert_flops * BF16_BYTES)
+        multiplied_s = moved / self._stream + int(loads.sum()) * sizes.expert_flops / self._flops_per_s("gemm")
+        kernels = _CHUNK_KERNELS * -(-count * sizes.expert_bytes // STREAMED_CHUNK_BYTES)
+        return self._task("streamed experts", "experts", max(copied_s, multiplied_s), kernels)
+
+    def _on_host_s(self, work: Pass, layer: int, first: int, last: int) -> float:
         picks, sample, placed = last - first, layer % SAMPLES, self._placed(layer)
         if (sample, picks, placed) not in self._calls:
             loads = loads_of(self.spec, self.cost, work.rows, picks)[sample]
@@ -140,7 +167,7 @@ class GpuCosts:
     def hand_over_s(self, work: Pass) -> float:
         """Both copies of a layer; in prefill through memory that is not pinned, and mapped anew where it is large."""
         cost, sync_s = self.cost, self.cost["sync_ms"] * 1e-3
-        if not self.prefill:
+        if not self.prefill or self.streams(work):  # then which experts have tokens is read back
             return sync_s
         moved_mb = work.rows * self.sizes.hidden * BF16_BYTES * 1e-6
         copy_s = moved_mb * 1e-3 / min(cost["pageable_gb_per_s"], self.machine.link_gb_per_s or 0.0)

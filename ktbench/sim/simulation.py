@@ -10,9 +10,10 @@ from ktbench.sim.calibration import Calibration, read_calibration
 from ktbench.sim.cost_cpu import cpu_graph
 from ktbench.sim.cost_gpu import gpu_costs
 from ktbench.sim.executor import Execution, Graph, busy_share, execute
-from ktbench.sim.graph import build_graph, machine_of
+from ktbench.sim.graph import build_graph, machine_of, passes_of
 from ktbench.sim.work import step_counters, step_work
-from ktbench.spec.engine import choose_deferral, deferral_candidates
+from ktbench.spec.engine import choose_deferral, deferral_candidates, seen_features
+from ktbench.spec.features import FeatureValue
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.record import RoofSample, Work
 from ktbench.spec.run_spec import RunSpec
@@ -34,7 +35,7 @@ class Simulation:
 
     `timeline` holds its spans, `work` what the host had to do in it, `counters` what the engine's own counters would
     count, `roof` the limits of the machine. `shares` hold for each resource the share of the step in which it works,
-    `bottleneck` names the busiest one, `notes` what was assumed or chosen.
+    `bottleneck` names the busiest one, `chosen` are features other than requested, `notes` what was assumed or chosen.
     """
 
     step_s: float
@@ -44,6 +45,7 @@ class Simulation:
     roof: RoofSample
     shares: Mapping[str, float]
     bottleneck: str
+    chosen: Mapping[str, FeatureValue]
     notes: tuple[str, ...] = ()
 
 
@@ -77,8 +79,16 @@ def simulate(spec: RunSpec) -> Simulation:
         roof=_roof(spec, machine),
         shares=shares,
         bottleneck=_TITLES[max(shares, key=lambda one: shares[one])],
+        chosen=_chosen(resolved, cost),
         notes=tuple(_notes(spec, resolved)),
     )
+
+
+def _chosen(spec: RunSpec, cost: Calibration) -> dict[str, FeatureValue]:
+    if not spec.engine.device_prefill_tokens:
+        return {}
+    streams = [gpu_costs(spec, cost).streams(work) for work in passes_of(spec)]
+    return seen_features(spec.engine, sum(streams), len(streams))
 
 
 def step_graph(spec: RunSpec, cost: Calibration) -> Graph:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ktbench.sim.calibration import Calibration
 from ktbench.sim.cost_cpu import TASKS
+from ktbench.sim.cost_gpu import gpu_costs
 from ktbench.sim.graph import Pass, deferred_experts, has_effect, kept_experts, machine_of, passes_of
 from ktbench.sim.host_kernels import TASK_COLUMNS
 from ktbench.sim.placement import coverage
@@ -54,7 +55,20 @@ def step_counters(spec: RunSpec, cost: Calibration) -> dict[str, int]:
         "linear_calls": 0 if _has_gpu(spec) else _linear_calls(spec),
         "deferred_experts": tokens * deferred_experts(spec) * (layers - 1),
         "skipped_experts": tokens * engine.skipping * layers if has_effect(spec) else 0,
+        "streamed_bytes": _streamed_bytes(spec, cost) if _has_gpu(spec) else 0,
     }
+
+
+def _streamed_bytes(spec: RunSpec, cost: Calibration) -> int:
+    """Of the experts that have tokens, where they stream to the device."""
+    if not _streams(spec, cost):
+        return 0
+    loads, layers = _loads(spec, cost)
+    return round(layers * float((loads > 0).sum()) * sizes_of(spec).expert_bytes)
+
+
+def _streams(spec: RunSpec, cost: Calibration) -> bool:
+    return any(gpu_costs(spec, cost).streams(work) for work in passes_of(spec))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,7 +106,7 @@ def _gpu_calls(spec: RunSpec, cost: Calibration) -> _Calls:
     sizes, (loads, layers) = sizes_of(spec), _loads(spec, cost)
     domains = machine_of(spec).domains
     return _Calls(
-        tokens=loads[loads > 0],
+        tokens=loads[loads > 0] if not _streams(spec, cost) else loads[:0],
         layers=layers,
         kernels=1,
         tasks=2 * ceil(sizes.expert_ffn / TASK_COLUMNS) + domains * ceil(sizes.hidden / TASK_COLUMNS),

@@ -8,7 +8,7 @@ from math import inf
 from typing import Literal
 
 from ktbench.spec.errors import at_least
-from ktbench.spec.features import BY_NAME, FEATURES, FeatureValue, features_label
+from ktbench.spec.features import BY_NAME, FEATURES, FUSED, FeatureValue, features_label
 
 # At least so many of a token's experts stay immediate, for accuracy (KTransformers, section 4.2).
 MIN_IMMEDIATE_EXPERTS = 2
@@ -59,7 +59,9 @@ class EngineSpec:
     both have all. +a excludes +v and +m. The hybrid of +v and +m runs AMX from `amx_min_tokens` tokens per expert up,
     below it AVX-512 (KTransformers, section 3.2); `auto` is the crossover of the machine. `domains` is how many parts
     +n splits the experts into: None for one per NUMA node, a number for logical domains of equally many cores.
-    `deferral=auto` lets the engine choose, `defer_prefill` has deferral and skipping act in prefill too.
+    `deferral=auto` lets the engine choose, `defer_prefill` has deferral and skipping act in prefill too. From
+    `device_prefill_tokens` tokens a pass on, packed experts stream to a CUDA device, which multiplies them; `auto` is
+    the crossover of the machine, 0 leaves all to the host.
     """
 
     avx2: bool = False
@@ -72,6 +74,7 @@ class EngineSpec:
     deferral: int | Literal["auto"] = 0
     skipping: int = 0
     defer_prefill: bool = False
+    device_prefill_tokens: int | Literal["auto"] = 0
     amx_min_tokens: int | Literal["auto"] = "auto"
     threads: int | None = None
     domains: int | None = None
@@ -88,6 +91,8 @@ class EngineSpec:
         if self.deferral != "auto":
             at_least("engine.deferral", self.deferral, 0)
         at_least("engine.skipping", self.skipping, 0)
+        if self.device_prefill_tokens != "auto":
+            at_least("engine.device_prefill_tokens", self.device_prefill_tokens, 0)
         if self.deferral and self.skipping:
             raise ValueError("engine.deferral and engine.skipping exclude each other: set one of them to 0")
         if self.amx_min_tokens != "auto":
@@ -168,3 +173,13 @@ def choose_deferral(busy_shares: Sequence[float]) -> int:
         raise ValueError("no busy shares to choose from")
     enough = _AS_BUSY * max(busy_shares)
     return next(number for number, share in enumerate(busy_shares) if share >= enough)
+
+
+def seen_features(engine: EngineSpec, streamed: int, passes: int) -> dict[str, FeatureValue]:
+    """What evidence is to show where so many of the passes of a step stream their experts to the device.
+
+    The host's kernels have nothing to do where all do, and `auto` may choose that none does.
+    """
+    if engine.device_prefill_tokens == "auto" and not streamed:
+        return {"device_prefill_tokens": 0}
+    return dict.fromkeys((*FUSED, "dynamic"), False) if streamed == passes else {}

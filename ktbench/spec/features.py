@@ -92,7 +92,19 @@ FEATURES: tuple[Feature, ...] = (
     ),
     Feature(name="deferral", letter="", title="Expert Deferral", off=0, counter="deferred_experts"),
     Feature(name="skipping", letter="", title="Expert Skipping (control)", off=0, counter="skipped_experts"),
+    Feature(
+        name="device_prefill_tokens",
+        letter="",
+        title="layerwise prefill on the device, from so many tokens on",
+        off=0,
+        needs=("cuda",),
+        requires=FUSED,
+        counter="streamed_bytes",
+    ),
 )
+
+# Of these numbers the engine may choose one.
+CHOSEN = ("deferral", "device_prefill_tokens")
 
 BY_NAME: Mapping[str, Feature] = {feature.name: feature for feature in FEATURES}
 _BY_LETTER: Mapping[str, Feature] = {feature.letter: feature for feature in FEATURES if feature.letter}
@@ -124,7 +136,7 @@ def _parse_word(word: str) -> dict[str, FeatureValue]:
     if word.startswith("+"):
         return {_lettered(letter, word): True for letter in word[1:].split("+")}
     name, _, number = word.partition("=")
-    if number == "auto" and name == "deferral":
+    if number == "auto" and name in CHOSEN:
         return {name: "auto"}
     if not number.isdecimal():
         raise ValueError(f"feature {word!r}: allowed are {allowed_features()}")

@@ -10,7 +10,7 @@ from ktbench.spec.engine import MIN_IMMEDIATE_EXPERTS
 from ktbench.spec.features import FEATURES, Feature
 from ktbench.spec.peers import BY_NAME, Peer
 from ktbench.spec.run_spec import RunSpec
-from ktbench.spec.weights import FORMATS, expert_bytes
+from ktbench.spec.weights import DEVICE_UNPACKS, FORMATS, expert_bytes
 
 _GIB = 2**30
 # Limit on copied weights per call: one token of the largest models (DeepSeek-V3, Kimi K2) copies 0.7 GiB.
@@ -100,6 +100,22 @@ def _device_rules(spec: RunSpec) -> Iterator[Reason]:
         yield Reason("+c", "captures the decode step alone, leave it out with workload.phase=prefill")
     if engine.packed_dense and engine.device == "cuda":
         yield Reason("+l", "packs linear layers for the CPU, leave it out with engine.device=cuda")
+    if engine.device_prefill_tokens:
+        yield from _streaming_rules(spec)
+
+
+def _streaming_rules(spec: RunSpec) -> Iterator[Reason]:
+    engine, where = spec.engine, f"engine.device_prefill_tokens={spec.engine.device_prefill_tokens}"
+    if engine.device == "cpu":
+        yield Reason(where, "needs a CUDA device, set engine.device=cuda")
+    if spec.workload.phase != "prefill":
+        yield Reason(where, "acts in prefill, leave it out with other phases")
+    if spec.precision not in DEVICE_UNPACKS:
+        yield Reason(where, f"a device unpacks {', '.join(DEVICE_UNPACKS)}, not precision={spec.precision}")
+    if engine.numa:
+        yield Reason(where, "experts that are split over domains do not stream, leave out +n")
+    if engine.placement.policy != "host":
+        yield Reason(where, "all experts pass through the device, leave out engine.placement")
 
 
 def _layer_rules(spec: RunSpec) -> Iterator[Reason]:

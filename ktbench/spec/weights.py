@@ -117,6 +117,11 @@ def expert_bytes(shape: MoEShape, precision: Precision) -> int:
     return round(sum(rows * _row_bytes(columns, precision) for rows, columns in matrices))
 
 
+# Formats that a CUDA device unpacks as the host packs them, and bytes of a copy, which take far longer than its start.
+DEVICE_UNPACKS: tuple[Precision, ...] = ("bf16", "int8", "int4_g32", "int4_g64", "int4_g128")
+STREAMED_CHUNK_BYTES = 64 << 20
+
+
 def dense_bytes(shape: MoEShape, precision: Precision) -> int:
     """Bytes of the linear layers of the lean device role, packed but for what expands latents: that stays in bf16.
 

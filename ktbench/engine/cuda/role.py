@@ -10,20 +10,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter_ns
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 
 from ktbench.engine.cuda.attention import AttentionWatch, set_up_attention
 from ktbench.engine.cuda.graph import CudaCapturing, GraphRecording
-from ktbench.engine.cuda.stream import CurrentStream, SideStream
+from ktbench.engine.cuda.stream import CurrentStream, Pins, SideStream, cuda_runtime
+from ktbench.engine.cuda.streamed import ExpertStream, StreamedExperts, crossover, packed_layout
 from ktbench.engine.decode.inputs import StepInputs
 from ktbench.engine.decode.lazy import Fetch
 from ktbench.engine.decode.program import CallRecorder
 from ktbench.engine.decode.timeline import ModuleWatch, Where
 from ktbench.engine.experts import Backend, OriginalExperts
 from ktbench.engine.forms import ExpertMatrices
+from ktbench.engine.protocol import Unsupported
 from ktbench.engine.routing import Routing
 
 if TYPE_CHECKING:
@@ -243,6 +245,11 @@ class HostOffloadBackend(Backend):
         """The weights of expert `i` as the host holds them."""
         return self._experts.matrices(i)
 
+    @property
+    def memory(self) -> Tensor:
+        """See `FusedExperts`."""
+        return self._experts.memory
+
 
 class CudaOriginal(Backend):
     """Backend of base: everything is copied and waited for, the experts run through PyTorch on the host (Fiddler)."""
@@ -296,13 +303,16 @@ class CudaRole:
         stream: CurrentStream,
         side: SideStream,
         capturing: CudaCapturing,
+        pins: Pins,
     ) -> None:
         self.device, self.stream, self.attention = device, stream, MaskedAttention()
+        self._expert_stream = ExpertStream(side, pins, device)
         self._recorder, self._side, self._capturing = recorder, side, capturing
         self._staging = Staging(pinned=device.type == "cuda")
         self.attention_watch = AttentionWatch()
         self.originals: list[OriginalExperts] = []
         self._offloads: list[HostOffloadBackend] = []
+        self._streamed: list[StreamedExperts] = []
         recorder.watch.clock = self._finished_ns
 
     @classmethod
@@ -314,20 +324,59 @@ class CudaRole:
         device, side = torch.device("cuda", torch.cuda.current_device()), SideStream()
         side.start()
         set_up_attention()
-        return cls(recorder, device, CurrentStream(), side, CudaCapturing())
+        return cls(recorder, device, CurrentStream(), side, CudaCapturing(), Pins(cuda_runtime()))
 
     def backends(
         self, original: OriginalExperts | None, packed: FusedExperts | None, layer: int
-    ) -> tuple[CudaOriginal | None, HostOffloadBackend | None]:
+    ) -> tuple[CudaOriginal | None, HostOffloadBackend | StreamedExperts | None]:
         """How the device calls the experts of decoder layer `layer`, which stay on the host."""
-        base = offload = None
+        base = fused = None
         if original is not None:
             self.originals.append(original)
             base = CudaOriginal(original)
         if packed is not None:
             offload = HostOffloadBackend(packed, self._side, self._staging, self._recorder.watch, layer)
             self._offloads.append(offload)
-        return base, offload
+            fused = self._with_stream(offload, packed)
+        return base, fused
+
+    def _with_stream(self, offload: HostOffloadBackend, packed: FusedExperts) -> HostOffloadBackend | StreamedExperts:
+        """Where the device can unpack the experts, calls of many tokens may stream."""
+        layout = packed_layout(packed)
+        if layout is None:
+            return offload
+        self._streamed.append(StreamedExperts(offload, packed.form.glu, layout, self._expert_stream))
+        return self._streamed[-1]
+
+    def stream_from(self, tokens: int | Literal["auto"], top_k: int) -> str:
+        """From now on passes of so many tokens stream, 0: none does; gives a note on what `auto` chose.
+
+        Raises Unsupported where the packed experts do not stream.
+        """
+        stream, note = self._expert_stream, ""
+        if tokens and len(self._streamed) < len(self._offloads):
+            raise Unsupported("engine.device_prefill_tokens: a device does not unpack these experts")
+        if tokens:
+            stream.pin([experts.memory for experts in self._streamed])
+        if tokens == "auto":
+            tokens = stream.crossover or crossover(self._streamed[0], top_k, self.stream.finish)
+            stream.crossover = tokens
+            note = f"device_prefill_tokens=auto chose {tokens:,} tokens"
+        stream.from_tokens = tokens or None
+        return note
+
+    def streams(self, tokens: int) -> bool:
+        """Whether the experts of a pass of so many tokens stream."""
+        return self._expert_stream.takes(tokens)
+
+    @property
+    def streamed_bytes(self) -> int:
+        """Bytes of packed experts that went to the device so far."""
+        return self._expert_stream.nbytes
+
+    def release(self) -> None:
+        """Memory of the host is no longer pinned, as it must be before it is freed."""
+        self._expert_stream.release()
 
     def recording(self, counted: dict[str, int]) -> GraphRecording:
         """For a step to be captured; `counted["graph_replays"]` counts its replays."""

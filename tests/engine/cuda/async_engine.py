@@ -25,6 +25,7 @@ from ktbench.engine.weight_plan import WeightPlan
 from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.run_spec import ModelSpec, WorkloadSpec
 from tests.engine.cuda.async_device import AsyncDevice, FactoryMode
+from tests.engine.cuda.fakes import no_pins
 from tests.engine.tiny import decode, prefill, run, spec, tiny_model
 
 HALF = PlacementSpec(policy="uniform", ratio=0.5)
@@ -41,7 +42,9 @@ class Case:
     same: dict[str, Any] = field(default_factory=dict)
 
 
+PREFILL = prefill(batch=2, steps=2, routing="balanced", shortest=5)
 FUSED: dict[str, Any] = {"avx512": True}
+LATE: dict[str, Any] = {"deferral": 1, "defer_prefill": True}
 CASES = {
     "base": Case(DECODE),
     "steps": Case(DECODE, FUSED, FUSED),
@@ -51,7 +54,9 @@ CASES = {
     "skipping": Case(DECODE, FUSED | {"cuda_graph": True, "skipping": 1}, FUSED | {"skipping": 1}),
     "placement": Case(DECODE, FUSED | {"cuda_graph": True, "deferral": 1, "placement": HALF}, FUSED | {"deferral": 1}),
     "moving": Case(DECODE, FUSED | {"cuda_graph": True, "placement": MOVING}, FUSED),
-    "prefill": Case(prefill(batch=2, steps=2, routing="balanced", shortest=5), FUSED, FUSED),
+    "prefill": Case(PREFILL, FUSED, FUSED),
+    "streamed": Case(PREFILL, FUSED | {"device_prefill_tokens": 1}, FUSED),
+    "streamed_deferral": Case(PREFILL, FUSED | LATE | {"device_prefill_tokens": 1}, FUSED | LATE),
 }
 
 
@@ -85,7 +90,7 @@ def on_device(model: ModelSpec, case: Case, missing: str) -> tuple[list[Tensor],
 
     def opened(recorder: CallRecorder) -> CudaRole:
         device.__enter__()
-        return CudaRole(recorder, device.device, device, device.side, device)  # type: ignore[arg-type]
+        return CudaRole(recorder, device.device, device, device.side, device, no_pins())  # type: ignore[arg-type]
 
     loading.open_cuda = opened
     try:

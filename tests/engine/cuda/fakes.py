@@ -12,11 +12,25 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from ktbench.engine.cuda.stream import Pins
 from ktbench.engine.decode.program import StepRecorder
 from ktbench.engine.decode.timeline import ModuleWatch
 from ktbench.engine.experts import Backend
 from ktbench.engine.forms import ExpertMatrices
 from ktbench.engine.routing import Routing
+
+
+class Pageable:
+    """A runtime that pins nothing."""
+
+    def pin(self, _address: int, _nbytes: int) -> bool:
+        return False
+
+
+def no_pins() -> Pins:
+    """For devices whose host is themselves."""
+    return Pins(Pageable())  # type: ignore[arg-type]
+
 
 Compute = Callable[[Tensor, Routing], Tensor]
 HostFunction = ctypes.CFUNCTYPE(None, ctypes.c_void_p)

@@ -18,7 +18,7 @@ Seen = dict[str, dict[str, Any]]
 TOLERANCE = 0.02
 # Of Python to the device between two replays of a graph.
 MOST_OPERATIONS = 12
-CASES = ("base", "steps", "graph", "deferral", "skipping", "placement", "moving")
+CASES = ("base", "steps", "graph", "deferral", "skipping", "placement", "moving", "streamed_deferral")
 RECORDED = ("graph", "skipping", "placement")
 
 
@@ -41,7 +41,7 @@ def run(*requests: str) -> Seen:
 
 @pytest.fixture(scope="module")
 def families() -> Seen:
-    return run(*(f"{name}:{case}" for name in NAMES for case in ("graph_deferral", "prefill")))
+    return run(*(f"{name}:{case}" for name in NAMES for case in ("graph_deferral", "prefill", "streamed")))
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +70,14 @@ def test_families_in_prefill(families: Seen, name: str) -> None:
     assert families[f"{name}:prefill"]["error"] < TOLERANCE
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_families_in_layerwise_prefill(families: Seen, name: str) -> None:
+    one = families[f"{name}:streamed"]
+    assert one["error"] < TOLERANCE
+    assert one["counters"]["streamed_bytes"] > 0
+    assert families[f"{name}:prefill"]["counters"]["streamed_bytes"] == 0
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_features(cases: Seen, case: str) -> None:
     one = cases[f"deepseek_v3:{case}"]
@@ -79,8 +87,9 @@ def test_features(cases: Seen, case: str) -> None:
 
 
 @pytest.mark.parametrize("missing", ["fork", "join"])
-def test_streams_that_are_not_ordered_are_found(missing: str) -> None:
+@pytest.mark.parametrize("case", ["steps", "streamed"])
+def test_streams_that_are_not_ordered_are_found(case: str, missing: str) -> None:
     """The device itself is tested: without either, what is read is not there yet."""
-    done = start(f"deepseek_v3:steps:{missing}")
+    done = start(f"deepseek_v3:{case}:{missing}")
     refused = "IndexError: expert id" in done.stderr  # the host reads ids that were never written
     assert refused or json.loads(done.stdout)["error"] > TOLERANCE

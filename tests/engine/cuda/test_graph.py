@@ -16,7 +16,7 @@ from ktbench.engine.cuda.role import CudaRole
 from ktbench.engine.decode.program import CallRecorder, NotRecordable
 from ktbench.engine.experts import ExpertsOperator, MoERuntimeState
 from ktbench.engine.forms import ExpertsPosition
-from tests.engine.cuda.fakes import DirectExperts, FakeDevice, FakeExperts
+from tests.engine.cuda.fakes import DirectExperts, FakeDevice, FakeExperts, no_pins
 
 T, K, H = 2, 4, 8
 
@@ -53,7 +53,7 @@ class Step:
 def recorded(deferral: int) -> tuple[Step, GraphRecording, MoERuntimeState, list[FakeExperts]]:
     device = FakeDevice()
     state = MoERuntimeState(fused=True, concurrent=True, deferral=deferral)
-    role = CudaRole(state.recorder, torch.device("cpu"), device, device, device)
+    role = CudaRole(state.recorder, torch.device("cpu"), device, device, device, no_pins())
     hosts = [FakeExperts() for _ in range(3)]
     step = Step(state, [role.backends(None, host, layer)[1] for layer, host in enumerate(hosts)])
     return step, role.recording(state.counted), state, hosts

@@ -17,7 +17,7 @@ from ktbench.engine.decode.timeline import ModuleWatch, Where
 from ktbench.engine.experts import ExpertsOperator, MoERuntimeState
 from ktbench.engine.forms import ExpertsPosition
 from ktbench.engine.routing import Routing
-from tests.engine.cuda.fakes import DirectExperts, FakeDevice, FakeExperts, Queue, weighted_ids
+from tests.engine.cuda.fakes import DirectExperts, FakeDevice, FakeExperts, Queue, no_pins, weighted_ids
 
 T, K, H = 3, 4, 8
 
@@ -138,7 +138,7 @@ def test_a_change_of_kernels_lets_go_of_calls_when_the_stream_is_through() -> No
 
 def test_errors_of_c_functions_come_with_the_next_check_and_once() -> None:
     stream = FakeDevice()
-    role = CudaRole(CallRecorder(), torch.device("cpu"), stream, stream, stream)
+    role = CudaRole(CallRecorder(), torch.device("cpu"), stream, stream, stream, no_pins())
     good, bad = (role.backends(None, FakeExperts(), layer)[1] for layer in range(2))
     assert good is not None
     assert bad is not None
