@@ -140,7 +140,8 @@ class GpuCosts:
             return False
         if asked != "auto":
             return work.rows >= asked
-        return self._streamed(work, 0).seconds < self._on_host_s(work, 0, 0, kept_experts(self.spec))
+        on_host_s = self._on_host_s(work, 0, 0, kept_experts(self.spec)) + self._handed_over_s(work)
+        return self._streamed(work, 0).seconds + self.cost["sync_ms"] * 1e-3 < on_host_s
 
     def _streamed(self, work: Pass, layer: int) -> DeviceTask:
         """Packed experts over the link beside their products on the device, which reads them, writes bf16, reads it."""
@@ -165,9 +166,13 @@ class GpuCosts:
         return float(np.mean([self._call_s(loads, ALL_ON_HOST) for loads in drawn]))
 
     def hand_over_s(self, work: Pass) -> float:
-        """Both copies of a layer; in prefill through memory that is not pinned, and mapped anew where it is large."""
+        """Both copies of a layer; where experts stream, which of them have tokens is read back alone."""
+        return self.cost["sync_ms"] * 1e-3 if self.streams(work) else self._handed_over_s(work)
+
+    def _handed_over_s(self, work: Pass) -> float:
+        """In prefill through memory that is not pinned, and mapped anew where it is large."""
         cost, sync_s = self.cost, self.cost["sync_ms"] * 1e-3
-        if not self.prefill or self.streams(work):  # then which experts have tokens is read back
+        if not self.prefill:
             return sync_s
         moved_mb = work.rows * self.sizes.hidden * BF16_BYTES * 1e-6
         copy_s = moved_mb * 1e-3 / min(cost["pageable_gb_per_s"], self.machine.link_gb_per_s or 0.0)
