@@ -41,6 +41,7 @@ def simulation(spec: RunSpec) -> Simulation:
         shares={"host": 0.4},
         bottleneck="link",
         notes=("deferral=auto chose 2",),
+        chosen={},
     )
 
 

@@ -154,11 +154,12 @@ def _strip_bytes(depth: int, precision: Precision) -> int:
 
 def packed_layout(experts: FusedExperts) -> PackedLayout | None:
     """That of the experts of a layer; None where a device does not unpack them, or where they lie in several places."""
-    packed, form = experts.packed, experts.form
+    packed = experts.packed
     asked = packed.precision, packed.down_precision
     known = [precision for one in asked for precision in DEVICE_UNPACKS if precision == one]
     if packed.domains > 1 or len(known) < len(asked):
         return None
+    form = experts.form
     return PackedLayout(
         hidden=form.hidden, ffn=form.ffn, precision=known[0], down_precision=known[1], biases=form.biases
     )
@@ -273,7 +274,7 @@ class StreamedExperts(Backend):
         """Waits for the device once: which experts have tokens decides what is copied."""
         ids, order = routing.ids.flatten().sort(stable=True)
         tokens, gates = order // routing.ids.shape[1], routing.gates.flatten()[order]
-        counts = torch.bincount(ids + 1, minlength=len(self.memory) + 1).tolist()
+        counts = torch.bincount(ids + 1, minlength=len(self.memory) + 1).cpu().tolist()
         at, output = counts[0], torch.zeros_like(hidden, dtype=torch.float32)
         wanted = [expert for expert, count in enumerate(counts[1:]) if count]
         for experts, packed in self.stream.chunks(self.memory, wanted):

@@ -6,6 +6,7 @@ import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -177,7 +178,9 @@ def weighted_ids(hidden: Tensor, routing: Routing) -> Tensor:
 
 
 class FakeExperts:
-    """Experts on the host; `made` counts their calls, `log` says what ran."""
+    """Experts on the host, in a format no device unpacks; `made` counts their calls, `log` says what ran."""
+
+    packed = SimpleNamespace(precision="unknown", down_precision="unknown", domains=1)
 
     def __init__(self) -> None:
         self.settings: object = "first"
