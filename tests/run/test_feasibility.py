@@ -104,6 +104,17 @@ def test_experts_that_live_with_the_device_take_room_there() -> None:
     assert on(half, device="cuda").endswith("of memory")
 
 
+@pytest.mark.parametrize(("ratio", "missing"), [(0.0, "cache"), (0.5, "experts of engine.placement")])
+def test_the_gpu_of_this_machine_needs_room_before_anything_loads(ratio: float, missing: str) -> None:
+    """Weights, experts that live there, keys and values, and what CUDA takes itself."""
+    placement = PlacementSpec(policy="uniform", ratio=ratio) if ratio else PlacementSpec()
+    spec = replace(SPEC, machine=None, engine=replace(SPEC.engine, placement=placement))
+    needed = (DEVICE_GIB + ratio * BF16_GIB + 2) * 2**30
+    roomy, tight = (replace(Machine.described(testbed()), spec=None, gpu_bytes=int(needed * x)) for x in (1.2, 0.99))
+    assert feasibility(spec, roomy) is None
+    assert missing in str(feasibility(spec, tight))
+
+
 def test_a_graph_in_prefill_is_simulated_as_the_paper_measured_it() -> None:
     assert on(testbed(), device="cuda", cuda_graph=True, phase="prefill") == ""
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.features import FEATURES
 from ktbench.spec.peers import PeerSpec
 from ktbench.spec.support import features_missing, rules_broken, unsupported
@@ -14,6 +15,9 @@ from tests.tiny import tiny_spec
 
 V = {"avx512": True}
 LAYER = V | {"phase": "layer"}
+STREAMED = V | {"device": "cuda", "phase": "prefill", "device_prefill_tokens": 64}
+STREAMED_KEY = "engine.device_prefill_tokens=64"
+HALF_AT_DEVICE = PlacementSpec(policy="uniform", ratio=0.5)
 # Changes of a spec, the key or feature at fault, and a word that says what is allowed.
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"precision": "int8"}, "precision=int8", "+v or +m"),
@@ -31,6 +35,11 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     (LAYER | {"workload": {"routing": "recorded"}}, "workload.routing=recorded", "workload.trace"),
     (LAYER | {"workload": {"batch": 3, "active_experts": 4}}, "workload.active_experts=4", "6"),
     (V | {"numa": True, "domains": 2, "threads": 1}, "+n", "engine.threads=1"),
+    (STREAMED | {"device": "cpu"}, STREAMED_KEY, "engine.device=cuda"),
+    (STREAMED | {"phase": "decode"}, STREAMED_KEY, "prefill"),
+    (STREAMED | {"precision": "q4_k"}, STREAMED_KEY, "bf16, int8, int4_g32"),
+    (STREAMED | {"numa": True, "domains": 2}, STREAMED_KEY, "leave out +n"),
+    (STREAMED | {"placement": HALF_AT_DEVICE}, STREAMED_KEY, "engine.placement"),
     ({"system": "kt-kernel"}, "workload.phase=decode", "layer"),
     ({"system": "llama.cpp", "phase": "layer"}, "workload.phase=layer", "prefill and decode"),
     ({"system": "transformers", "precision": "q8_0"}, "precision=q8_0", "bf16"),
@@ -45,6 +54,8 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
 ALLOWED: list[dict[str, Any]] = [
     V | {"precision": "int8"},
     {"phase": "prefill", "amx": True, "precision": "int4_g128"},
+    STREAMED,
+    STREAMED | {"precision": "int4_g32", "device_prefill_tokens": "auto"},
     V | {"numa": True, "domains": 2, "threads": 2},
     V | {"numa": True},
     {"phase": "layer"},

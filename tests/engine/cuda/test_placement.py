@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import weakref
+
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ktbench.engine.cuda.experts import SlotExperts
 from ktbench.engine.cuda.role import HostOffloadBackend, Staging
-from ktbench.engine.device_placement import Residence
+from ktbench.engine.device_placement import DevicePlacement, Residence, detach
 from ktbench.engine.experts import ExpertsOperator, MoERuntimeState
 from ktbench.engine.forms import ExpertMatrices, ExpertsPosition
 from ktbench.engine.observe import ExpertsReference
 from ktbench.engine.placement import Move
 from ktbench.engine.routing import Routing
-from tests.engine.cuda.fakes import FakeCall, FakeDevice, FakeExperts
+from ktbench.spec.engine import PlacementSpec
+from tests.engine.cuda.fakes import DirectExperts, FakeCall, FakeDevice, FakeExperts
+from tests.tiny import tiny_spec
 
 E, H, I, T, K = 6, 32, 16, 4, 3  # noqa: E741
 DRAW = torch.Generator().manual_seed(3)
@@ -86,3 +92,40 @@ def test_moves_change_who_serves_and_not_what(operator: ExpertsOperator) -> None
     before = operator.residence.served.clone()
     operator(call(1)[0], only_moved.ids, only_moved.gates) + 0
     assert (operator.residence.served - before).tolist() == [0, T]
+
+
+class Slots:
+    """Experts of a layer that live with a device."""
+
+    def __init__(self) -> None:
+        self.backend = DirectExperts()
+
+    def move(self, move: Move) -> None:
+        """Nothing to copy."""
+
+
+def test_the_memory_of_a_device_is_free_for_the_next_cell() -> None:
+    """Cells with different placements take turns; the weights of one must not stay there during another."""
+    held: list[weakref.ref[Slots]] = []
+
+    def make(_: ExpertsOperator, at_device: NDArray[np.bool_]) -> Slots:
+        assert at_device.sum() == 4
+        slots = Slots()
+        held.append(weakref.ref(slots))
+        return slots
+
+    half = PlacementSpec(policy="uniform", ratio=0.5)
+    state = MoERuntimeState(fused=True, concurrent=False)
+    operators = [
+        ExpertsOperator(ExpertsPosition(layer=i, number=i, is_last=i == 1), state, original=None, fused=DirectExperts())
+        for i in range(2)
+    ]
+    placement = DevicePlacement(half, tiny_spec().model, make, torch.device("cpu"))
+    placement.enter(operators)
+    placement.enter(operators)
+    assert [slots() is not None for slots in held] == [True, True]
+    detach(operators)
+    placement.leave()
+    assert [slots() for slots in held] == [None, None]
+    placement.enter(operators)
+    assert [slots() is not None for slots in held] == [False, False, True, True]
