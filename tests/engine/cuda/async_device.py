@@ -37,7 +37,8 @@ NEEDS_VALUES = {
     aten.masked_select,
     aten.bincount,
 }
-LATE, LATE_S = 0.05, 0.0005
+# How often a stream is late, and by how many seconds.
+SELDOM, OFTEN = (0.05, 0.0005), (0.5, 0.004)
 HostFunction = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 Work = Callable[[], object]
 
@@ -130,7 +131,8 @@ class FactoryMode(TorchFunctionMode):
 class Stream:
     """Does what it is given on a thread of its own, now and then late."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, late: tuple[float, float]) -> None:
+        self._late, self._late_s = late
         self._work: queue.SimpleQueue[Work] = queue.SimpleQueue()
         self._random = random.Random(seed)
         self.failed: BaseException | None = None
@@ -143,8 +145,8 @@ class Stream:
         with torch.inference_mode():
             while True:
                 work = self._work.get()
-                if self._random.random() < LATE:
-                    time.sleep(LATE_S)
+                if self._random.random() < self._late:
+                    time.sleep(self._late_s)
                 try:
                     work()
                 except BaseException as error:  # told at the next wait, as CUDA does
@@ -203,19 +205,20 @@ def follow(first: Stream, then: Stream) -> None:
 class AsyncDevice(TorchDispatchMode):
     """The device: its current stream, the one beside it, its captures; entered as a mode, it sees all operations.
 
-    `operations` counts what was dispatched to it, `waits` how often Python waited.
+    `operations` counts what was dispatched to it, `waits` how often Python waited. `slow` is `main` or `side`, a stream
+    that is late more often than not.
     """
 
     now: AsyncDevice | None = None
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self, seed: int = 0, slow: str = "") -> None:
         super().__init__()
         if AsyncDevice.now is None:
             _setup_privateuseone_for_python_backend("sim")
         AsyncDevice.now = self
         self.device = torch.device("sim", 0)
-        self.main = Stream(seed)
-        self.side = SideStream(self, Stream(seed + 1))
+        self.main = Stream(seed, OFTEN if slow == "main" else SELDOM)
+        self.side = SideStream(self, Stream(seed + 1, OFTEN if slow == "side" else SELDOM))
         self.capturing: Graph | None = None
         self.operations = self.waits = 0
 

@@ -2,7 +2,7 @@
 
 A process of its own, for the device is one for all of PyTorch. Prints a line of JSON for each: the largest relative
 error of the logits, notes, and how often Python waited and dispatched in each timed step. `MODEL:CASE:fork` and `:join`
-leave out that order of the streams.
+leave out that order of the streams, of which the one to wait for is slow.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 from torch import Tensor
 
 from ktbench.engine import load as loading
+from ktbench.engine.cuda import streamed
 from ktbench.engine.cuda.role import CudaRole
 from ktbench.engine.decode.program import CallRecorder
 from ktbench.engine.hybrid import HybridEngine
@@ -45,6 +46,7 @@ class Case:
 PREFILL = prefill(batch=2, steps=2, routing="balanced", shortest=5)
 FUSED: dict[str, Any] = {"avx512": True}
 LATE: dict[str, Any] = {"deferral": 1, "defer_prefill": True}
+WAITED_FOR = {"fork": "main", "join": "side"}
 CASES = {
     "base": Case(DECODE),
     "steps": Case(DECODE, FUSED, FUSED),
@@ -84,7 +86,7 @@ def engine(model: ModelSpec, workload: WorkloadSpec, features: dict[str, Any]) -
 
 def on_device(model: ModelSpec, case: Case, missing: str) -> tuple[list[Tensor], HybridEngine, list[tuple[int, int]]]:
     """Logits of all steps, the engine, and what each step of a second turn waited and dispatched."""
-    device = AsyncDevice()
+    device = AsyncDevice(slow=WAITED_FOR.get(missing, ""))
     if missing:
         setattr(device.side, missing, lambda: None)
 
@@ -93,6 +95,7 @@ def on_device(model: ModelSpec, case: Case, missing: str) -> tuple[list[Tensor],
         return CudaRole(recorder, device.device, device, device.side, device, no_pins())  # type: ignore[arg-type]
 
     loading.open_cuda = opened
+    streamed.STREAMED_CHUNK_BYTES = 1  # an expert at a time, so that both buffers are filled again and again
     try:
         system = engine(model, case.workload, case.features | {"device": "cuda"})
         logits = run(system, case.workload.steps)
