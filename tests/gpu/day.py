@@ -67,12 +67,13 @@ class Day:
         options = ("-q", "-o", "filterwarnings=default", "-p", "no:cacheprovider")
         marked = () if self.dry else ("-m", "gpu")
         yield Stage(name="tests_gpu", command=_pytest("tests/gpu", *marked, *options), most_s=220)
-        yield Stage(name="tests_cuda", command=_pytest("tests/engine/cuda", *options), most_s=150)
         for features in ("engine.dynamic=true", "engine.dynamic=true engine.cuda_graph=true engine.deferral=3"):
             name = "trace_deferred" if "deferral" in features else "trace"
             words = ("workload=decode", *self._model(4), "engine.avx512=true", *self._features(features))
             yield self._ktbench(name, 90, "trace", *words)
         yield self._ktbench("probe", 120, "probe")
+        at_once = ("-n", "logical") if find_spec("xdist") else ()
+        yield Stage(name="tests_cuda", command=_pytest("tests/engine/cuda", *options, *at_once), most_s=240)
 
     def _second(self) -> Iterator[Stage]:
         """Decode: the ladder, deferral, placement."""
@@ -80,9 +81,12 @@ class Day:
             yield self._sweep(ablation, 150, f"+ablation={ablation}", *self._model(self.layers))
 
     def _third(self) -> Iterator[Stage]:
-        """Prefill, DeepSeek-V3 at full width, depth, Fiddler."""
+        """Prefill on the host and layerwise, DeepSeek-V3 at full width, depth, Fiddler."""
         yield self._sweep("prefill", 120, "+ablation=prefill", *self._model(self.layers), *self._prompt(2048))
         if not self.dry:
+            arms = ("sweep.arms=[+v+d,'+v+d device_prefill_tokens=1']", "sweep.baseline=+v+d", "machine=here")
+            words = ("+ablation=device_prefill", *arms, *self._model(self.layers), *self._prompt("256,1024,4096,16384"))
+            yield self._sweep("device_prefill", 240, *words)
             deep = ("model=deepseek_v3", "model.layers=6", "precision=int8", "engine.device=cuda")
             yield self._sweep("deepseek_v3", 240, "+ablation=deferral", *deep)
         yield self._sweep("depth", 150, "+ablation=depth", *self._model(self.layers), *self._prompt("64,2048,8192"))
@@ -91,7 +95,7 @@ class Day:
 
     def _model(self, layers: int) -> tuple[str, ...]:
         if self.dry:
-            return ("model=tiny", "model.layers=null", "engine.device=cpu")
+            return ("model=nano", "model.layers=null", "engine.device=cpu")
         return ("model=qwen3_30b_a3b", f"model.layers={layers}", "engine.device=cuda")
 
     def _features(self, words: str) -> tuple[str, ...]:
