@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from ktbench.host.cuda import CudaDevices
+from ktbench.host.nvml import NvmlGpu, open_gpus
 from ktbench.host.sysfs import read_int, read_text
 from ktbench.spec.system_metrics import WHOLE_PLATFORM, Energy, added_up
 
@@ -26,7 +26,6 @@ _MEMORY = "dram"
 _MOST_W = 2_000.0
 _TOO_LONG = "may have wrapped around more than once in this long trial"
 _DECREASED = "decreased, and has no known range"
-_INSTALL = "nvidia-ml-py is not installed (pip install 'ktbench[energy]')"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,10 +39,14 @@ class Meter:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Meters:
-    """All meters that can be read, and by `processors` and `GPUs` why those of them cannot."""
+    """All meters that can be read, and by `processors` and `GPUs` why those of them cannot.
+
+    `gpus` can be asked for more than joules.
+    """
 
     meters: tuple[Meter, ...]
     missing: dict[str, str]
+    gpus: tuple[NvmlGpu, ...] = ()
 
     @property
     def reason(self) -> str:
@@ -63,10 +66,12 @@ def open_meters(
     """Meters of all processors and, where `cuda` is given, of its GPUs; `load` imports a module by its name."""
     found, why = _processors(root)
     missing = {"processors": why} if why else {}
+    gpus: tuple[NvmlGpu, ...] = ()
     if cuda is not None:
-        gpus, why = _gpus(cuda, load)
-        found, missing = found + gpus, missing | ({"GPUs": why} if why else {})
-    return Meters(meters=found, missing=missing)
+        gpus, why = open_gpus(cuda, load)
+        meters, refused = _gpu_meters(gpus)
+        found, missing = found + meters, missing | ({"GPUs": why or refused} if why or refused else {})
+    return Meters(meters=found, missing=missing, gpus=gpus)
 
 
 def energy_between(
@@ -141,28 +146,11 @@ def _joules(path: Path) -> float:
     return int(path.read_text()) / 1e6
 
 
-def _gpus(cuda: CudaDevices, load: Callable[[str], ModuleType]) -> tuple[tuple[Meter, ...], str]:
-    if cuda.reason:
-        return (), cuda.reason
+def _gpu_meters(gpus: Sequence[NvmlGpu]) -> tuple[tuple[Meter, ...], str]:
+    """Those of all GPUs, or none and the reason: the energy of some would be that of fewer chips."""
     try:
-        nvml: Any = load("pynvml")
-    except ImportError:
-        return (), _INSTALL
-    try:
-        nvml.nvmlInit()
-        handles = [nvml.nvmlDeviceGetHandleByPciBusId(gpu.bus_id.encode()) for gpu in cuda.gpus]
-        meters = tuple(_gpu_meter(nvml, index, handle) for index, handle in enumerate(handles))
-    except nvml.NVMLError as error:
-        return (), f"NVML: {error}"
-    return meters, ""
-
-
-def _gpu_meter(nvml: Any, index: int, handle: Any) -> Meter:
-    def read() -> float:
-        try:
-            return float(nvml.nvmlDeviceGetTotalEnergyConsumption(handle)) / 1e3  # NVML counts millijoules
-        except nvml.NVMLError as error:
-            raise OSError(f"NVML: {error}") from None
-
-    nvml.nvmlDeviceGetTotalEnergyConsumption(handle)
-    return Meter(name=f"gpu-{index}", read=read)
+        for gpu in gpus:
+            gpu.joules()
+    except OSError as error:
+        return (), str(error)
+    return tuple(Meter(name=gpu.name, read=gpu.joules) for gpu in gpus), ""

@@ -159,7 +159,12 @@ def _sharing_facts(topology: Topology, root: Path) -> dict[str, Any]:
 
 def _missing(facts: Facts, cpus: tuple[int, ...], root: Path) -> dict[str, str]:
     checks = [*unknown(MACHINE_CHECKS, facts), *unknown(TRIAL_CHECKS, asdict(_nothing(cpus, root)))]
-    return {check.name: _why_unknown(check, root) for check in checks if check.name != "core placement"}
+    return {check.name: _why_unknown(check, root) for check in checks if _is_read_here(check)}
+
+
+def _is_read_here(check: Check) -> bool:
+    """From files of the kernel: the core placement is measured, GPUs are watched where cells use them."""
+    return all(name.startswith(("proc/", "sys/")) for name in check.reads)
 
 
 def _nothing(cpus: tuple[int, ...], root: Path) -> InterferenceCounters:

@@ -7,12 +7,14 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from ktbench.host.energy import Meters, energy_between
 from ktbench.host.noise import disturbance, read_clock_hz, read_counters
+from ktbench.host.nvml import held_back_s, link_bytes, read_gpus, slowest_clock_hz
 from ktbench.host.sysfs import read_text
 from ktbench.spec.system_metrics import Energy, InterferenceCounters, PeakMemory, SystemMetrics
 
@@ -103,6 +105,7 @@ class MachineWatch:
         self._disturbance: InterferenceCounters | None = None
         self._energy: Energy | None = None
         self._no_energy = ""
+        self._link_bytes: dict[str, int] = {}
 
     def begin_trial(self) -> None:
         """Reset what the metrics of a trial cover."""
@@ -112,13 +115,19 @@ class MachineWatch:
     @contextmanager
     def steps(self) -> Iterator[None]:
         """The timed steps are inside."""
-        before = read_counters(self._cpus, self._root)
+        gpus = self._meters.gpus
+        gpus_before, before = read_gpus(gpus), read_counters(self._cpus, self._root)
         joules, began_s = self._joules(), perf_counter()
         yield
         seconds, joules_then = perf_counter() - began_s, self._joules()
         clock_hz = read_clock_hz(self._cpus, self._root)
-        after = read_counters(self._cpus, self._root)
-        self._disturbance = disturbance(before, after, self._cpus, clock_hz)
+        after, gpus_after = read_counters(self._cpus, self._root), read_gpus(gpus)
+        self._disturbance = replace(
+            disturbance(before, after, self._cpus, clock_hz),
+            gpu_clock_hz=slowest_clock_hz(gpus, gpus_before, gpus_after),
+            gpu_held_back_s=held_back_s(gpus_before, gpus_after),
+        )
+        self._link_bytes = link_bytes(gpus_before, gpus_after)
         self._take_energy(joules, joules_then, seconds)
 
     def metrics(self) -> SystemMetrics | None:
@@ -135,6 +144,7 @@ class MachineWatch:
             disturbance=self._disturbance,
             energy=self._energy,
             memory=memory,
+            link_bytes=self._link_bytes,
             missing={name: why for name, why in missing.items() if why},
         )
 

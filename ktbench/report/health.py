@@ -191,9 +191,15 @@ def _found(check: Check, watched: Sequence[_Facts]) -> list[tuple[_Facts, str]]:
 def _watched(row: Row) -> list[_Facts]:
     """Facts of every monitored trial with samples, with what is usual in trials of this row."""
     seen = [(record.round, record.conduct.disturbance) for record in row.records if record.conduct and record.samples_s]
-    clocks = [one.clock_hz for _, one in seen if one.clock_hz is not None]
-    usual = median(clocks) if clocks else None
-    return [asdict(one) | {"round": round_number, "usual_clock_hz": usual} for round_number, one in seen]
+    usual = {
+        f"usual_{clock}": _usual([getattr(one, clock) for _, one in seen]) for clock in ("clock_hz", "gpu_clock_hz")
+    }
+    return [asdict(one) | usual | {"round": round_number} for round_number, one in seen]
+
+
+def _usual(clocks: Sequence[float | None]) -> float | None:
+    known = [clock for clock in clocks if clock is not None]
+    return median(known) if known else None
 
 
 def _rate(check: Check, facts: _Facts) -> float:

@@ -18,9 +18,9 @@ Facts = Mapping[str, Any]
 class Check:
     """One thing about a machine, or about what happened during a trial, that makes timings slower or noisier.
 
-    `needs` names the facts that it is judged by, `reads` the files that they are read from. `is_bad` judges them;
-    `finding` is the sentence for bad ones, filled in from `written`. `harm` is what that does to a measurement, `cure`
-    the command or the step that ends it.
+    `needs` names the facts that it is judged by, `reads` the files, or the interface, that they are read from. `is_bad`
+    judges them; `finding` is the sentence for bad ones, filled in from `written`. `harm` is what that does to a
+    measurement, `cure` the command or the step that ends it.
     """
 
     name: str
@@ -293,6 +293,7 @@ _FEWEST = 10
 _MINOR_FAULTS_PER_S = 10_000
 _FEW_PAGES = 256
 _CLOCK = 0.05
+_HELD_BACK = 0.05
 
 
 def _takes(name: str, limit: float) -> Callable[[Facts], bool]:
@@ -305,10 +306,9 @@ def _exceeds(name: str, per_s: Callable[[Facts], int], least: int) -> Callable[[
     return lambda facts: facts[name] >= least and facts[name] > per_s(facts) * facts["seconds"]
 
 
-def _is_unusual_clock(facts: Facts) -> bool:
+def _is_unusual(clock: str) -> Callable[[Facts], bool]:
     """Against what is usual among the trials that it is compared with; one trial alone says nothing."""
-    now, usual = facts["clock_hz"], facts.get("usual_clock_hz") or facts["clock_hz"]
-    return bool(abs(now / usual - 1) > _CLOCK)
+    return lambda facts: abs(facts[clock] / (facts.get(f"usual_{clock}") or facts[clock]) - 1) > _CLOCK
 
 
 # Judged from the `InterferenceCounters` of a trial in plain content.
@@ -398,9 +398,27 @@ TRIAL_CHECKS = (
         name="clock",
         needs=("clock_hz",),
         reads=("sys/devices/system/cpu/cpu*/cpufreq/scaling_cur_freq",),
-        is_bad=_is_unusual_clock,
+        is_bad=_is_unusual("clock_hz"),
         finding="cores ran at {clock_ghz:.2f} GHz, usually at {usual_clock_ghz:.2f}",
         harm="steps took longer or shorter with the clock",
         cure="sudo cpupower frequency-set -g performance, and turbo off",
+    ),
+    Check(
+        name="GPU clock",
+        needs=("gpu_clock_hz",),
+        reads=("NVML",),
+        is_bad=_is_unusual("gpu_clock_hz"),
+        finding="the GPU ran at {gpu_clock_ghz:.2f} GHz, usually at {usual_gpu_clock_ghz:.2f}",
+        harm="what it does took longer or shorter with the clock",
+        cure="sudo nvidia-smi -lgc MHZ, with a clock that it keeps under load",
+    ),
+    Check(
+        name="GPU held back",
+        needs=("gpu_held_back_s",),
+        reads=("NVML",),
+        is_bad=lambda facts: facts["gpu_held_back_s"] > _HELD_BACK * facts["seconds"],
+        finding="the GPU's clocks were lowered for power or heat for {gpu_held_back_s:.2g} s",
+        harm="what it does took longer",
+        cure="raise its power limit (sudo nvidia-smi -pl WATTS) or cool it; nvidia-smi -q -d PERFORMANCE says which",
     ),
 )

@@ -21,7 +21,8 @@ class InterferenceCounters:
     seconds of other programs, and `stolen_s`, CPU seconds that the hypervisor gave to others. Of its control groups:
     `quota_stops`, periods in which their CPU quota stopped a thread. Of the machine: `thermal_stops` (cores throttled
     for heat), `swapped_pages`, `migrated_pages` (moved to another NUMA node). `clock_hz` is the mean clock of the cpus
-    right after the steps.
+    right after the steps. Of the GPU that this is worst for: `gpu_clock_hz`, the mean clock of its multiprocessors, and
+    `gpu_held_back_s`, seconds in which its driver lowered clocks for power or heat.
     """
 
     seconds: float
@@ -36,6 +37,8 @@ class InterferenceCounters:
     swapped_pages: int | None = None
     migrated_pages: int | None = None
     clock_hz: float | None = None
+    gpu_clock_hz: float | None = None
+    gpu_held_back_s: float | None = None
 
 
 def added_up(meters: Iterable[str]) -> tuple[str, ...]:
@@ -79,9 +82,13 @@ class PeakMemory:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SystemMetrics:
-    """What was seen of the machine during one trial. `missing` says why `energy`, `memory` or `nodes` are not known."""
+    """What was seen of the machine during one trial. `missing` says why `energy`, `memory` or `nodes` are not known.
+
+    `link_bytes` is the traffic of GPUs' links by direction (`to gpu-0`), whoever caused it.
+    """
 
     disturbance: InterferenceCounters
     energy: Energy | None = None
     memory: PeakMemory | None = None
+    link_bytes: dict[str, int] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)

@@ -51,6 +51,8 @@ CALM: dict[str, Any] = asdict(
         swapped_pages=0,
         migrated_pages=0,
         clock_hz=3e9,
+        gpu_clock_hz=1.98e9,
+        gpu_held_back_s=0.0,
     )
 )
 BAD: list[tuple[dict[str, Any], str, str]] = [
@@ -84,6 +86,8 @@ BAD_TURNS = [
     ({"swapped_pages": 9}, "9 pages swapped"),
     ({"migrated_pages": 300}, "300 pages moved"),
     ({"clock_hz": 2.4e9, "usual_clock_hz": 3e9}, "cores ran at 2.40 GHz, usually at 3.00"),
+    ({"gpu_clock_hz": 1.2e9, "usual_gpu_clock_hz": 1.98e9}, "the GPU ran at 1.20 GHz, usually at 1.98"),
+    ({"gpu_held_back_s": 0.5}, "lowered for power or heat for 0.5 s"),
 ]
 
 
