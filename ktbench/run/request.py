@@ -17,11 +17,13 @@ from ktbench.engine.inject.match import require_operators
 from ktbench.engine.loading.config_file import config_in, config_name, released_config, require_runnable
 from ktbench.engine.stored.formats import stored_formats
 from ktbench.engine.stored.methods import announced_formats
+from ktbench.host.capabilities import machine_capabilities
 from ktbench.host.describe import read_local_machine
 from ktbench.host.memory import available_memory_bytes
 from ktbench.host.topology import read_topology
 from ktbench.resources import checkpoint_folder
 from ktbench.run.feasibility import memory_missing, unsupported_locally, unsupported_simulated
+from ktbench.run.progress import say
 from ktbench.spec.cells import plan_cells
 from ktbench.spec.errors import RequestError
 from ktbench.spec.memory import blocks_of, require_memory
@@ -29,12 +31,13 @@ from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.shape import known_config
 from ktbench.spec.suite import SuiteSpec
-from ktbench.spec.sweep import SweepSpec
+from ktbench.spec.sweep import SweepSpec, on_avx2
 from ktbench.spec.weights import FORMATS
 
 _NANO = "model=nano"
 # Keys of precisions by the fields of `StoredFormats` that they are for.
 _STORED_AS = {"precision": "experts", "device_precision": "attention"}
+_ARMS = {"sweep.arms", "sweep.baseline", "sweep.features", "sweep.design"}
 _NAMES_A_MODEL = {"model", "model.path", "model.config"}
 
 
@@ -77,7 +80,7 @@ def read_request(overrides: Sequence[str], *, evaluates: bool = False) -> Reques
     """The frozen request of overrides. Raises RequestError, also for a suite unless the verb `evaluates` it."""
     composed = compose(overrides, read_local_machine)
     try:
-        request = freeze(composed, _model_files(composed.parts.values()))
+        request = _on_this_vector(freeze(composed, _model_files(composed.parts.values())), overrides)
         for part in request.parts:
             require_operators(part.spec.inject)
             _require_network(part, composed.parts[part.name])
@@ -89,6 +92,31 @@ def read_request(overrides: Sequence[str], *, evaluates: bool = False) -> Reques
             f"suite={request.suite.name}: suites are run by `eval`: python -m ktbench eval {shlex.join(overrides)}"
         )
     return request
+
+
+def _on_this_vector(request: Request, overrides: Sequence[str]) -> Request:
+    """The request with +a in the arms of ablations where the machine has neither AVX-512 nor AMX.
+
+    Arms, features and baselines of the command line stay as they are.
+    """
+    keys = {word.lstrip("+").partition("=")[0] for word in overrides}
+    if "ablation" not in keys or keys & _ARMS:
+        return request
+    parts = tuple(
+        replace(part, sweep=on_avx2(part.sweep)) if _is_avx2(part) and part.sweep.arms else part
+        for part in request.parts
+    )
+    if parts != request.parts:
+        say("no AVX-512 or AMX: arms of the ablation have +a for +v and +m (sweep.arms=[...] sets others)")
+    return replace(request, parts=parts, sweep=request.sweep if request.sweep.parts else parts[0].sweep)
+
+
+def _is_avx2(part: RequestPart) -> bool:
+    """Whether AVX2 is the widest that the machine of a part has; False where that is varied."""
+    if part.spec.machine is not None:
+        return part.spec.machine.vector == "avx2" and "machine" not in part.sweep.axes
+    missing = machine_capabilities()
+    return not missing["avx2"] and bool(missing["avx512"] and missing["amx"]) and "machine" not in part.sweep.axes
 
 
 def _model_files(parts: Iterable[Mapping[str, Any]]) -> ModelFiles:

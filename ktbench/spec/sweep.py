@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations, product
 from typing import Any, Literal, get_args
 
@@ -241,6 +241,30 @@ class SweepSpec:
         """Spec changes by dotted key at every point of the axes, the last axis varying fastest."""
         axes = [[axis_changes(key, value) for value in values] for key, values in self.axes.items()]
         return tuple({key: value for changes in point for key, value in changes.items()} for point in product(*axes))
+
+
+def on_avx2(sweep: SweepSpec) -> SweepSpec:
+    """The sweep with +a in place of +v and +m, for a machine that has neither; what is then there twice, once.
+
+    A sweep beside published numbers stays as it is: those are about its own arms.
+    """
+    if sweep.published:
+        return sweep
+    features = tuple(dict.fromkeys(_with_avx2(feature) for feature in sweep.features))
+    arms, baseline = dict.fromkeys(map(_with_avx2, sweep.arms)), _with_avx2(sweep.baseline)
+    if sweep.design is not None:
+        arms = dict.fromkeys(Design(kind=sweep.design, features=features, baseline=baseline).arms)
+    return replace(sweep, arms=tuple(arms), baseline=baseline, features=features)
+
+
+def _with_avx2(words: str) -> str:
+    """The words of a label, `+v+m+d int8`, with AVX2 as what runs the fused operator: `+a+d int8`."""
+    ours, *others = (BY_NAME[name].mark for name in FUSED)
+    found = []
+    for word in words.split(" "):
+        letters = [f"+{letter}" for letter in word.split("+")[1:]] if word.startswith("+") else [word]
+        found.append("".join(dict.fromkeys(ours if letter in others else letter for letter in letters)))
+    return " ".join(found)
 
 
 def axis_changes(key: str, value: Any) -> dict[str, Any]:
