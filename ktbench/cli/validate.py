@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ktbench.sim.judging import MeasuredError
     from ktbench.sim.measured import MeasuredCell
 
-FIGURES = ("fig3", "fig7", "fig10", "fig11", "fig12", "fig14", "placement")
+FIGURES = ("fig3", "fig7", "fig10", "fig11", "fig12", "fig14", "placement", "layerwise")
 _KEYS = ("fit", "run", "out")
 
 
