@@ -206,12 +206,13 @@ class HybridEngine(ReplaySystem):
     def work(self) -> Work:
         """See `System`."""
         components, state, trace = self._components, self._components.state, self._traced
-        precision = components.host.packing.precision if components.host is not None and state.fused else "bf16"
+        host = components.host
+        precisions = host.precisions if host is not None and state.fused else (("bf16", "bf16"),)
         nbytes = 2 * components.dense_params
         if components.device is not None and components.device.lean:
             nbytes += components.device.nbytes - 2 * components.device.params
         dense = DenseWork(params=components.dense_params, nbytes=nbytes, batch=trace.workload.batch)
-        experts = ExpertsWork(shape=self.model.shape, precision=precision, skipping=state.skipping)
+        experts = ExpertsWork(shape=self.model.shape, precisions=precisions, skipping=state.skipping)
         return mean_work([step_work(dense, experts, passes) for passes in trace.routing])
 
     def close(self) -> None:
