@@ -200,6 +200,8 @@ def _layers(model: Mapping[str, Any], shape: MoEShape, phase: str) -> int:
     layers = shape.layers if model["layers"] is None else model["layers"]
     if not isinstance(layers, int):
         raise ValueError(f"model.layers={layers}: must be a number or null")
+    if not 1 <= layers <= shape.layers:
+        raise ValueError(f"model.layers={layers}: allowed are 1 to {shape.layers} for {model['name']}")
     if phase == "layer" and layers != shape.layers:
         raise ValueError(f"model.layers={layers}: workload.phase=layer runs one layer anyway, leave model.layers=null")
     return layers

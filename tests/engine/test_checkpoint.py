@@ -74,7 +74,7 @@ def in_shards(index: object) -> dict[str, Change]:
 # What becomes of files, by name: their content, or None where they are gone.
 BAD: dict[str, tuple[dict[str, Change], str]] = {
     "no config": ({CONFIG: lambda held: None}, "no config.json there"),
-    "broken config": ({CONFIG: lambda held: b'{"model_type": '}, "config.json: not valid JSON"),
+    "broken config": ({CONFIG: lambda held: b'{"model_type": '}, "config.json: is not JSON"),
     "config is a list": ({CONFIG: lambda held: b"[]"}, "config.json: holds list"),
     "quantised": (
         {CONFIG: lambda held: json.dumps(json.loads(held) | {"quantization_config": {"quant_method": "hqq"}}).encode()},

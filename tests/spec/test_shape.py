@@ -89,7 +89,7 @@ def test_a_multimodal_configuration_has_the_shape_of_its_text_model() -> None:
 
 def test_a_number_may_be_listed_layer_by_layer() -> None:
     assert moe_shape(CONFIG | {"moe_intermediate_size": [32, 32]}).expert_ffn == 32
-    with pytest.raises(ValueError, match=r"moe_intermediate_size that differs from layer to layer: \[32, 16\]"):
+    with pytest.raises(ValueError, match=r"moe_intermediate_size=\[32, 16\]: differs from layer to layer"):
         moe_shape(CONFIG | {"moe_intermediate_size": [32, 16]})
 
 
