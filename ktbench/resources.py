@@ -32,6 +32,14 @@ def built_program(name: str, folder: str) -> str | None:
     return next((found for place in places if (found := shutil.which(name, path=str(place)))), None)
 
 
+def is_file(path: str | Path) -> bool:
+    """Whether there is such a file. There is none of a name that no file can have, such as one of 300 letters."""
+    try:
+        return Path(path).is_file()
+    except OSError:
+        return False
+
+
 def read_text(file: str | Path, where: str, most_bytes: int) -> str:
     """Text of a file that a request names, of at most so many bytes. Raises ValueError in a line, headed by `where`."""
     try:

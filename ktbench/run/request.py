@@ -22,7 +22,7 @@ from ktbench.host.topology import read_topology
 from ktbench.resources import checkpoint_folder
 from ktbench.run.feasibility import memory_missing, unsupported_locally, unsupported_simulated
 from ktbench.spec.cells import plan_cells
-from ktbench.spec.errors import RequestError
+from ktbench.spec.errors import RequestError, error_text
 from ktbench.spec.memory import blocks_of, require_memory
 from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import RunSpec
@@ -82,6 +82,8 @@ def read_request(overrides: Sequence[str], *, evaluates: bool = False) -> Reques
             _require_stored(part, composed.parts[part.name])
     except ValueError as error:
         raise RequestError(f"{error}{_stored(str(error), composed.parts.values())}") from None
+    except OSError as error:
+        raise RequestError(error_text(error)) from None
     if request.suite is not None and not evaluates:
         raise RequestError(
             f"suite={request.suite.name}: suites are run by `eval`: python -m ktbench eval {shlex.join(overrides)}"

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
+from ktbench.spec.errors import is_utf8
+
 _MOST_LEVELS = 16
 _MOST_BITS = 63  # of an integer
 _SHOWN = 60  # characters of a value in a message
@@ -95,14 +97,6 @@ def _differs(value: Any) -> str:
         return "must be finite"
     if isinstance(value, int) and value.bit_length() > _MOST_BITS:
         return "must be a number of 64 bits"
-    if isinstance(value, str) and not value.isascii() and not _is_utf8(value):
+    if isinstance(value, str) and not value.isascii() and not is_utf8(value):
         return "is not UTF-8 text"
     return "" if value is None or isinstance(value, (bool, int, float, str)) else "must be a number or a text"
-
-
-def _is_utf8(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+
+from ktbench.spec.errors import fields_at_least, number_at_least
 
 # Counts what the packages and more take together: it is shown, and never added to them.
 WHOLE_PLATFORM = "psys"
@@ -37,6 +39,9 @@ class InterferenceCounters:
     migrated_pages: int | None = None
     clock_hz: float | None = None
 
+    def __post_init__(self) -> None:
+        fields_at_least(self, 0, *(one.name for one in fields(self)))
+
 
 def added_up(meters: Iterable[str]) -> tuple[str, ...]:
     """The meters that are added up: of packages, their memory and GPUs; of the whole platform where it is alone."""
@@ -50,6 +55,11 @@ class Energy:
 
     joules: dict[str, float]
     seconds: float
+
+    def __post_init__(self) -> None:
+        fields_at_least(self, 0, "seconds")
+        for meter, joules in self.joules.items():
+            number_at_least(f"Energy.{meter}", joules, 0)
 
     @property
     def counted(self) -> tuple[str, ...]:
@@ -75,6 +85,11 @@ class PeakMemory:
     of_turn: bool
     node_bytes: dict[str, int] = field(default_factory=dict)
     device_bytes: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        fields_at_least(self, 0, "process_bytes")
+        for name, count in (self.node_bytes | self.device_bytes).items():
+            number_at_least(f"PeakMemory.{name}", count, 0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

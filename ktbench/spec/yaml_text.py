@@ -7,6 +7,8 @@ from typing import Any, ClassVar
 
 import yaml
 
+from ktbench.spec.errors import is_utf8
+
 # Files of settings have a few KB. What goes beyond takes PyYAML seconds to minutes.
 MOST_BYTES = 1 << 18
 _MOST_VALUES = 10_000
@@ -66,7 +68,8 @@ class _Bounded(yaml.SafeLoader):
                 raise yaml.YAMLError("an alias stands inside of its own anchor")
         elif isinstance(node, yaml.ScalarNode):
             self._values[id(node)] = 1
-            _require_utf8(node.value)
+            if not is_utf8(node.value):  # escapes can name halves of characters
+                raise yaml.YAMLError("a text is not UTF-8")
         else:
             inner = [one for entry in node.value for one in (entry if isinstance(entry, tuple) else (entry,))]
             self._values[id(node)] = 1 + sum(self._values[id(one)] for one in inner)
@@ -89,11 +92,3 @@ _Bounded.add_implicit_resolver(
     re.compile(r"[-+]?(?:[0-9][0-9_]*(?:\.[0-9_]*)?|\.[0-9][0-9_]*)[eE][-+]?[0-9]+$"),
     list("-+0123456789."),
 )
-
-
-def _require_utf8(text: str) -> None:
-    """Escapes can name halves of characters, which no file can hold."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise yaml.YAMLError("a text is not UTF-8") from None
