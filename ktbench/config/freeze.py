@@ -141,7 +141,7 @@ def freeze(composed: Composed, files: ModelFiles | None = None) -> Request:
 
 
 def _part(name: str, content: Mapping[str, Any], measure: Any, files: ModelFiles) -> RequestPart:
-    source = content["model"]["path"] or config_file(content["model"])
+    source = config_file(content["model"]) or content["model"]["path"]
     content = give_device(_with_specs(content, files))
     stored = {} if source is None else files.stored.get(source, {})
     given = {key: content[key] for key in _SPEC} | {key: _precision(key, content, stored) for key in PRECISION_KEYS}

@@ -83,6 +83,8 @@ def _entries(config: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
             )
         if isinstance(value, Mapping):
             for key, one in value.items():
+                if not isinstance(key, str):
+                    raise wrong(path, key, "keys must be texts")
                 yield path, key
                 rows.append((f"{path}.{key}".lstrip("."), one, level + 1))
         elif isinstance(value, (list, tuple)):

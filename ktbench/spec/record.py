@@ -13,7 +13,8 @@ from ktbench.spec.features import BY_NAME, FEATURES, FeatureValue
 from ktbench.spec.run_spec import MeasureSpec, RunSpec
 from ktbench.spec.suite import SuiteSpec
 from ktbench.spec.sweep import FigureKind
-from ktbench.spec.system_metrics import SystemMetrics
+from ktbench.spec.system_metrics import MachineFacts, SystemMetrics
+from ktbench.spec.wire import from_plain
 
 
 class Outcome(StrEnum):
@@ -248,11 +249,12 @@ _LEAST_S, _MOST_S = 1e-12, 1e12
 
 
 def _require_time(key: str, text: str) -> None:
+    """Raise ValueError for what is no time of a known zone; empty where it was not noted."""
     try:
         has_zone = datetime.fromisoformat(text).tzinfo is not None
     except ValueError:
         has_zone = False
-    if not has_zone:
+    if text and not has_zone:
         raise ValueError(f"{key}={text!r}: must be a time such as 2026-01-31T12:00:00+00:00")
 
 
@@ -303,11 +305,17 @@ class Record:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Environment:
-    """The machine and the code behind records: `facts` is plain content, shown in reports as it is."""
+    """The machine and the code behind records: `facts` is plain content, shown in reports as it is.
+
+    Raises ValueError for a fact of another type than `MachineFacts` says.
+    """
 
     env_id: str
     code_id: str
     facts: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        from_plain(self.facts, MachineFacts)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

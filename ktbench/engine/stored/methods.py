@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from ktbench.engine.loading.config_file import read_object
-from ktbench.spec.shape import text_config
 
 _MODELOPT = "hf_quant_config.json"  # where NVIDIA's Model Optimizer says what config.json may leave out
 _READ = "FP8 in e4m3, INT4 of compressed-tensors, GPTQ and AWQ, NVFP4, and mxfp4 of gpt_oss"
@@ -66,8 +65,8 @@ def announced_formats(config: Facts) -> tuple[str, str]:
 
 
 def _described(config: Facts) -> Facts | None:
-    for one in (config, text_config(config)):
-        if facts := one.get("quantization_config"):
+    for one in (config, config.get("text_config")):
+        if isinstance(one, Mapping) and (facts := one.get("quantization_config")):
             return facts if isinstance(facts, dict) else {"quant_method": facts}
     return None
 
