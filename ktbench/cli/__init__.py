@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from ktbench.spec.errors import BAD_REQUEST, FAILED, INTERRUPTED, RequestError, did_you_mean, error_text
+from ktbench.spec.errors import BAD_REQUEST, FAILED, INTERRUPTED, RequestError, did_you_mean, error_text, is_utf8
 
 # Each verb, a module of this package with a function `run`, and what it does. Listing them imports none.
 VERBS = {
@@ -78,6 +78,8 @@ def _discard_output() -> None:
 
 
 def _run(words: Sequence[str]) -> int:
+    if unreadable := [word for word in words if not is_utf8(word)]:
+        raise RequestError(f"{unreadable[0]!r}: is not UTF-8 text, which no log can hold; rename what it names")
     if not words or words[0] in ("-h", "--help", "help"):
         print(usage())
         return 0

@@ -12,8 +12,10 @@ import yaml
 
 from ktbench.host.environment import environment
 from ktbench.host.roofs import PEAK_DTYPES
+from ktbench.resources import read_text
 from ktbench.spec.core_layout import CoreLayout
 from ktbench.spec.wire import from_plain, to_plain
+from ktbench.spec.yaml_text import MOST_BYTES, plain_yaml
 
 CALIBRATION = "ktbench"
 _VECTORS = ("avx512", "avx2")
@@ -164,9 +166,8 @@ def save_description(machine: MachineDescription, path: Path) -> None:
 
 def load_description(path: Path) -> MachineDescription:
     """Read a description. Raises ValueError naming the file and the error."""
+    content = plain_yaml(read_text(path, str(path), MOST_BYTES), str(path), "a machine description")
     try:
-        return from_plain(yaml.safe_load(path.read_text()), MachineDescription)
-    except OSError as error:
-        raise ValueError(f"{path}: {error.strerror}") from None
-    except (yaml.YAMLError, ValueError) as error:
-        raise ValueError(f"{path}: not a machine description: {' '.join(str(error).split())}") from None
+        return from_plain(content, MachineDescription)
+    except ValueError as error:
+        raise ValueError(f"{path}: not a machine description: {error}") from None

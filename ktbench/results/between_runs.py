@@ -59,7 +59,8 @@ def _alone_in_time(ordered: Sequence[_Visit]) -> Iterator[tuple[_Visit, _Visit]]
 
 def _visits(run: Run) -> dict[int, _Visit]:
     """When the first and the last measured trial of each round began, by round."""
-    timed = (one for one in run.latest().values() if one.samples_s and one.provenance == "measured")
+    records = run.latest().values()
+    timed = (one for one in records if one.samples_s and one.started and one.provenance == "measured")
     begun = by_key((record.round, datetime.fromisoformat(record.started)) for record in timed)
     return {number: (min(times), max(times), number) for number, times in begun.items()}
 

@@ -12,6 +12,39 @@ def at_least(key: str, value: float | None, least: float) -> None:
         raise ValueError(f"{key}={value}: must be at least {least}")
 
 
+_MOST_CHARACTERS = 100  # of the name of a file or folder, to which endings are added
+_MOST_NUMBER = 1e100
+
+
+def number_at_least(key: str, value: float | None, least: float) -> None:
+    """Raises ValueError where `value` is below `least`, or no number to compute with; None is allowed."""
+    if value is not None and not least <= value <= _MOST_NUMBER:
+        raise ValueError(f"{key}={value}: must be at least {least:g}, and below {_MOST_NUMBER:g}")
+
+
+def fields_at_least(of: object, least: float, *names: str) -> None:
+    """As `number_at_least` for attributes of an object, which its class names."""
+    for name in names:
+        number_at_least(f"{type(of).__name__}.{name}", getattr(of, name), least)
+
+
+def require_name(key: str, name: str) -> None:
+    """Raises ValueError for what cannot be the name of a new file or folder where it is made, and of no other."""
+    if name in (".", "..") or "/" in name or "\\" in name or not name.isprintable():
+        raise ValueError(f"{key}={name!r}: must be a name without folders, of printable characters")
+    if not 1 <= len(name.encode()) <= _MOST_CHARACTERS or name.startswith("."):
+        raise ValueError(f"{key}={name!r}: must have 1 to {_MOST_CHARACTERS} characters, of which the first is no dot")
+
+
+def is_utf8(text: str) -> bool:
+    """Whether a text has no half of a character, as names of files that are not UTF-8 give."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def repeated(names: Sequence[str]) -> str | None:
     """The first name that is there more than once; None where all differ."""
     return next((name for name in names if names.count(name) > 1), None)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from typing import Any, Literal
 
+from ktbench.spec.errors import fields_at_least, number_at_least, repeated, require_name
 from ktbench.spec.features import BY_NAME, FEATURES, FeatureValue
 from ktbench.spec.run_spec import MeasureSpec, RunSpec
 from ktbench.spec.suite import SuiteSpec
 from ktbench.spec.sweep import FigureKind
-from ktbench.spec.system_metrics import SystemMetrics
+from ktbench.spec.system_metrics import MachineFacts, SystemMetrics
+from ktbench.spec.wire import from_plain
 
 
 class Outcome(StrEnum):
@@ -41,6 +44,11 @@ class Evidence:
     asked: FeatureValue
     counter: str
     seen: int | None
+
+    def __post_init__(self) -> None:
+        if self.feature not in BY_NAME:
+            raise ValueError(f"Evidence.feature={self.feature}: no such feature; allowed are {', '.join(BY_NAME)}")
+        fields_at_least(self, 0, "seen")
 
     @property
     def wanted(self) -> bool:
@@ -73,6 +81,7 @@ def dishonest(evidence: tuple[Evidence, ...]) -> str:
 
 
 SCORE = "score"
+_MOST_VALUE = 1e9
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,6 +104,11 @@ class SampleResult:
     tokens: int | None = None
     answer: str = ""
     why: str = ""
+
+    def __post_init__(self) -> None:
+        fields_at_least(self, 0, "weight", "sample", "tokens")
+        least = 0 if self.metric == SCORE else -_MOST_VALUE
+        number_at_least(f"SampleResult.value of {self.metric}", self.value, least)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -123,7 +137,12 @@ class TaskResult:
     evidence: tuple[Evidence, ...] = ()
     setting: str = ""
 
+    def __post_init__(self) -> None:
+        _require_time("TaskResult.started", self.started)
+        fields_at_least(self, 0, "took_s", "questions", "requests", "cached", "prompt_tokens", "new_tokens")
 
+
+LATEST = "latest"  # names the run that was started or resumed last
 Provenance = Literal["measured", "simulated", "published"]
 Role = Literal["arm", "control"]
 
@@ -163,6 +182,10 @@ class RoofSample:
     ping_pong_ns: float | None = None
     peak_dtype: str = "bf16"
 
+    def __post_init__(self) -> None:
+        fields_at_least(self, 1, "read_bytes_per_s", "peak_flops")
+        fields_at_least(self, 0, "ping_pong_ns")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Work:
@@ -171,6 +194,9 @@ class Work:
     weight_bytes: int
     flops: int
     tokens: int
+
+    def __post_init__(self) -> None:
+        fields_at_least(self, 0, "weight_bytes", "flops", "tokens")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -184,6 +210,9 @@ class RoleTimes:
     host_busy_s: float
     device_wait_s: float
     total_s: float
+
+    def __post_init__(self) -> None:
+        fields_at_least(self, 0, "host_busy_s", "device_wait_s", "total_s")
 
     @property
     def device_busy_s(self) -> float:
@@ -209,6 +238,24 @@ class Agreement:
     top1: float
     kl_nats: float
     positions: int
+
+    def __post_init__(self) -> None:
+        fields_at_least(self, 0, "top1", "positions")
+        fields_at_least(self, -1, "kl_nats")  # rounding may take it below 0
+
+
+# A step that takes less than a cycle, or centuries, was not measured and cannot be reckoned with.
+_LEAST_S, _MOST_S = 1e-12, 1e12
+
+
+def _require_time(key: str, text: str) -> None:
+    """Raise ValueError for what is no time of a known zone; empty where it was not noted."""
+    try:
+        has_zone = datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        has_zone = False
+    if text and not has_zone:
+        raise ValueError(f"{key}={text!r}: must be a time such as 2026-01-31T12:00:00+00:00")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -250,15 +297,25 @@ class Record:
             raise ValueError(f"record {self.cell} round {self.round}: {self.outcome} must not hold samples")
         if self.outcome.timed and not self.samples_s:
             raise ValueError(f"record {self.cell} round {self.round}: {self.outcome} without samples")
+        if wrong := [step_s for step_s in self.samples_s if not _LEAST_S <= step_s <= _MOST_S]:
+            raise ValueError(f"record {self.cell} round {self.round}: no step takes {wrong[0]} s")
+        _require_time("Record.started", self.started)
+        fields_at_least(self, 0, "round", "took_s", "error", "own_step_s")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Environment:
-    """The machine and the code behind records: `facts` is plain content, shown in reports as it is."""
+    """The machine and the code behind records: `facts` is plain content, shown in reports as it is.
+
+    Raises ValueError for a fact of another type than `MachineFacts` says.
+    """
 
     env_id: str
     code_id: str
     facts: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        from_plain(self.facts, MachineFacts)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -273,6 +330,10 @@ class Part:
     baseline: str
     figure: FigureKind = "bars"
     published: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.name:
+            require_name("Part.name", self.name)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -293,3 +354,13 @@ class Header:
     code_id: str
     env_id: str
     suite: SuiteSpec | None = None
+
+    def __post_init__(self) -> None:
+        _require_time("Header.created", self.created)
+        names = [part.name for part in self.parts]
+        if not names or repeated(names) is not None:
+            raise ValueError(f"Header.parts: must be parts of different names, not {names}")
+        if lost := [cell.key for cell in self.cells if cell.part not in names]:
+            raise ValueError(f"Header.cells: {lost[0]} is in none of the parts {names}")
+        if len({cell.key for cell in self.cells}) < len(self.cells):
+            raise ValueError("Header.cells: two cells have the same key")

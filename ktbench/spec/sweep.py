@@ -8,7 +8,7 @@ from itertools import combinations, product
 from typing import Any, Literal, get_args
 
 from ktbench.spec.engine import EngineSpec
-from ktbench.spec.errors import repeated
+from ktbench.spec.errors import repeated, require_name
 from ktbench.spec.features import BY_NAME, FUSED, FeatureValue, features_label, parse_features
 from ktbench.spec.peers import IMPLEMENTATIONS, PEERS
 from ktbench.spec.weights import Precision
@@ -196,6 +196,7 @@ class SweepSpec:
     features: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        require_name("sweep.name", self.name)
         self._check_design()
         for arm in self.arms:
             arm_changes(arm)

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from ktbench.cli import main
-from ktbench.config import Request
-from ktbench.config.compose import ablation_names
+from ktbench.config import Request, ablation_names
 from ktbench.results import published_names, published_of, read_published, read_run
 from ktbench.results.paper import published_for
 from ktbench.run.request import Planned, plan_request, read_request

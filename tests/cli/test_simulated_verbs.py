@@ -199,7 +199,7 @@ def test_of_a_checkpoint_only_its_configuration_is_needed(home: Path) -> None:
             read_request([*words, "sweep.arms=[base]", machine])
 
 
-@pytest.mark.parametrize(("content", "says"), [(None, "no config.json there"), ("{", "is not a configuration")])
+@pytest.mark.parametrize(("content", "says"), [(None, "no config.json there"), ("{", "is not JSON")])
 def test_a_checkpoint_without_a_configuration_is_refused(home: Path, content: str | None, says: str) -> None:
     if content is not None:
         (home / "config.json").write_text(content)

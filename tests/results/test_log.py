@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -56,7 +59,7 @@ def filled(folder: Path, *facts: Record | Environment | SampleResult | TaskResul
 
 
 @settings(deadline=None, max_examples=30)
-@given(st.lists(st.floats(allow_nan=False, allow_infinity=False, min_value=0), min_size=1))
+@given(st.lists(st.floats(min_value=1e-9, max_value=1e9), min_size=1))
 def test_every_sample_comes_back_exactly(tmp_path_factory: pytest.TempPathFactory, samples_s: list[float]) -> None:
     folder = tmp_path_factory.mktemp("run")
     filled(folder, record(0, tuple(samples_s)))
@@ -264,3 +267,100 @@ def test_a_sitting_that_adds_nothing_leaves_the_log_as_it_was(tmp_path: Path) ->
     log.append(record(2))
     log.close()
     assert read_run(tmp_path / "run").environments == (machine,)
+
+
+def changed(folder: Path, fact: Record | Environment | SampleResult | TaskResult, **values: Any) -> Path:
+    """A log with a fact that is not what its class allows, under a checksum that is right."""
+    path = filled(folder, fact)
+    *others, last = path.read_bytes().splitlines(keepends=True)
+    content = json.loads(last)
+    del content["crc"]
+    content["body"] |= values
+    checked = json.dumps(content, separators=(",", ":")).encode()[1:]
+    path.write_bytes(b"".join([*others, b'{"crc":%d,%b\n' % (zlib.crc32(checked), checked)]))
+    return path
+
+
+ANSWER = SampleResult(cell=CELL.key, task="sort", question="a", value=1.0)
+MACHINE = Environment(env_id="env", code_id="code", facts={"cores": 2})
+ROOF = {"read_bytes_per_s": 1e9, "peak_flops": 1e12, "peak_isa": "avx2"}
+
+
+@pytest.mark.parametrize(
+    ("fact", "values"),
+    [
+        (record(0), {"samples_s": [0.0]}),
+        (record(0), {"samples_s": [-1.0]}),
+        (record(0), {"samples_s": [1e308]}),
+        (record(0), {"samples_s": [1e-320]}),
+        (record(0), {"samples_s": []}),
+        (record(0), {"round": -1}),
+        (record(0), {"took_s": -1.0}),
+        (record(0), {"error": -1.0}),
+        (record(0), {"error": 1e300}),
+        (record(0), {"own_step_s": -1.0}),
+        (record(0), {"started": "yesterday"}),
+        (record(0), {"started": "2026-11-25T12:00:00"}),
+        (record(0), {"roofs": [ROOF | {"read_bytes_per_s": 0.0}]}),
+        (record(0), {"roofs": [ROOF | {"peak_flops": 0.0}]}),
+        (record(0), {"roofs": [ROOF | {"ping_pong_ns": -5.0}]}),
+        (record(0), {"work": {"weight_bytes": -1, "flops": 1, "tokens": 1}}),
+        (record(0), {"work": {"weight_bytes": 10**300, "flops": 1, "tokens": 1}}),
+        (record(0), {"roles": {"host_busy_s": -1.0, "device_wait_s": 0.0, "total_s": 1.0}}),
+        (record(0), {"evidence": [{"feature": "song", "asked": True, "counter": "songs", "seen": 1}]}),
+        (record(0), {"conduct": {"disturbance": {"seconds": -1.0}}}),
+        (record(0), {"cell": "another"}),
+        (ANSWER, {"value": -1.0}),
+        (ANSWER, {"value": 1e300}),
+        (ANSWER, {"weight": -1.0}),
+        (ANSWER, {"cell": "another"}),
+        (MACHINE, {"facts": {"cores": "many"}}),
+        (MACHINE, {"facts": {"versions": ["torch"]}}),
+    ],
+    ids=str,
+)
+def test_nonsense_under_a_right_checksum_is_refused_by_name(fact: Any, values: dict[str, Any], tmp_path: Path) -> None:
+    path = changed(tmp_path, fact, **values)
+    with pytest.raises(StoreError) as refused:
+        read_run(tmp_path)
+    assert str(refused.value).startswith(str(path))
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"parts": ()},
+        {"parts": (Part(name="a", title="", baseline="base"),)},
+        {"parts": (Part(name="", title="", baseline="base"),) * 2},
+        {"cells": (CELL, CELL)},
+        {"created": "yesterday"},
+    ],
+    ids=str,
+)
+def test_a_plan_that_contradicts_itself_is_refused(values: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"^Header\."):
+        replace(HEADER, **values)
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", ".", ".hidden", "x" * 300, "a\x1b"])
+def test_a_part_is_called_what_a_file_can_be_called(name: str) -> None:
+    with pytest.raises(ValueError, match=r"^Part\.name="):
+        Part(name=name, title="", baseline="base")
+
+
+@pytest.mark.parametrize(
+    ("why", "kept"),
+    [("\udcff", "\ufffd"), ("a\ud800b", "a\ufffdb"), ("\U0001f600", "\U0001f600"), ("\\ud800", "\\ud800"), ("é", "é")],
+)
+def test_half_a_character_is_replaced_before_it_is_written(why: str, kept: str, tmp_path: Path) -> None:
+    """As in names of files that are not UTF-8: the line would not be JSON."""
+    filled(tmp_path, replace(record(0), outcome=Outcome.CRASHED, samples_s=(), why=why))
+    assert read_run(tmp_path).records[0].why == kept
+
+
+def test_a_line_that_is_no_json_is_damaged_whatever_its_checksum(tmp_path: Path) -> None:
+    path = changed(tmp_path, record(0), why="\ud800")
+    run = read_run(tmp_path)
+    assert run.records == ()
+    assert [one.where for one in run.damage] == [f"{path}:2"]
