@@ -91,7 +91,7 @@ class SampleResult:
     `question` is the same for every cell that was asked the same. `metric` is `score` (0 to 1) where answers are
     graded, else what is measured: `nll_nats`, `kl_nats`, `top1`; values are means over `weight` tokens then. None is
     an answer that cannot be graded here, `why` says why. `tokens` counts the new tokens of a generated answer, None
-    where none was generated.
+    where none was generated. Questions of one `cluster` of a task are not independent; empty: a cluster of its own.
     """
 
     cell: str
@@ -104,6 +104,7 @@ class SampleResult:
     tokens: int | None = None
     answer: str = ""
     why: str = ""
+    cluster: str = ""
 
     def __post_init__(self) -> None:
         fields_at_least(self, 0, "weight", "sample", "tokens")
