@@ -27,6 +27,7 @@ from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.run_spec import ModelSpec, WorkloadSpec
 from tests.engine.cuda.async_device import AsyncDevice, FactoryMode
 from tests.engine.cuda.fakes import no_pins
+from tests.engine.engines import FUSED
 from tests.engine.tiny import decode, prefill, run, spec, tiny_model
 
 HALF = PlacementSpec(policy="uniform", ratio=0.5)
@@ -44,7 +45,6 @@ class Case:
 
 
 PREFILL = prefill(batch=2, steps=2, routing="balanced", shortest=5)
-FUSED: dict[str, Any] = {"avx512": True}
 LATE: dict[str, Any] = {"deferral": 1, "defer_prefill": True}
 WAITED_FOR = {"fork": "main", "join": "side"}
 CASES = {
