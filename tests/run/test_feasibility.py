@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 
+from ktbench.host.capabilities import feature_reasons
 from ktbench.run.feasibility import Machine, feasibility, unsupported_simulated
+from ktbench.run.request import cells_of, read_request
 from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.support import features_missing
 from ktbench.spec.weights import expert_bytes
 from ktbench.spec.wire import spec_id
 from tests.sim.testbed import cell_on, testbed
@@ -135,3 +138,33 @@ def test_cells_that_are_not_simulated_are_skipped() -> None:
     described = replace(SPEC, machine=HOST_ONLY)
     cells = [tiny_cell("base"), Cell(label="+v", spec=described, spec_id=spec_id(described))]
     assert list(unsupported_simulated(cells)) == [cells[1].key]
+
+
+# A workstation with a large GPU: AVX-512 without AMX, and one NUMA node.
+GRANTS = {"avx2": "", "avx512": "", "amx": "the CPU has no AMX", "numa": "one NUMA node", "cuda": ""}
+WORKSTATION = Machine(cpus=range(16), no_cuda="", features_missing=feature_reasons(GRANTS), gpu_bytes=80 * 2**30)
+DEFERRED = {f"+v+d+c deferral={number}" for number in (*range(1, 9), "auto")}
+
+
+@pytest.mark.parametrize(
+    ("ablation", "runs"),
+    [
+        ("decode", {"base", "+v", "+v+d", "+v+d+c"}),
+        ("prefill", {"base", "+v"}),
+        ("deferral", {"+v+d+c"} | DEFERRED),
+        ("placement", {"+v+d+c"}),
+        ("depth", {"+v+d", "+v+d+c"}),
+    ],
+)
+def test_shipped_ablations_run_on_a_gpu_with_one_numa_node(ablation: str, runs: set[str]) -> None:
+    """At every point; arms that need what the machine lacks say so."""
+    cells = cells_of(read_request([f"+ablation={ablation}", "engine.device=cuda"]))
+    reasons = [(cell, feasibility(cell.spec, WORKSTATION)) for cell in cells if cell.role == "arm"]
+    assert {cell.label for cell, reason in reasons if reason is None} == runs
+    for cell, reason in reasons:
+        assert (reason is None) == (cell.label in runs), f"{cell.label}: {reason}"
+        if reason is not None:
+            assert (reason.where, reason.why) in {("+m", "the CPU has no AMX"), ("+n", "one NUMA node")}
+        if "+n" in cell.label:
+            broken = features_missing(cell.spec, WORKSTATION.features_missing)
+            assert "+n: one NUMA node" in map(str, broken)
