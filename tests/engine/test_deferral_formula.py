@@ -14,6 +14,7 @@ from ktbench.engine.observe import ExpertsReference
 from ktbench.engine.routing import Routing
 from ktbench.engine.synthetic import WeightPool, materialise_experts, skeleton
 from ktbench.engine.weight_plan import Packing
+from ktbench.spec.engine import EngineSpec
 from tests.engine.engines import FUSED, cell, engine_for, logits, needs_vector
 from tests.engine.tiny import decode, tiny_model
 
@@ -61,6 +62,7 @@ def operators(modules: list[nn.Module], state: MoERuntimeState, backend: str) ->
 
         host = FusedHost((0,), Packing(), state.recorder)
         fused = [host.pack(original.matrices, original.form) for original in originals]
+        host.choose(EngineSpec(**FUSED))
     state.fused = backend == "fused"
     positions = [ExpertsPosition(layer=i, number=i, is_last=i == len(modules) - 1) for i in range(len(modules))]
     return [

@@ -2,7 +2,7 @@
 
 A process of its own, for the device is one for all of PyTorch. Prints a line of JSON for each: the largest relative
 error of the logits, notes, and how often Python waited and dispatched in each timed step. `MODEL:CASE:fork` and `:join`
-leave out that order of the streams, of which the one to wait for is slow.
+leave out that order of the streams, of which the one to wait for does nothing before that.
 """
 
 from __future__ import annotations

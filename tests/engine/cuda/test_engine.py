@@ -119,6 +119,29 @@ def test_observations_timeline_and_counters() -> None:
     assert counters["host_busy_ns"] > 0
 
 
+@pytest.mark.parametrize(("number", "name"), [(1, "FlashAttention"), (2, "memory-efficient attention")])
+def test_notes_name_the_kernels_of_attention_once_they_are_observed(
+    number: int, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "_fused_sdp_choice", lambda *_, **__: number)
+    system = engine(decode(batch=2))
+    run(system, 3)
+    assert system.notes() == ()
+    system.observe()
+    (note,) = system.notes()
+    assert name in note
+
+
+@needs_vector()
+def test_notes_tell_what_is_streamed_from_memory_that_is_not_pinned() -> None:
+    workload = prefill(batch=2)
+    assert engine(workload, **FUSED).notes() == ()
+    system = engine(workload, **FUSED, device_prefill_tokens=1)
+    pins = system._components.cuda._pins  # type: ignore[union-attr]
+    assert pins.pageable_bytes > 0
+    assert system.notes() == (pins.note,)
+
+
 @needs_vector()
 def test_without_a_graph_a_timeline_shows_who_waits() -> None:
     system = engine(decode(), **FUSED)
