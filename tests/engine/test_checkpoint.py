@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM
 
 from ktbench.engine.checkpoint import inspect_checkpoint
 from ktbench.engine.weight_plan import Packing
-from tests.engine.engines import needs_avx512
+from tests.engine.engines import FUSED, needs_vector
 from tests.engine.families.plain import build
 from tests.engine.prompts import together
 from tests.engine.tiny import PACKABLE, decode, load, prefill, run, spec, tiny_model
@@ -43,7 +43,7 @@ def test_saved_checkpoint_gives_the_logits_of_transformers(name: str, tmp_path: 
         assert all(map(torch.equal, run(system, workload.steps), together(network, workload)))
 
 
-@needs_avx512()
+@needs_vector()
 @pytest.mark.parametrize("name", ["qwen3_30b_a3b", "deepseek_v3"])
 def test_packed_checkpoint_equals_packed_slice(name: str, tmp_path: Path) -> None:
     assert name in PACKABLE
@@ -51,7 +51,7 @@ def test_packed_checkpoint_equals_packed_slice(name: str, tmp_path: Path) -> Non
     for path in (None, str(saved(tmp_path, name))):
         model = tiny_model(name, path=path)
         system = load(model, keep_original=False, packing=Packing())
-        system.configure(spec(model, decode(), avx512=True))
+        system.configure(spec(model, decode(), **FUSED))
         logits.append(run(system, 3))
     assert all(map(torch.equal, *logits))
 

@@ -306,7 +306,7 @@ class CudaRole:
         pins: Pins,
     ) -> None:
         self.device, self.stream, self.attention = device, stream, MaskedAttention()
-        self._expert_stream = ExpertStream(side, pins, device)
+        self._pins, self._expert_stream = pins, ExpertStream(side, pins, device)
         self._recorder, self._side, self._capturing = recorder, side, capturing
         self._staging = Staging(pinned=device.type == "cuda")
         self.attention_watch = AttentionWatch()
@@ -373,6 +373,11 @@ class CudaRole:
     def streamed_bytes(self) -> int:
         """Bytes of packed experts that went to the device so far."""
         return self._expert_stream.nbytes
+
+    def notes(self) -> tuple[str, ...]:
+        """Remarks for the record: kernels that attention ran on under observation, and what is copied slower."""
+        kernels = ", ".join(self.attention_watch.chosen)
+        return tuple(filter(None, (kernels and f"attention ran on {kernels}", self._pins.note)))
 
     def release(self) -> None:
         """Memory of the host is no longer pinned, as it must be before it is freed."""

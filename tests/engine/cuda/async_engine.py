@@ -2,7 +2,7 @@
 
 A process of its own, for the device is one for all of PyTorch. Prints a line of JSON for each: the largest relative
 error of the logits, notes, and how often Python waited and dispatched in each timed step. `MODEL:CASE:fork` and `:join`
-leave out that order of the streams, of which the one to wait for is slow.
+leave out that order of the streams, of which the one to wait for does nothing before that.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.run_spec import ModelSpec, WorkloadSpec
 from tests.engine.cuda.async_device import AsyncDevice, FactoryMode
 from tests.engine.cuda.fakes import no_pins
+from tests.engine.engines import FUSED
 from tests.engine.tiny import decode, prefill, run, spec, tiny_model
 
 HALF = PlacementSpec(policy="uniform", ratio=0.5)
@@ -44,7 +45,6 @@ class Case:
 
 
 PREFILL = prefill(batch=2, steps=2, routing="balanced", shortest=5)
-FUSED: dict[str, Any] = {"avx512": True}
 LATE: dict[str, Any] = {"deferral": 1, "defer_prefill": True}
 WAITED_FOR = {"fork": "main", "join": "side"}
 CASES = {
