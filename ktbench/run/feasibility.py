@@ -231,7 +231,7 @@ def memory_missing(cells: Sequence[Cell], free_bytes: int, cache_bytes: int) -> 
     sizes = worker_bytes(cells, cache_bytes)
     found: dict[str, str] = {}
     for point in points_of(cells):
-        needed = sum(sizes[key] for key in {cell.spec.weights_key for cell in point})
+        needed = sum(sizes[key] for key in {cell.weights_key for cell in point})
         if needed > free_bytes:
             why = f"needs {gib(needed)}, {gib(free_bytes)} are free"
             found |= dict.fromkeys((cell.key for cell in point), why)

@@ -276,7 +276,8 @@ def paired(request: Request) -> Request:
     if request.is_timed:
         return request
     return replace(
-        request, parts=tuple(replace(part, sweep=replace(part.sweep, control=False)) for part in request.parts)
+        request,
+        parts=tuple(replace(part, sweep=replace(part.sweep, control=False, copies=0)) for part in request.parts),
     )
 
 

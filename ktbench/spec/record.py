@@ -152,6 +152,7 @@ Role = Literal["arm", "control"]
 class Cell:
     """One line of a plan. A control repeats the baseline under its own name, to show what noise alone does.
 
+    A `copy` repeats a cell as a control with weights of its own in memory; cells that share weights are of one copy.
     `part` names the part of the sweep (`Part.name`) whose table shows the cell, empty in a sweep of one part.
     """
 
@@ -160,12 +161,23 @@ class Cell:
     spec_id: str
     role: Role = "arm"
     part: str = ""
+    copy: int = 0
 
     @property
     def key(self) -> str:
-        """Identity inside a run: the spec, the part of the sweep it stands in, and whether this is its control."""
-        words = (self.spec_id, self.part, "" if self.role == "arm" else self.role)
+        """Identity inside a run: the spec, the part of the sweep it stands in, and which of its repetitions this is."""
+        words = (self.spec_id, self.part, "" if self.role == "arm" else self.role, str(self.copy or ""))
         return "-".join(word for word in words if word)
+
+    @property
+    def arm(self) -> str:
+        """The label without the mark of a repetition: `base` of `base (A/A)`."""
+        return self.label.partition(" (A/A")[0]
+
+    @property
+    def weights_key(self) -> tuple[object, ...]:
+        """Cells with equal keys share one worker (see `RunSpec.weights_key`)."""
+        return (self.copy, *self.spec.weights_key)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,7 +8,7 @@ from itertools import combinations, product
 from typing import Any, Literal, get_args
 
 from ktbench.spec.engine import EngineSpec
-from ktbench.spec.errors import repeated, require_name
+from ktbench.spec.errors import at_least, repeated, require_name
 from ktbench.spec.features import BY_NAME, FUSED, FeatureValue, features_label, parse_features
 from ktbench.spec.peers import IMPLEMENTATIONS, PEERS
 from ktbench.spec.weights import Precision
@@ -180,7 +180,8 @@ class SweepSpec:
     own; a part is called after the last word of its name. `published` names files of `reports/published` whose numbers
     are shown beside the cells that they are about, or the panel of one alone (`fig14a`); without arms they are all that
     is shown. The figure `paper` draws them. With a `design` the arms are those that it makes of `features` on top of
-    the baseline (see `Design`).
+    the baseline (see `Design`). Every arm is planned `copies` more times, each copy with weights of its own in memory,
+    which shows how often equal cells are called unequal.
     """
 
     name: str = "run"
@@ -189,6 +190,7 @@ class SweepSpec:
     baseline: str = "base"
     axes: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     control: bool = True
+    copies: int = 0
     figure: FigureKind = "bars"
     parts: tuple[str, ...] = ()
     published: tuple[str, ...] = ()
@@ -198,6 +200,7 @@ class SweepSpec:
     def __post_init__(self) -> None:
         require_name("sweep.name", self.name)
         self._check_design()
+        at_least("sweep.copies", self.copies, 0)
         for arm in self.arms:
             arm_changes(arm)
         if twice := repeated(self.arms):
@@ -278,9 +281,14 @@ def part_name(ablation: str) -> str:
     return ablation.rpartition("/")[2]
 
 
+_RELOADS = "measure.reload_blocks"
+
+
 def _check_axis(key: str, values: tuple[Any, ...]) -> None:
     if not values:
         raise ValueError(f"sweep.axes.{key} has no values")
     for value in values:
+        if _RELOADS in axis_changes(key, value):
+            raise ValueError(f"sweep.axes.{key}: {_RELOADS} is the same for all cells of a run, it is no axis")
         if key not in axis_changes(key, value):
             raise ValueError(f"sweep.axes.{key}: the mapping {dict(value)} must set {key} too")
