@@ -25,13 +25,21 @@ from ktbench.spec.wire import to_plain
 
 
 def csv_of(lines: Sequence[Mapping[str, Any]]) -> str:
-    """CSV with a column for each key of any line, in the order in which keys come; what a line lacks is empty."""
+    """CSV with a column for each key of any line, in the order in which keys come; what a line lacks is empty.
+
+    A text that a spreadsheet would take for a formula gets an apostrophe in front, which spreadsheets do not show.
+    """
     out = io.StringIO()
     columns = list(dict.fromkeys(key for line in lines for key in line))
     writer = csv.DictWriter(out, columns, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(lines)
+    writer.writerows({key: _no_formula(value) for key, value in line.items()} for line in lines)
     return out.getvalue()
+
+
+def _no_formula(value: Any) -> Any:
+    """Labels begin with + and are left: no spreadsheet finds a name such as v."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "@", "\t", "\r")) else value
 
 
 def ends_of(name: str, value: Interval | None) -> dict[str, float | None]:
