@@ -189,7 +189,7 @@ def read_rounds(
 ) -> Iterator[Readings]:
     """Readings by gauge key, one round at a time, for at least so many rounds and so many seconds.
 
-    Odd rounds are reversed, so that drift affects all gauges alike. A round is read again where the process was stopped.
+    Odd rounds are reversed, so that drift affects all gauges alike. A round is repeated where the process was stopped.
     """
     began, number = clock(), 0
     while number < rounds or clock() - began < seconds:
