@@ -75,17 +75,18 @@ def _not_once(folder: Path) -> int:
 
 def stopped(folder: Path, random: Random, times: int) -> Finding:
     """A worker is stopped and continued again and again while it is timed."""
-    sweep = _sweep(folder)
+    sweep = Command(folder, (*_SWEEP, f"run_name={RUN}", "workload.steps=500")).start()  # steps are most of a trial
     stops = 0
     while not sweep.is_over() and stops < times:
         time.sleep(random.uniform(0.05, 0.4))
-        for worker in _children(sweep.pid):
+        for worker in _children(sweep.pid) if _count(folder) else ():
             _send(worker, signal.SIGSTOP)
             time.sleep(_STOPPED_S)
             _send(worker, signal.SIGCONT)
             stops += 1
     assert sweep.end() == 0, sweep.said()[-3:]
     run = read_run(hurt(folder))
+    assert stops, "the sweep was over before it was stopped"
     dirty = [one for one in run.records if one.samples_s and max(one.samples_s) >= _STOPPED_S]
     noted = [one for one in run.records if any("was stopped meanwhile" in note for note in one.notes)]
     bad = [one for one in run.records if one.outcome not in (Outcome.OK, Outcome.NOISY, Outcome.UNSUPPORTED)]
