@@ -35,11 +35,11 @@ def csv_of(lines: Sequence[Mapping[str, Any]]) -> str:
     columns = list(dict.fromkeys(key for line in lines for key in line))
     writer = csv.DictWriter(out, columns, lineterminator="\n")
     writer.writeheader()
-    writer.writerows({key: _plain(value) for key, value in line.items()} for line in lines)
+    writer.writerows({key: _spreadsheet_safe(value) for key, value in line.items()} for line in lines)
     return out.getvalue()
 
 
-def _plain(value: Any) -> Any:
+def _spreadsheet_safe(value: Any) -> Any:
     """Labels begin with + and are left: no spreadsheet finds a name such as v."""
     if not isinstance(value, str):
         return value
