@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from ktbench.files import write_whole
 from ktbench.host.environment import environment
 from ktbench.host.roofs import PEAK_DTYPES
 from ktbench.resources import read_text
@@ -157,11 +158,10 @@ class MachineDescription:
 
 
 def save_description(machine: MachineDescription, path: Path) -> None:
-    """Write the description, making the folders above it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Write the description, making the folders above it. Raises NotWritten."""
     # Without a flow style the innermost lists, which are the samples, are wrapped at the width.
     text = yaml.safe_dump(to_plain(machine), default_flow_style=None, sort_keys=False, allow_unicode=True, width=120)
-    path.write_text(text)
+    write_whole(path, text, synced=True)
 
 
 def load_description(path: Path) -> MachineDescription:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from ktbench.files import write_whole
 from ktbench.resources import is_file
 from ktbench.results.lines import Damage, StoreError, read_lines
 from ktbench.results.log import LOG_NAME
@@ -38,7 +39,7 @@ def find_run(name: str) -> Path:
 def note_latest(folder: Path) -> None:
     """Make a run the `latest`: the clock may be set back, so file times do not tell which was started last."""
     with suppress(OSError):
-        (folder.parent / _LATEST).write_text(folder.name)
+        write_whole(folder.parent / _LATEST, folder.name)
 
 
 def _noted(known: Sequence[str]) -> str:

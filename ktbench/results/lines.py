@@ -85,6 +85,13 @@ def read_lines(path: Path) -> Iterator[Fact | Damage]:
                     yield Damage(where=where, why=checked)
 
 
+def is_log(content: bytes) -> bool:
+    """Whether content is that of a log, of which any lines may be damaged: it begins as one, or holds a whole line."""
+    if content.startswith(_BEGIN) or _BEGIN.startswith(content):
+        return True
+    return any(isinstance(part, bytes) for line in content.split(b"\n") for part in checked_parts(line))
+
+
 def checked_parts(line: bytes) -> Iterator[bytes | str]:
     """What stands behind the checksum of a line, or why it is not believed.
 

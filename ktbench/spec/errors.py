@@ -64,6 +64,19 @@ class RequestError(ValueError):
     """The request cannot be carried out as written: one line that says what, where and what is allowed."""
 
 
+_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+
+
+def printable(text: str) -> str:
+    """A text of several lines for a terminal: control characters, which could move its cursor, as escapes."""
+    return text.translate(_CONTROLS)
+
+
+def one_line(text: str) -> str:
+    """A text for a place that a newline would end, such as a comment: newlines and tabs as escapes, too."""
+    return printable(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
 def error_text(error: Exception) -> str:
     """The message of an error; of a system call the system's own, with the file that it is about."""
     if not isinstance(error, OSError) or not error.strerror:

@@ -157,6 +157,10 @@ def test_a_file_system_without_locks_is_no_other_writer(
     monkeypatch.setattr(fcntl, "flock", refuse)
     why = f"{LOG_NAME}: {os.strerror(number)}: this file system gives no locks; put runs/ on one that does"
     with pytest.raises(StoreError, match=why):
+        Log(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    (tmp_path / LOG_NAME).touch()
+    with pytest.raises(StoreError, match=why):
         Log(tmp_path)
     with (tmp_path / LOG_NAME).open("rb") as file, pytest.raises(StoreError, match=why):
         try_lock(file, shared=True)
@@ -192,6 +196,47 @@ def test_a_disk_that_became_read_only_keeps_its_message_and_frees_the_run(
             log.close()
     monkeypatch.undo()
     Log(tmp_path).close()
+
+
+def test_a_run_whose_first_write_fails_leaves_nothing_to_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = Log(tmp_path / "run", new=True)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: os.write(-1, b"x"))
+    with pytest.raises(NotKept) as raised:
+        log.append(HEADER)
+    monkeypatch.undo()
+    assert "resume" not in str(raised.value) and str(tmp_path / "run") in str(raised.value)
+    assert not (tmp_path / "run").exists()
+    log.close()
+    filled(tmp_path / "run", record(0))  # the same name is free
+
+
+def test_a_disk_that_takes_nothing_ends_the_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """POSIX allows write() to return 0; to repeat it for ever would hang."""
+    filled(tmp_path, record(0))
+    log = Log(tmp_path)
+    monkeypatch.setattr(os, "write", lambda descriptor, content: 0)
+    with pytest.raises(NotKept):
+        log.append(record(1))
+    monkeypatch.undo()
+    log.close()
+    assert [r.round for r in read_run(tmp_path).records] == [0]
+
+
+@pytest.mark.parametrize("content", [b"notes", b"notes\n", b"my notes\nof two lines", b'{"a": 1}\n', b"\0" * 5000])
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_file_that_is_no_log_stays_as_it_is(tmp_path: Path, content: bytes, linked: bool) -> None:
+    (tmp_path / "run").mkdir()
+    mine = tmp_path / ("mine.txt" if linked else f"run/{LOG_NAME}")
+    mine.write_bytes(content)
+    if linked:
+        (tmp_path / "run" / LOG_NAME).symlink_to(mine)
+    for new in (False, True):
+        with pytest.raises(StoreError, match=r"no log of ktbench"):
+            Log(tmp_path / "run", new=new)
+    assert mine.read_bytes() == content
+    assert [file.name for file in (tmp_path / "run").iterdir()] == [LOG_NAME]
 
 
 def test_a_new_run_does_not_go_where_one_is(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ktbench.engine.workload.arrays import array_names, read_array, split_array_name
+from ktbench.files import whole_file
 from ktbench.spec.run_spec import ModelSpec, RunSpec
 from ktbench.spec.shape import moe_shape
 from ktbench.spec.wire import from_plain, to_plain
@@ -83,16 +83,13 @@ class ActivationProfile(Recording):
             )
 
     def save(self, path: Path) -> None:
-        """Write an npz of two plain arrays, `counts` and the rest as JSON text; whole or not at all."""
+        """Write an npz of two plain arrays, `counts` and the rest as JSON text; whole or not at all.
+
+        Raises NotWritten.
+        """
         about = {one.name: to_plain(getattr(self, one.name)) for one in fields(Recording)}
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-        try:
-            with partial.open("wb") as file:
-                np.savez_compressed(file, counts=self.counts, about=np.array(json.dumps(about)))
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
+        with whole_file(path, synced=True) as part, part.open("wb") as file:
+            np.savez_compressed(file, counts=self.counts, about=np.array(json.dumps(about)))
 
     def hottest_share(self, part: float = 0.1) -> NDArray[np.float64]:
         """[MoE layers]: share of a layer's selections that went to its hottest `part` of experts, at least one."""
