@@ -187,6 +187,7 @@ def _unknown_key(word: str) -> str:
 
 def known_keys() -> list[str]:
     """Every dotted key of the composed configuration."""
+    _register()
     with initialize_config_dir(str(data_folder("conf").resolve()), version_base="1.3"):
         composed = hydra_compose("config", [])
     suite = [f"suite.{field.name}" for field in fields(SuiteSpec)]

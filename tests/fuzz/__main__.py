@@ -114,7 +114,7 @@ def main(say: Callable[[str], None] = lambda line: print(line, file=sys.stderr, 
     if unknown := [name for name in names if name not in TARGETS]:
         parser.error(f"--targets={unknown[0]}: allowed are {', '.join(TARGETS)}")
     begun, counts, failed = time.monotonic(), Counter[str](), Counter[str]()
-    with serving() as server:
+    with serving(names) as server:
         say(f"ready after {time.monotonic() - begun:.0f} s")
         begun = time.monotonic()
         number = asked.seed * 1_000_000

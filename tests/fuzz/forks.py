@@ -6,7 +6,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,9 +52,9 @@ class Server:
 
 
 @contextmanager
-def serving() -> Iterator[Server]:
-    """A server that is ready."""
-    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-m", "tests.fuzz.server"]
+def serving(names: Sequence[str]) -> Iterator[Server]:
+    """A server that is ready for inputs of these targets."""
+    command = [sys.executable, "-m", "tests.fuzz.server", *names]
     with subprocess.Popen(command, cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         server = Server(process)
         try:

@@ -1,4 +1,4 @@
-"""A process that has imported everything once and forks for each input: `python -m tests.fuzz.server`.
+"""A process that has imported everything once and forks for each input: `python -m tests.fuzz.server TARGET...`.
 
 Inputs come as lines of JSON on standard input, what became of them goes to standard output.
 """
@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -49,7 +49,7 @@ def main() -> int:
         os.chdir(home)
         requests, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
         os.dup2(2, 1)  # what libraries print is no answer
-        warm_up(home)
+        warm_up(home, sys.argv[1:])
         answers.write("ready\n")
         answers.flush()
         for number, line in enumerate(requests):
@@ -59,25 +59,31 @@ def main() -> int:
     return 0
 
 
-def warm_up(home: Path) -> None:
-    """Import what inputs need, and make the files that targets change."""
-    import torch
-
+def warm_up(home: Path, names: Sequence[str]) -> None:
+    """Import what inputs of these targets need, and make the files that they change."""
     from ktbench import cli
-    from ktbench.engine.synthetic import skeleton
     from ktbench.host import timing_lock
-    from tests.engine.tiny import NAMES, tiny_model
 
-    torch.set_num_threads(1)
     timing_lock.lock_file = lambda: Path("tmp/timing.lock").absolute()
     quick = ("model=tiny", "machine=paper_a100", "run_name=warm")
     with open(os.devnull, "w") as nothing, redirect_stdout(nothing), redirect_stderr(nothing):  # noqa: PTH123
-        for words in (("plan", "model=tiny"), ("run", *quick), ("report", "warm", "html"), ("doctor",)):
+        for words in (("plan", "model=tiny"), ("run", *quick), ("report", "warm", "html")):
             cli.main(words)
+    if any(TARGETS[name].builds for name in names):
+        _import_families()
+    for name in names:
+        _in_a_child(TARGETS[name].prepare, home / MADE / name)
+
+
+def _import_families() -> None:
+    import torch
+
+    from ktbench.engine.synthetic import skeleton
+    from tests.engine.tiny import NAMES, tiny_model
+
+    torch.set_num_threads(1)
     for name in NAMES:
-        skeleton(tiny_model(name))  # imports the family's code
-    for name, target in TARGETS.items():
-        _in_a_child(target.prepare, home / MADE / name)
+        skeleton(tiny_model(name))  # imports the code of the family
 
 
 def _in_a_child(prepare: Callable[[Path], None], folder: Path) -> None:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from lzma import LZMAError
 from math import prod
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from ktbench.resources import is_file
 _READ_ERRORS = (
     *(ArithmeticError, LookupError, OSError, ValueError, EOFError, RuntimeError),
     *(zipfile.BadZipFile, LZMAError, struct.error, zlib.error),
+    *(SyntaxError, TokenError),  # of the header of an array, which is Python text
 )
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 _MOST_BYTES = 1 << 30  # of an array; the longest recorded traces have 30 MB
@@ -86,7 +88,7 @@ def _opened(setting: str, file: Path) -> Iterator[np.lib.npyio.NpzFile]:
     if not zipfile.is_zipfile(file):
         raise ValueError(f"{setting}={file}: not an npz file")
     try:
-        with np.load(file, allow_pickle=False) as arrays:
+        with file.open("rb") as stream, np.lib.npyio.NpzFile(stream, allow_pickle=False) as arrays:
             yield arrays
     except _READ_ERRORS as error:
         why = " ".join(str(error).split())[:_SHOWN]

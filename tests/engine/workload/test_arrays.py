@@ -15,6 +15,7 @@ from ktbench.run.request import plan_request, read_request
 from ktbench.spec.errors import RequestError
 
 SETTING = "workload.trace"
+PLACED = ("engine.roles=split", "engine.placement.policy=frequency", "engine.placement.ratio=0.5")
 COUNTS = np.arange(16, dtype=np.int64).reshape(2, 8)
 
 
@@ -102,7 +103,7 @@ def test_a_damaged_archive_is_read_or_refused(
     "words",
     [
         ["workload=layer", "workload.routing=recorded", "workload.trace=FILE"],
-        ["engine.placement.policy=frequency", "engine.placement.ratio=0.5", "engine.placement.profile=FILE"],
+        [*PLACED, "engine.placement.profile=FILE"],
     ],
 )
 def test_a_request_that_names_one_is_refused(words: list[str], machine: list[str], tmp_path: Path) -> None:
