@@ -100,7 +100,8 @@ def read_run(folder: Path) -> Run:
         damage=damage,
     )
     planned = {cell.key for cell in run.header.cells}
-    if lost := [fact.cell for fact in (*run.records, *scored, *ended) if fact.cell not in planned]:
+    found = [record.cell for record in run.records] + [one.cell for one in scored] + [one.cell for one in ended]
+    if lost := [cell for cell in found if cell not in planned]:
         raise StoreError(f"{path}: has a result of cell {lost[0]}, which is not in its plan")
     return run
 

@@ -39,7 +39,7 @@ class _Bounded(yaml.SafeLoader):
     As in OmegaConf, 1e9 is a number and a date a text.
     """
 
-    yaml_implicit_resolvers: ClassVar = {
+    yaml_implicit_resolvers: ClassVar = {  # type: ignore[misc]  # PyYAML's own is one, but is not annotated so
         first: [(tag, form) for tag, form in resolvers if not tag.endswith(":timestamp")]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }

@@ -70,14 +70,16 @@ def require_arrays(setting: str, text: str) -> None:
 
 def _require_plain(arrays: np.lib.npyio.NpzFile, name: str) -> None:
     """Raise ValueError for an array that is none of plain numbers or texts, by its header, before it takes memory."""
-    with arrays.zip.open(f"{name}.npy") as stream:
+    archive = arrays.zip
+    assert archive is not None  # it is where the file is open
+    with archive.open(f"{name}.npy") as stream:
         version = np.lib.format.read_magic(stream)
         if version not in _HEADERS:
             raise ValueError(f"array {name!r} is of version {version}")
         shape, _, dtype = _HEADERS[version](stream)
         if dtype.hasobject:
             raise ValueError(f"array {name!r} holds Python objects, which are never unpickled")
-        promised, held = prod(shape) * dtype.itemsize, arrays.zip.getinfo(f"{name}.npy").file_size - stream.tell()
+        promised, held = prod(shape) * dtype.itemsize, archive.getinfo(f"{name}.npy").file_size - stream.tell()
     if promised != held or held > _MOST_BYTES:
         sizes = f"{promised:,} bytes, the file has {held:,}"
         raise ValueError(f"array {name!r} should have {sizes}, at most {_MOST_BYTES:,} are read")
