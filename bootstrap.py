@@ -5,10 +5,13 @@ Standard library only. Installs into the active virtual or conda environment, el
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -18,11 +21,14 @@ if sys.version_info < (3, 11):  # noqa: UP036 - this file is what tells people s
     sys.stderr.write(f"bootstrap: Python {sys.version.split()[0]} is too old: run it with Python 3.11 or newer\n")
     raise SystemExit(2)
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TextIO
 
 ROOT = Path(__file__).resolve().parent
 STAMP = "ktbench-bootstrap.stamp"
+# Marks every program that a set-up starts, with its checkout.
+TAG = "KTBENCH_SETUP"
 # Without a GPU the version is fixed: only builds whose name ends in +cpu are sure to come without CUDA.
 CPU_TORCH = "2.13.0"
 USAGE = "usage: python3 bootstrap.py [COMMAND [ARGS...]]"
@@ -108,13 +114,53 @@ class Setup:
             return
         if not self.host.has_compiler:
             raise SetupError("no C++ compiler: install one first (Debian, Ubuntu: apt install g++)")
-        if not self.active:
-            self._create()
-        self._ensure_pip()
-        self._ensure_torch()
-        self._install_project()
-        self.stamp.write_text(self._state())
+        with self._alone():
+            if not self.active:
+                self._create()
+            self._ensure_pip()
+            self._ensure_torch()
+            self._install_project()
+            _write(self.stamp, self._state())
         say(f"ready: {self.prefix}")
+
+    @property
+    def journal(self) -> Path:
+        """Locked while a set-up is at work, empty after one that has ended."""
+        return self.root / "build" / "ktbench-bootstrap.lock"
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """No other set-up of this checkout is at work, and what one that was killed has left is mended."""
+        self.journal.parent.mkdir(exist_ok=True)
+        with self.journal.open("a+") as journal:
+            try:
+                fcntl.flock(journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise SetupError(f"another set-up is at work in {self.root}: wait until it has ended") from None
+            if os.fstat(journal.fileno()).st_size:
+                self._mend(journal)
+            journal.truncate(0)
+            journal.write(f"{time.time()}\n")
+            journal.flush()
+            os.environ[TAG] = str(self.root)
+            yield
+            journal.truncate(0)
+
+    def _mend(self, journal: TextIO) -> None:
+        """End the programs of the set-up that was killed, and forget what they had not installed completely.
+
+        An installer writes INSTALLER and RECORD after all files of a package. Without both it is installed anew; a
+        package that was there before the set-up began is not ours to judge.
+        """
+        say("the last set-up was killed: going on from there")
+        end_programs_of(self.root)
+        journal.seek(0)
+        began_s = float(journal.readline() or 0)
+        for package in self.prefix.glob("lib*/python3*/site-packages/*.dist-info"):
+            whole = all((package / name).is_file() for name in ("INSTALLER", "RECORD"))
+            if not whole and package.stat().st_mtime >= began_s:
+                shutil.rmtree(package)
+                shutil.rmtree(package.with_name(package.name.partition("-")[0]), ignore_errors=True)
 
     def _up_to_date(self) -> bool:
         return Path(self.python).exists() and self.stamp.is_file() and self.stamp.read_text() == self._state()
@@ -131,7 +177,8 @@ class Setup:
         return state.hexdigest()
 
     def _create(self) -> None:
-        if Path(self.python).exists() and self.run([self.python, "-c", ""]).returncode == 0:
+        is_whole = (self.prefix / "bin" / "activate").is_file()  # among the last files that venv writes
+        if is_whole and Path(self.python).exists() and self.run([self.python, "-c", ""]).returncode == 0:
             return
         say(f"creating {self.prefix}")
         # Without pip, for Debian's Python has venv but no ensurepip unless python3-venv is installed.
@@ -187,7 +234,7 @@ class Setup:
     def _install_project(self) -> None:
         # The torch that is there stays, or pip says why it cannot: another one might bring CUDA with it.
         kept = self.prefix / "ktbench-constraints.txt"
-        kept.write_text(f"torch=={self._installed_torch()}\n")
+        _write(kept, f"torch=={self._installed_torch()}\n")
         self._pip("building and installing ktbench", "--constraint", str(kept), "--editable", f"{self.root}[dev]")
 
     def _pip(self, what: str, *arguments: str) -> None:
@@ -202,11 +249,40 @@ class Setup:
         say(f"done in {time.monotonic() - start_s:.0f} s")
 
 
+def _write(path: Path, text: str) -> None:
+    """Whole or not at all."""
+    part = path.with_name(f".{path.name}.part")
+    part.write_text(text)
+    part.replace(path)
+
+
+def end_programs_of(root: Path) -> None:
+    """End what set-ups of a checkout have started and left running: an installer outlives whoever started it."""
+    tag = f"{TAG}={root}".encode()
+    for _ in range(100):
+        left = [process for process in Path("/proc").glob("[0-9]*") if tag in _environment(process)]
+        for process in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(process.name), signal.SIGKILL)
+        if not left:
+            return
+        time.sleep(0.05)
+    raise SetupError(f"processes of a set-up that was killed do not end: {', '.join(one.name for one in left)}")
+
+
+def _environment(process: Path) -> list[bytes]:
+    """The variables that a process was started with; none where it is another user's, or has ended."""
+    with contextlib.suppress(OSError):
+        return (process / "environ").read_bytes().split(b"\0")
+    return []
+
+
 def child_environment(setup: Setup) -> dict[str, str]:
     """Our own variables with the environment's programs first on the PATH."""
     path = f"{Path(setup.python).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     activated = {} if setup.active else {"VIRTUAL_ENV": str(setup.prefix)}
-    return {**os.environ, **activated, "PATH": path}
+    own = {name: value for name, value in os.environ.items() if name != TAG}
+    return {**own, **activated, "PATH": path}
 
 
 def main(arguments: Sequence[str]) -> int:

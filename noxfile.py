@@ -92,6 +92,15 @@ def faults(session: nox.Session) -> None:
     session.run("python", "-m", "tests.faults", *session.posargs, external=True)
 
 
+@nox.session
+def fuzz(session: nox.Session) -> None:
+    """Put damaged input of every kind in, for ten minutes; `-- --minutes N --inputs N --seed S --targets A,B`.
+
+    What fails is made small and kept in `tests/fuzz/cases`, which `tests` carries out.
+    """
+    session.run("python", "-m", "tests.fuzz", *session.posargs, external=True)
+
+
 @nox.session(venv_backend="virtualenv", reuse_venv=True)
 def peers(session: nox.Session) -> None:
     """Compare the engine with peers, in an environment with them; `-- --install-only` only makes the environment.

@@ -1,4 +1,4 @@
-"""Where data folders are, inside an installed package or beside it in a checkout, and programs in a build."""
+"""Where data folders are, inside an installed package or beside it in a checkout; programs of a build; text files."""
 
 from __future__ import annotations
 
@@ -30,6 +30,31 @@ def built_program(name: str, folder: str) -> str | None:
     """A program in `folder`, in that of a build or of a checkout that was built in `build`; None where it has none."""
     places = (Path(folder, inner).absolute() for inner in (".", "bin", "build/bin"))
     return next((found for place in places if (found := shutil.which(name, path=str(place)))), None)
+
+
+def is_file(path: str | Path) -> bool:
+    """Whether there is such a file. There is none of a name that no file can have, such as one of 300 letters."""
+    try:
+        return Path(path).is_file()
+    except OSError:
+        return False
+
+
+def read_text(file: str | Path, where: str, most_bytes: int) -> str:
+    """Text of a file that a request names, of at most so many bytes. Raises ValueError in a line, headed by `where`."""
+    try:
+        with Path(file).open("rb") as stream:
+            content = stream.read(most_bytes + 1)
+    except OSError as error:
+        raise ValueError(f"{where}: {error.strerror}") from None
+    except ValueError:
+        raise ValueError(f"{where}: is no name of a file") from None
+    if len(content) > most_bytes:
+        raise ValueError(f"{where}: is longer than {most_bytes:,} bytes")
+    try:
+        return content.decode()
+    except ValueError:
+        raise ValueError(f"{where}: is not UTF-8 text") from None
 
 
 def checkout() -> Path:

@@ -9,11 +9,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from random import Random
 
 import pytest
 
 import bootstrap
 from bootstrap import Host, Setup, SetupError
+from tests.faults.setups import killed_set_ups
 
 ROOT = Path(bootstrap.__file__).parent
 
@@ -38,7 +40,8 @@ class Programs:
         if " venv " in line and not failed:
             python = Path(last) / "bin" / "python"
             python.parent.mkdir(parents=True, exist_ok=True)
-            python.touch()
+            for made in (python, python.with_name("activate")):
+                made.touch()
         if "install" in line and last.startswith("torch") and not failed:
             self.torch = "2.13.0+cpu" if "cpu" in line else "2.15.0"
         if "m.version('torch')" in line:
@@ -235,3 +238,48 @@ def test_an_old_python_can_still_read_the_file() -> None:
 
 def test_no_host_is_named() -> None:
     assert "://" not in (ROOT / "bootstrap.py").read_text()
+
+
+def test_a_set_up_that_was_killed_is_mended(host: Host, root: Path) -> None:
+    """Packages that it had installed completely stay, those that are older are not judged."""
+    setup = Setup(host, Programs(), root)
+    site = setup.prefix / "lib" / "python3.11" / "site-packages"
+    for name, files in (("torch-2.dist-info", ("METADATA", "RECORD")), ("numpy-2.dist-info", ("INSTALLER", "RECORD"))):
+        (site / name).mkdir(parents=True)
+        for file in files:
+            (site / name / file).touch()
+    (site / "old-1.dist-info").mkdir()
+    os.utime(site / "old-1.dist-info", (1e9, 1e9))
+    setup.journal.parent.mkdir()
+    setup.journal.write_text("1000000001.0\n")
+    setup.bring_up_to_date()
+    assert sorted(path.name for path in site.iterdir()) == ["numpy-2.dist-info", "old-1.dist-info"]
+    assert setup.journal.read_text() == ""
+
+
+def test_two_set_ups_are_not_mixed(host: Host, root: Path) -> None:
+    setup = Setup(host, Programs(), root)
+    with setup._alone(), pytest.raises(SetupError, match="another set-up is at work in"):
+        setup.bring_up_to_date()
+    setup.bring_up_to_date()
+
+
+def test_what_a_killed_set_up_left_running_is_ended_and_nothing_else(root: Path) -> None:
+    command = [sys.executable, "-c", "import time; print(flush=True); time.sleep(60)"]
+    ours, others = (
+        subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, bootstrap.TAG: str(of)})
+        for of in (root, root / "other")
+    )
+    for one in (ours, others):
+        assert one.stdout and one.stdout.readline()
+    bootstrap.end_programs_of(root)
+    assert ours.wait(10) == -9 and others.poll() is None
+    others.kill()
+    for one in (ours, others):
+        one.communicate()
+
+
+def test_killed_set_ups_end_well_in_the_end(tmp_path: Path) -> None:
+    """With the real pip; `nox -s faults` kills more of them."""
+    found = killed_set_ups(tmp_path, Random(3), 1)
+    assert found.holds, found

@@ -16,8 +16,8 @@ from docs.gen.repository import DOCS, ROOT
 RECORDED = ROOT / "reports" / "recorded"
 # Drawn once for each state of what they depend on; `build` is no part of the repository.
 KEPT = ROOT / "build" / "docs"
-SIMULATED = ("paper/all", "what_if", "what_if_gpu")
-_MADE_FROM = ("ablations", "conf", "reports/published", "ktbench/simulate", "ktbench/report")
+SIMULATED = ("paper/all", "device_prefill", "what_if", "what_if_gpu")
+_MADE_FROM = ("ablations", "conf", "reports/published", "ktbench/sim", "ktbench/report")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

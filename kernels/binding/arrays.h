@@ -3,7 +3,6 @@
 
 #include <pybind11/numpy.h>
 
-#include <climits>
 #include <string>
 #include <vector>
 
@@ -13,9 +12,9 @@ namespace ktbench::binding {
 
 namespace py = pybind11;
 
-// Throws ValueError for what no int holds.
+// Throws ValueError for what no int holds once it is padded.
 inline int checked_count(const char* name, py::ssize_t n) {
-  if (n > INT_MAX) throw py::value_error(std::string(name) + "=" + std::to_string(n) + " is too large");
+  if (n > largest_size) throw py::value_error(std::string(name) + "=" + std::to_string(n) + " is too large");
   return static_cast<int>(n);
 }
 

@@ -175,8 +175,8 @@ py::dict counters(MoE& moe) {
 
 void define_moe(py::module_& module) {
   auto moe = py::class_<MoE, std::shared_ptr<MoE>>(module, "MoE")
-                 .def(py::init<std::shared_ptr<PackedExperts>, std::shared_ptr<Team>, int>(), py::arg("weights"),
-                      py::arg("team"), py::arg("tag") = 0)
+                 .def(py::init<std::shared_ptr<PackedExperts>, std::shared_ptr<Team>, int>(),
+                      py::arg("weights").none(false), py::arg("team").none(false), py::arg("tag") = 0)
                  .def("counters", counters);
   define_call<void>(moe, "forward", forward);
   define_holder<Ticket>(moe, "submit");
@@ -195,8 +195,8 @@ void bind_calls(py::module_& module) {
       .def_property_readonly("done", &BoundCall::done);
   py::class_<HostCall, std::shared_ptr<HostCall>>(module, "HostCall").def("check", &HostCall::check);
   py::class_<HandOver>(module, "HandOver")
-      .def(py::init<std::shared_ptr<HostCall>, std::shared_ptr<HostCall>, std::shared_ptr<HostCall>>(), py::arg("due"),
-           py::arg("late") = nullptr, py::arg("before") = nullptr)
+      .def(py::init<std::shared_ptr<HostCall>, std::shared_ptr<HostCall>, std::shared_ptr<HostCall>>(),
+           py::arg("due").none(false), py::arg("late") = nullptr, py::arg("before") = nullptr)
       .def_property_readonly("submit", [](const HandOver&) { return address(&HandOver::submit); })
       .def_property_readonly("wait", [](const HandOver&) { return address(&HandOver::wait); })
       .def_property_readonly("data", [](HandOver& hand_over) { return address(&hand_over); });

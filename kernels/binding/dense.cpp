@@ -58,10 +58,12 @@ CacheOf<const bf16> heads(const py::array& array, const char* name, const std::v
   return {static_cast<const bf16*>(array.data()), stride_of(array, name, 0), stride_of(array, name, 1), 0};
 }
 
-const std::int64_t* integers(const py::array& array, const char* name, int count) {
+// A copy: another thread may write to the array between the check and the use.
+std::vector<std::int64_t> integers(const py::array& array, const char* name, int count) {
   check(array, {name, py::dtype::of<std::int64_t>(), {count}});
   check_contiguous(array, name);
-  return static_cast<const std::int64_t*>(array.data());
+  const auto* data = static_cast<const std::int64_t*>(array.data());
+  return {data, data + count};
 }
 
 const float* optional_floats(const std::optional<py::array>& array, const char* name, int count) {
@@ -120,8 +122,9 @@ void prepare(const py::array& qkv, const std::optional<py::array>& q_norm, const
   c.cos = rows(cos, "cos", sequences, c.rotated), c.sin = rows(sin, "sin", sequences, c.rotated);
   c.sequences = sequences, c.query_heads = query_heads, c.key_heads = key_heads, c.size = size;
   c.q_norm = norm(q_norm, "q_norm", size, eps, offset), c.k_norm = norm(k_norm, "k_norm", size, eps, offset);
-  c.position = integers(position, "position", sequences);
-  for (int b = 0; b < sequences; ++b) check_position("position", c.position[b], b, 0, keys.shape(2) - 1);
+  const std::vector<std::int64_t> positions = integers(position, "position", sequences);
+  for (int b = 0; b < sequences; ++b) check_position("position", positions[b], b, 0, keys.shape(2) - 1);
+  c.position = positions.data();
   c.q_out = {static_cast<bf16*>(q_out.mutable_data()), static_cast<std::size_t>(query_heads) * size};
   const RowKernels& kernels = row_kernels(isa);
   const py::gil_scoped_release unlocked;
@@ -152,7 +155,8 @@ void attend(DecodeAttention& attention, const py::array& q, const py::array& key
   const CacheOf<const bf16> to = heads(out, "out", {c.sequences, c.query_heads, c.value_size});
   check_writeable(out, "out");
   c.out = {static_cast<bf16*>(out.mutable_data()), to.sequence_stride, to.head_stride, 0};
-  c.first = integers(first, "first", c.sequences), c.length = integers(length, "length", c.sequences);
+  const auto firsts = integers(first, "first", c.sequences), lengths = integers(length, "length", c.sequences);
+  c.first = firsts.data(), c.length = lengths.data();
   check_ranges(c, keys.shape(2));
   c.scale = scale;
   c.sinks = optional_floats(sinks, "sinks", c.query_heads);
@@ -201,7 +205,7 @@ void bind_dense(py::module_& module) {
              py::arg("out").noconvert(), py::arg("team"), py::kw_only(), py::arg("transposed") = false,
              py::arg("isa") = py::none());
   py::class_<DecodeAttention>(module, "DecodeAttention")
-      .def(py::init<std::shared_ptr<Team>>(), py::arg("team"))
+      .def(py::init<std::shared_ptr<Team>>(), py::arg("team").none(false))
       .def("forward", attend, py::arg("q").noconvert(), py::arg("keys").noconvert(), py::arg("values").noconvert(),
            py::arg("first").noconvert(), py::arg("length").noconvert(), py::arg("out").noconvert(), py::kw_only(),
            py::arg("scale"), py::arg("sinks").noconvert() = py::none(), py::arg("isa") = py::none());

@@ -100,7 +100,8 @@ void bind_linear(py::module_& module) {
       .def_property_readonly("precision", [](const PackedMatrix& m) { return traits_of(m.format()).name; })
       .def_property_readonly("nbytes", &PackedMatrix::bytes);
   py::class_<Linear>(module, "Linear")
-      .def(py::init(&make_linear), py::arg("weights"), py::arg("team"), py::arg("bias").noconvert() = py::none())
+      .def(py::init(&make_linear), py::arg("weights").none(false), py::arg("team").none(false),
+           py::arg("bias").noconvert() = py::none())
       .def("forward", forward, py::arg("x").noconvert(), py::arg("out").noconvert(), py::kw_only(),
            py::arg("isa") = py::none())
       .def("counters", counters);

@@ -25,6 +25,7 @@ DecodeAttention::DecodeAttention(std::shared_ptr<Team> team)
 }
 
 void DecodeAttention::forward(const AttentionCall& call, const AttentionKernels& kernels) {
+  team_->check_process();
   const std::lock_guard lock(lock_);
   call_ = call, kernels_ = &kernels;
   cut();

@@ -17,13 +17,19 @@ void add(const bf16* a, const bf16* b, std::size_t count, bf16* out) {
   for (std::size_t i = whole; i < count; ++i) out[i] = to_bf16(widen(a[i]) + widen(b[i]));
 }
 
+// Checked at each reading: another thread may write to the ids.
+static std::int64_t row_at(const RowsTaken& call, std::int64_t t) {
+  const std::int64_t id = const_cast<const volatile std::int64_t&>(call.ids[t]);
+  if (id < 0 || id >= call.rows)
+    throw std::out_of_range("ids[" + std::to_string(t) + "]=" + std::to_string(id) + " is none of " +
+                            std::to_string(call.rows) + " rows");
+  return id;
+}
+
 void take_rows(const RowsTaken& call) {
+  for (std::int64_t t = 0; t < call.tokens; ++t) row_at(call, t);
   for (std::int64_t t = 0; t < call.tokens; ++t)
-    if (call.ids[t] < 0 || call.ids[t] >= call.rows)
-      throw std::out_of_range("ids[" + std::to_string(t) + "]=" + std::to_string(call.ids[t]) + " is none of " +
-                              std::to_string(call.rows) + " rows");
-  for (std::int64_t t = 0; t < call.tokens; ++t)
-    std::memcpy(call.out + t * call.row_bytes, call.table + call.ids[t] * call.row_bytes, call.row_bytes);
+    std::memcpy(call.out + t * call.row_bytes, call.table + row_at(call, t) * call.row_bytes, call.row_bytes);
 }
 
 }  // namespace ktbench

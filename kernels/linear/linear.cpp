@@ -56,12 +56,14 @@ Linear::Linear(std::shared_ptr<PackedMatrix> weights, std::shared_ptr<Team> team
 
 void Linear::forward(const bf16* x, int tokens, bf16* out, const Kernels& kernels) {
   if (tokens == 0) return;
+  team_->check_process();
   const std::lock_guard lock(workspace_->lock);
   call_ = plan(x, tokens, out, kernels);
   reserve();
   workspace_->tasks.assign(tasks());
   team_->run(std::span(phases_).last(call_.own_rows ? 1 : 2));
   collect();
+  weights_->check_file();
 }
 
 // Blocks of tokens follow from their number alone: few and many rows are summed in different orders.

@@ -11,20 +11,20 @@
 namespace ktbench {
 namespace {
 
-int at_least_one(const char* name, int value) {
-  if (value < 1) throw std::invalid_argument(std::string(name) + "=" + std::to_string(value) + " must be at least 1");
-  return value;
+int checked(const char* name, int size) {
+  check_size(name, size);
+  return size;
 }
 
 int whole_blocks(int columns, const Format& format) {
-  check_depth("columns", at_least_one("columns", columns), format);
+  check_depth("columns", checked("columns", columns), format);
   return columns;
 }
 
 }  // namespace
 
 PackedMatrix::PackedMatrix(int rows, int columns, const Format& format)
-    : rows_(at_least_one("rows", rows)),
+    : rows_(checked("rows", rows)),
       columns_(whole_blocks(columns, format)),
       format_(format),
       storage_(bytes()),
@@ -54,7 +54,12 @@ void PackedMatrix::save(const std::string& path) const {
   const matrix_file::Head head = matrix_file::head_of(*this);
   std::memcpy(file.as<>(), &head, sizeof head);
   std::memcpy(file.as<>() + matrix_file::head_bytes, data_, bytes());
+  check_file();
   file.flush();
+}
+
+void PackedMatrix::check_file() const {
+  if (file_) file_->check();
 }
 
 void PackedMatrix::check_rows(int first, int count) const {
@@ -95,6 +100,7 @@ void PackedMatrix::read(MatrixOut to, Team* team) const {
     const int row = s * strip_rows;
     unpack_strip(strip(s), rows_ - row, columns_, format_, to.data + row * to.stride, to.stride);
   });
+  check_file();
 }
 
 }  // namespace ktbench

@@ -14,14 +14,16 @@ namespace ktbench {
 
 class PackedMatrix {
  public:
-  // All zeros. Throws std::invalid_argument on sizes below 1 and on columns that are not whole blocks of a format that
-  // has them, std::bad_alloc when it does not fit.
+  // All zeros. Throws std::invalid_argument on sizes that check_size() or check_depth() refuse, std::bad_alloc when it
+  // does not fit.
   PackedMatrix(int rows, int columns, const Format& format);
 
   // A file that save() wrote: the weights stay in it, shared with every process that maps it. Throws std::system_error
   // for what the system refuses, std::runtime_error for a file that is not one.
   static PackedMatrix map(const std::string& path);
   void save(const std::string& path) const;
+  // As PackedExperts::check_file().
+  void check_file() const;
 
   int rows() const { return rows_; }
   int columns() const { return columns_; }

@@ -13,7 +13,6 @@ namespace ktbench::matrix_file {
 inline constexpr std::size_t head_bytes = 4096;  // the weights begin on a page
 inline constexpr char magic[15] = {'k', 't', 'b', 'e', 'n', 'c', 'h', ' ', 'm', 'a', 't', 'r', 'i', 'x', ' '};
 inline constexpr std::uint8_t version = 1;
-inline constexpr std::int32_t most = 1 << 30;  // rows and columns: their bytes can be counted
 
 // No padding, whose bytes would be anything.
 struct Head {
@@ -34,7 +33,7 @@ inline bool has_magic(const Head& head) { return std::equal(std::begin(magic), s
 
 inline bool is_valid(const Head& head) {
   const std::optional<Format> format = format_stored_as(head.format, head.group);
-  return head.rows > 0 && head.rows <= most && head.columns > 0 && head.columns <= most && format &&
+  return head.rows > 0 && head.rows <= largest_size && head.columns > 0 && head.columns <= largest_size && format &&
          (!format->has_whole_blocks() || head.columns % format->group == 0);
 }
 

@@ -49,13 +49,13 @@ void PackedExperts::copy(int expert, const PackedExperts& source, int source_exp
   };
   if (!team || team->threads() < domains) {
     for (int d = 0; d < domains; ++d) copy(d, 0, 1);
-    return;
+  } else {
+    team->run([&, threads = team->threads()](int thread) {
+      const int d = domain_of(thread, threads, domains), begin = first_thread(d, threads, domains);
+      copy(d, thread - begin, first_thread(d + 1, threads, domains) - begin);
+    });
   }
-  const int threads = team->threads();
-  team->run([&](int thread) {
-    const int d = domain_of(thread, threads, domains), begin = first_thread(d, threads, domains);
-    copy(d, thread - begin, first_thread(d + 1, threads, domains) - begin);
-  });
+  source.check_file();
 }
 
 }  // namespace ktbench

@@ -48,7 +48,8 @@ inline bool fits(const Format& format, int depth) { return !format.has_whole_blo
 inline bool is_valid(const FileHead& head) {
   const std::optional<Format> format = format_stored_as(head.format, head.group);
   const std::optional<Format> down = format_stored_as(head.down_format, head.down_group);
-  const bool sized = head.experts > 0 && head.hidden > 0 && head.intermediate > 0;
+  const auto counts = [](std::int32_t size) { return size > 0 && size <= largest_size; };
+  const bool sized = counts(head.experts) && counts(head.hidden) && counts(head.intermediate);
   const bool whole = format && down && fits(*format, head.hidden) && fits(*down, head.intermediate);
   const bool named = head.act >= 0 && head.act < acts;
   return sized && whole && named && (head.biases == 0 || head.biases == 1) && error_in(head.glu()).empty();
@@ -62,7 +63,9 @@ inline FileHead head_in(const MappedFile& file, const std::string& path) {
     throw std::runtime_error(path + " holds packed experts of file version " + std::to_string(head.version) + ", not " +
                              std::to_string(file_version) + ": pack them again");
   if (!has_magic(head) || !is_valid(head)) throw std::runtime_error(path + " holds no packed experts");
-  const std::size_t needed = head_bytes + head.experts * head.geometry().expert_bytes();
+  const std::optional<std::size_t> bytes = bytes_of(head.geometry());
+  if (!bytes) throw std::runtime_error(path + " holds no packed experts");
+  const std::size_t needed = head_bytes + *bytes;
   if (file.bytes() != needed)
     throw std::runtime_error(path + " has " + std::to_string(file.bytes()) + " bytes, its packed experts need " +
                              std::to_string(needed));

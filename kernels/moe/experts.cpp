@@ -11,16 +11,13 @@
 namespace ktbench {
 namespace {
 
-void check_size(const char* name, int value) {
-  if (value < 1) throw std::invalid_argument(std::string(name) + "=" + std::to_string(value) + " must be at least 1");
-}
-
 Geometry checked(Geometry g) {
   check_size("experts", g.experts);
   check_size("hidden", g.hidden);
   check_size("intermediate", g.intermediate);
   check_depth("hidden", g.hidden, g.format);
   check_depth("intermediate", g.intermediate, g.down_format());
+  if (!bytes_of(g)) throw std::bad_alloc();
   return g;
 }
 
@@ -38,8 +35,9 @@ std::vector<Shard> cut(const Geometry& whole, int domains) {
     throw std::invalid_argument("domains=" + std::to_string(domains) + ": intermediate=" +
                                 std::to_string(whole.intermediate) + " has room for " + std::to_string(units));
   std::vector<Shard> shards;
+  const auto begins = [&](std::int64_t d) { return static_cast<int>(units * d / domains * unit); };
   for (int d = 0; d < domains; ++d) {
-    const int first = units * d / domains * unit, end = std::min(units * (d + 1) / domains * unit, whole.intermediate);
+    const int first = begins(d), end = std::min(begins(d + 1), whole.intermediate);
     Geometry part = whole;
     part.intermediate = end - first;
     shards.push_back({part, first, nullptr});
@@ -123,7 +121,12 @@ void PackedExperts::save(const std::string& path) const {
   const FileHead head = head_of(geometry_, glu_);
   std::memcpy(file.as<>(), &head, sizeof head);
   std::memcpy(file.as<>() + head_bytes, all.data, all.bytes());
+  check_file();
   file.flush();
+}
+
+void PackedExperts::check_file() const {
+  if (file_) file_->check();
 }
 
 std::size_t PackedExperts::bytes() const {
@@ -172,8 +175,8 @@ void PackedExperts::read(int expert, MatrixOut gate, MatrixOut up, MatrixOut dow
   const auto work = [&](int part, int parts) {
     for (const Shard& shard : shards_) read_strips(shard, expert, gate, up, down, part, parts);
   };
-  if (!team) return work(0, 1);
-  team->run([&](int thread) { work(thread, team->threads()); });
+  team ? team->run([&](int thread) { work(thread, team->threads()); }) : work(0, 1);
+  check_file();
 }
 
 void PackedExperts::read_biases(int expert, const BiasOut& to) const {
@@ -184,6 +187,7 @@ void PackedExperts::read_biases(int expert, const BiasOut& to) const {
     std::copy_n(shard.up_bias(expert), shard.geometry.intermediate, to.up + shard.first);
   }
   std::copy_n(shards_.front().down_bias(expert), geometry_.hidden, to.down);
+  check_file();
 }
 
 std::vector<std::map<int, std::size_t>> PackedExperts::placement() const {

@@ -56,11 +56,17 @@ struct Shard {
   }
 };
 
+// Of all experts of a layer, whose sizes are in 1..largest_size; nothing where no number holds them.
+inline std::optional<std::size_t> bytes_of(const Geometry& g) {
+  std::size_t bytes;
+  const bool overflows = __builtin_mul_overflow(g.expert_bytes(), static_cast<std::size_t>(g.experts), &bytes);
+  return overflows ? std::nullopt : std::optional(bytes);
+}
+
 class PackedExperts {
  public:
   // One shard for each domain, on the NUMA node `nodes` names for it; where it names none, pages lie near the thread
-  // that writes them. Throws std::invalid_argument on sizes below 1 or not in whole blocks of a format that has them,
-  // on more domains than the intermediate size has room for, or on what error_in() finds in `glu`, std::bad_alloc when
+  // that writes them. Throws std::invalid_argument on sizes that check_size() or check_depth() refuse, on more domains than the intermediate size has room for, or on what error_in() finds in `glu`, std::bad_alloc when
   // they do not fit, std::system_error where the kernel does not place memory.
   PackedExperts(Geometry geometry, int domains, const std::vector<int>& nodes, const Glu& glu = {});
 
@@ -69,6 +75,9 @@ class PackedExperts {
   static PackedExperts map(const std::string& path);
   // Throws std::invalid_argument where the experts are split over domains.
   void save(const std::string& path) const;
+  // Throws std::system_error where the file that holds them cannot be read any more: what was computed is worth
+  // nothing. Whatever reads weights calls it afterwards.
+  void check_file() const;
 
   const Geometry& geometry() const { return geometry_; }
   const Glu& glu() const { return glu_; }

@@ -22,12 +22,15 @@ MoE::~MoE() = default;
 
 void MoE::forward(const ForwardInputs& inputs, const ForwardOptions& options) {
   if (inputs.routing.tokens == 0) return;
+  team_->check_process();
   std::unique_ptr<Call> call = open(inputs, options);
   team_->run(call->phases(), tag_);
   close(std::move(call));
+  experts_->check_file();
 }
 
 MoE::Ticket MoE::submit(const std::shared_ptr<MoE>& moe, const ForwardInputs& inputs, const ForwardOptions& options) {
+  moe->team_->check_process();
   std::unique_ptr<Call> call = inputs.routing.tokens ? moe->open(inputs, options) : nullptr;
   std::shared_ptr<Job> job = moe->team_->submit(call ? call->phases() : std::vector<Team::Phase>{}, moe->tag_);
   return {moe, std::move(call), std::move(job)};
@@ -74,6 +77,7 @@ MoE::Ticket::~Ticket() {
 void MoE::Ticket::wait() {
   moe_->team_->wait(*job_);
   if (!closed_.exchange(true)) moe_->close(std::move(call_));
+  moe_->experts().check_file();
 }
 
 bool MoE::Ticket::done() const { return moe_->team_->done(*job_); }

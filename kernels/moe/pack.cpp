@@ -139,6 +139,12 @@ void unpack_strip(const std::byte* strip, int rows, int depth, const Format& for
   }
 }
 
+void check_size(const char* name, int size) {
+  if (size >= 1 && size <= largest_size) return;
+  const std::string bound = size < 1 ? "at least 1" : "at most " + std::to_string(largest_size);
+  throw std::invalid_argument(std::string(name) + "=" + std::to_string(size) + " must be " + bound);
+}
+
 void check_depth(const char* name, int depth, const Format& format) {
   if (format.has_whole_blocks() && depth % format.group)
     throw std::invalid_argument(std::string(name) + "=" + std::to_string(depth) + " must be a multiple of " +

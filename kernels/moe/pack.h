@@ -34,6 +34,12 @@ void pack_strip(const BlockView& from, int rows, int depth, const Format& format
 // What the strip stands for: a quantised weight is its integers times its scales.
 void unpack_strip(const std::byte* strip, int rows, int depth, const Format& format, float* to, std::size_t stride);
 
+// Of what is counted in an int and padded. The bytes of a matrix of two such sizes can be counted, too.
+inline constexpr int largest_size = 1 << 30;
+
+// Throws std::invalid_argument where a size, so named, is not in 1..largest_size.
+void check_size(const char* name, int size);
+
 // Throws std::invalid_argument where a size along k, so named, is not whole blocks of a format that has them.
 void check_depth(const char* name, int depth, const Format& format);
 

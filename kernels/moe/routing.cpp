@@ -7,11 +7,13 @@
 namespace ktbench {
 namespace {
 
-[[noreturn]] void refuse(const Routing& routing, std::int64_t assignment, int experts) {
-  throw std::out_of_range("expert id " + std::to_string(routing.ids[assignment]) + " of token " +
-                          std::to_string(assignment / routing.per_token) + " is not in 0.." +
+[[noreturn]] void refuse(std::int64_t id, std::int64_t token, int experts) {
+  throw std::out_of_range("expert id " + std::to_string(id) + " of token " + std::to_string(token) + " is not in 0.." +
                           std::to_string(experts - 1) + " (or -1 for none)");
 }
+
+// Read once: another thread may write to the array, and what was checked must be what is used.
+std::int64_t read_once(const std::int64_t& id) { return const_cast<const volatile std::int64_t&>(id); }
 
 }  // namespace
 
@@ -24,11 +26,12 @@ void Grouping::arrange(const Routing& routing, int experts) {
 void Grouping::count(const Routing& routing, int experts) {
   next_.assign(experts, 0);
   const std::int64_t assignments = std::int64_t{routing.tokens} * routing.per_token;
+  expert_.resize(assignments);
   for (std::int64_t a = 0; a < assignments; ++a) {
-    const std::int64_t id = routing.ids[a];
-    if (id == no_expert) continue;
-    if (id < 0 || id >= experts) refuse(routing, a, experts);
-    ++next_[id];
+    const std::int64_t id = read_once(routing.ids[a]);
+    if (id != no_expert && (id < 0 || id >= experts)) refuse(id, a / routing.per_token, experts);
+    expert_[a] = static_cast<int>(id);
+    if (id != no_expert) ++next_[id];
   }
 }
 
@@ -48,10 +51,9 @@ void Grouping::form_groups() {
 }
 
 void Grouping::fill(const Routing& routing) {
-  const std::int64_t assignments = std::int64_t{routing.tokens} * routing.per_token;
-  for (std::int64_t a = 0; a < assignments; ++a) {
-    if (routing.ids[a] == no_expert) continue;
-    const int slot = next_[routing.ids[a]]++;
+  for (std::int64_t a = 0; a < static_cast<std::int64_t>(expert_.size()); ++a) {
+    if (expert_[a] == no_expert) continue;
+    const int slot = next_[expert_[a]]++;
     token_[slot] = static_cast<int>(a / routing.per_token);
     gate_[slot] = routing.gates[a];
   }

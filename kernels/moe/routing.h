@@ -39,7 +39,8 @@ class Grouping {
   void form_groups();
   void fill(const Routing& routing);
 
-  std::vector<int> next_;  // per expert: its count, then its next free slot
+  std::vector<int> expert_;  // per assignment: its id as it was checked
+  std::vector<int> next_;    // per expert: its count, then its next free slot
   std::vector<Group> active_;
   std::vector<int> token_;
   std::vector<float> gate_;

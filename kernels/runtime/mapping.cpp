@@ -18,7 +18,7 @@ namespace {
 
 // mmap promises 4 KiB alignment only: take one huge page more, give both ends back. Nothing can be stored there yet.
 void* aligned_range(std::size_t bytes, const std::string& what) {
-  void* raw = mmap(nullptr, bytes + huge_page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* raw = mmap(nullptr, whole_huge_pages(bytes + 1), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (raw == MAP_FAILED) refuse(what);
   char* begin = static_cast<char*>(raw);
   char* aligned = reinterpret_cast<char*>(whole_huge_pages(reinterpret_cast<std::uintptr_t>(begin)));

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <new>
 #include <string>
 
 namespace ktbench {
@@ -25,6 +27,10 @@ class Mapping {
 
 constexpr std::size_t huge_page = 2ul << 20;
 
-constexpr std::size_t whole_huge_pages(std::size_t bytes) { return (bytes + huge_page - 1) / huge_page * huge_page; }
+// Throws std::bad_alloc where no number holds them.
+constexpr std::size_t whole_huge_pages(std::size_t bytes) {
+  if (bytes > SIZE_MAX - huge_page) throw std::bad_alloc();
+  return (bytes + huge_page - 1) / huge_page * huge_page;
+}
 
 }  // namespace ktbench

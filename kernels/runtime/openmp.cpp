@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <link.h>
+#include <unistd.h>
 
 #include <array>
 #include <stdexcept>
@@ -61,9 +62,17 @@ const Runtime& runtime() {
 // How long a thread that waits at a barrier for another one's last task spins before it parks.
 constexpr std::chrono::microseconds kSpin{1000};
 
+// The process that first had OpenMP's threads work, 0 before. GNU OpenMP does not notice a fork: it waits for them in
+// the child, too.
+std::atomic<pid_t> first_user{0};
+
 }  // namespace
 
-OpenMPTeam::OpenMPTeam(int threads) : Team(threads, kSpin, Thread0::caller) { runtime(); }
+OpenMPTeam::OpenMPTeam(int threads) : Team(threads, kSpin, Thread0::caller) {
+  runtime();
+  if (const pid_t user = first_user; user && user != getpid())
+    throw std::runtime_error("OpenMP's threads worked before the fork and are not in this process: start a new one");
+}
 
 void OpenMPTeam::pin(const std::vector<int>& cpus) {
   if (static_cast<int>(cpus.size()) != threads())
@@ -74,6 +83,7 @@ void OpenMPTeam::pin(const std::vector<int>& cpus) {
 }
 
 void OpenMPTeam::enter() {
+  if (!first_user.load(std::memory_order_relaxed)) first_user = getpid();
   runtime().parallel([](void* team) { static_cast<OpenMPTeam*>(team)->join(); }, this,
                      static_cast<unsigned>(threads()), 0);
   if (granted_ != threads())

@@ -13,8 +13,8 @@ namespace ktbench {
 
 class OpenMPTeam : public Team {
  public:
-  // Throws std::runtime_error when no OpenMP runtime has been loaded into this process yet. A job throws it when the
-  // runtime grants fewer threads.
+  // Throws std::runtime_error when no OpenMP runtime has been loaded into this process yet, and in a child of a process
+  // whose OpenMP teams have worked. A job throws it when the runtime grants fewer threads.
   explicit OpenMPTeam(int threads);
 
   // Each thread to its cpu, the calling one to the first, for good. Throws std::invalid_argument for a cpu that may not

@@ -53,6 +53,11 @@ ThreadPool::ThreadPool(std::vector<int> cpus, std::chrono::microseconds spin, bo
 }
 
 ThreadPool::~ThreadPool() {
+  if (!in_own_process()) {
+    // The threads are not here, and what they had may be that of new ones: neither may be joined or detached.
+    static_cast<void>(new std::vector<std::jthread>(std::move(workers_)));
+    return;
+  }
   settle();
   close();
 }

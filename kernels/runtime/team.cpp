@@ -1,5 +1,7 @@
 #include "runtime/team.h"
 
+#include <pthread.h>
+
 #include <exception>
 #include <stdexcept>
 #include <utility>
@@ -44,6 +46,14 @@ struct Job {
 
 namespace {
 
+std::atomic<unsigned> forks{0};
+
+// How many forks lie between this process and the one that first asked.
+unsigned forks_so_far() {
+  static const int refused = pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1, std::memory_order_relaxed); });
+  return refused ? 0 : forks.load(std::memory_order_relaxed);
+}
+
 void drop(Job* job) {
   while (job) {
     const std::shared_ptr<Job> dropped = std::move(job->self);
@@ -54,11 +64,22 @@ void drop(Job* job) {
 }  // namespace
 
 Team::Team(int threads, std::chrono::microseconds spin, Thread0 thread0)
-    : threads_(threads), spin_(spin), thread0_taken_(thread0 == Thread0::own), barrier_(threads, spin) {
+    : threads_(threads),
+      spin_(spin),
+      forks_(forks_so_far()),
+      thread0_taken_(thread0 == Thread0::own),
+      barrier_(threads, spin) {
   if (threads < 1) throw std::invalid_argument("a team needs at least one thread");
 }
 
 Team::~Team() { drop(current_); }
+
+bool Team::in_own_process() const { return forks_so_far() == forks_; }
+
+void Team::check_process() const {
+  if (!in_own_process())
+    throw std::runtime_error("the threads of this team belong to the process that made it: make another after a fork");
+}
 
 std::shared_ptr<Job> Team::submit(std::vector<Phase> phases, int tag) {
   auto job = std::make_shared<Job>(*this, std::move(phases), tag);
@@ -75,6 +96,7 @@ void Team::run(std::span<const Phase> phases, int tag) {
 
 void Team::wait(Job& job) {
   if (&job.team != this) throw std::invalid_argument("the job was submitted to another team");
+  check_process();
   await(job.number);
   if (job.failed.exchange(false)) std::rethrow_exception(std::exchange(job.failure, nullptr));
 }
@@ -82,6 +104,7 @@ void Team::wait(Job& job) {
 bool Team::done(const Job& job) const { return completed(job.number); }
 
 void Team::enqueue(Job& job) {
+  check_process();
   {
     const std::lock_guard lock(queue_lock_);
     job.number = ++submitted_;

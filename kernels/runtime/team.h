@@ -29,6 +29,11 @@ class Team {
 
   int threads() const { return threads_; }
 
+  // Throws std::runtime_error in a child of the process that made the team: after a fork its threads are not there, and
+  // waiting for them would never end.
+  void check_process() const;
+
+  // These throw as check_process() does.
   // Returns at once. What the phases hold is destroyed with the job: on any thread, unless the ticket is still held.
   // The tag identifies the job in spans().
   std::shared_ptr<Job> submit(std::vector<Phase> phases, int tag = untagged);
@@ -62,6 +67,8 @@ class Team {
   // Completes the job that has begun, drops those that have not.
   void settle();
 
+  bool in_own_process() const;
+
   EventCount begun_;  // jobs, one by one, as the team's own threads may take part in them
 
  private:
@@ -74,6 +81,7 @@ class Team {
 
   const int threads_;
   const std::chrono::microseconds spin_;
+  const unsigned forks_;
   std::atomic<bool> thread0_taken_;
   std::mutex queue_lock_;
   std::atomic<Job*> current_{nullptr};  // the queue's first

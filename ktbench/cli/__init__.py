@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 
-from ktbench.spec.errors import BAD_REQUEST, FAILED, INTERRUPTED, RequestError, did_you_mean, error_text
+from ktbench.cli.streams import ending_signals, exit_code_of, plain_output
+from ktbench.spec.errors import (
+    BAD_REQUEST,
+    FAILED,
+    INTERRUPTED,
+    RequestError,
+    did_you_mean,
+    error_text,
+    is_utf8,
+    one_line,
+)
 
 # Each verb, a module of this package with a function `run`, and what it does. Listing them imports none.
 VERBS = {
@@ -31,6 +43,8 @@ EXIT_CODES = {
     3: "`compare` found something slower",
     FAILED: "a cell failed",
     INTERRUPTED: "interrupted, what was measured is kept",
+    128 + signal.SIGHUP: "the terminal was closed, what was measured is kept",
+    128 + signal.SIGTERM: "asked to end, what was measured is kept",
     UNREAD: "the reader of the output closed it early",
 }
 
@@ -38,17 +52,21 @@ EXIT_CODES = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb and return the exit code, one of `EXIT_CODES`."""
     words = list(sys.argv[1:] if argv is None else argv)
+    with plain_output(), ending_signals():
+        return _flushed(_exit_code(words))
+
+
+def _exit_code(words: Sequence[str]) -> int:
     try:
-        code = _run(words)
+        return _run(words)
     except RequestError as error:
-        print(f"ktbench: {error}", file=sys.stderr)
-        code = BAD_REQUEST
-    except KeyboardInterrupt:
-        code = INTERRUPTED
+        _complain(str(error))
+        return BAD_REQUEST
+    except KeyboardInterrupt as error:
+        return exit_code_of(error)
     except OSError as error:
         _discard_output()
-        code = _write_failed(error)
-    return _flushed(code)
+        return _write_failed(error)
 
 
 def _flushed(code: int) -> int:
@@ -65,8 +83,13 @@ def _write_failed(error: OSError) -> int:
     """The exit code where a file or a pipe cannot be written, which one line explains."""
     if isinstance(error, BrokenPipeError):
         return UNREAD
-    print(f"ktbench: {error_text(error)}", file=sys.stderr)
+    _complain(error_text(error))
     return FAILED
+
+
+def _complain(why: str) -> None:
+    with suppress(OSError):  # the terminal may be closed
+        print(f"ktbench: {one_line(why)}", file=sys.stderr)
 
 
 def _discard_output() -> None:
@@ -78,6 +101,8 @@ def _discard_output() -> None:
 
 
 def _run(words: Sequence[str]) -> int:
+    if unreadable := [word for word in words if not is_utf8(word)]:
+        raise RequestError(f"{unreadable[0]!r}: is not UTF-8 text, which no log can hold; rename what it names")
     if not words or words[0] in ("-h", "--help", "help"):
         print(usage())
         return 0

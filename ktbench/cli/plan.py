@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from ktbench.cli.what_if import answer, read_what_if
 from ktbench.config import RequestPart
 from ktbench.report.conditions import simulated_on
+from ktbench.report.text import counted
 from ktbench.run.feasibility import GpuMemory, Machine, gpu_workers
 from ktbench.run.progress import names_in_part
 from ktbench.run.request import Planned, eval_request, plan_request
@@ -56,6 +57,7 @@ def _rounds_line(planned: Planned, measure: MeasureSpec) -> str:
     return (
         f"rounds: {measure.min_rounds} to {measure.max_rounds} of {len(planned.runnable)} trials, "
         f"at most {measure.max_minutes:g} minutes of trials, without loading"
+        + (f"; weights are loaded anew every {counted(measure.block_rounds, 'round')}" if measure.reloads else "")
     )
 
 

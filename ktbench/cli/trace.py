@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ktbench.config import Request
+from ktbench.files import write_whole
 from ktbench.host.environment import environment
 from ktbench.report.chrome_trace import chrome_trace
 from ktbench.report.conditions import machine_sentence, simulated_on
@@ -55,8 +56,7 @@ def _write(timeline: Timeline, cell: Cell, machine: Environment, folder: Path) -
     from ktbench.report.figures.timeline import shares, timeline_figure
 
     conditions = _conditions(cell, machine)
-    trace = folder / "trace.json"
-    trace.write_text(chrome_trace(timeline), encoding="utf-8")
+    trace = write_whole(folder / "trace.json", chrome_trace(timeline))
     yield from (*shares(timeline), *conditions[:2], "")
     for path in (trace, *save(timeline_figure(timeline, conditions), folder, "timeline")):
         yield f"wrote {path}"

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ktbench.files import write_whole
 from ktbench.report.template import render
 from ktbench.results import read_published, read_run
 from ktbench.results.find import find_run
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from ktbench.sim.judging import MeasuredError
     from ktbench.sim.measured import MeasuredCell
 
-FIGURES = ("fig3", "fig7", "fig10", "fig11", "fig12", "fig14", "placement")
+FIGURES = ("fig3", "fig7", "fig10", "fig11", "fig12", "fig14", "placement", "layerwise")
 _KEYS = ("fit", "run", "out")
 
 
@@ -35,11 +36,9 @@ def run(overrides: Sequence[str]) -> int:
     folder = Path(options["out"] or f"runs/validate-{datetime.now(UTC):%Y%m%d-%H%M%S}")
     fit = options["fit"] == "true"
     files = _of_runs(options["run"], fit=fit) if options["run"] else _of_publications(fit=fit)
-    folder.mkdir(parents=True, exist_ok=True)
     print(files["validation.md"].rstrip("\n"))
     for name, content in files.items():
-        (folder / name).write_text(content, encoding="utf-8", newline="\n")
-        print(f"wrote {folder / name}")
+        print(f"wrote {write_whole(folder / name, content)}")
     return 0
 
 

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass, fields
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.config_store import ConfigStore
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from ktbench.config.axes import overridden, with_nodes
 from ktbench.config.launcher import is_launching
-from ktbench.config.lists import SplitOverrides, key_of, split_lists
-from ktbench.config.machine import BESIDE_PRESETS, ReadLocal, is_own, no_local, preset, register_own
+from ktbench.config.lists import SplitOverrides, key_of, parsed, split_lists
+from ktbench.config.machine import ReadLocal, is_own, no_local, preset, register_own
+from ktbench.config.options import NO_SUITE, group_options, read_options
 from ktbench.resources import data_folder
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.errors import RequestError, did_you_mean
@@ -48,12 +47,8 @@ _DEFAULTS: dict[str, Any] = {
     "resume_changed": False,
     "run_name": None,
 }
-# What a suite leaves open can be overridden all the same.
-_SUITE = {field.name: field.default for field in fields(SuiteSpec) if field.default is not MISSING}
-_NO_SUITE = "null"  # takes the suite of an ablation away, which is then a sweep
-_WITHOUT = {f"suite={_NO_SUITE}": "~suite"}  # as Hydra writes it
-# Folders of `conf` that are not groups.
-_NO_GROUPS = ("calibration",)
+_MAPPINGS = ("engine", "inject", "machine", "measure", "model", "peer", "sweep", "workload")
+_WITHOUT = {f"suite={NO_SUITE}": "~suite"}  # as Hydra writes it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,7 +66,7 @@ def compose(overrides: Sequence[str], read_local: ReadLocal = no_local) -> Compo
     is not varied, and a list of values for a key is an axis before all others. Raises RequestError in one line for an
     override that does not parse, an unknown group option or key, an invalid list, and a part that has parts itself.
     """
-    words = split_lists(overrides, group_names())
+    words = split_lists(overrides, group_options())
     run = compose_once([word for word in words.overrides if not _is_for_parts(word)], read_local)
     ablations = run["sweep"]["parts"]
     if not isinstance(ablations, list):
@@ -112,13 +107,14 @@ def compose_once(overrides: Sequence[str], read_local: ReadLocal = no_local) -> 
     Raises RequestError in one line for an override that does not parse, an unknown group option or an unknown key.
     """
     _register()
-    groups = _group_options()
+    groups = group_options()
     words = [_normal(word) for word in overrides]
     for word in words:
         _check_group(word, groups)
     try:
+        read_options(words)
         return _composed(register_own([_WITHOUT.get(word, word) for word in words], read_local))
-    except (HydraException, OmegaConfBaseException) as error:
+    except (HydraException, OmegaConfBaseException, RecursionError) as error:
         raise RequestError(_one_line(error, words)) from None
     except ValueError as error:
         raise RequestError(str(error)) from None
@@ -131,51 +127,18 @@ def _composed(words: list[str]) -> dict[str, Any]:
     with open_dict(composed):
         del composed["hydra"]
     content: dict[str, Any] = OmegaConf.to_container(composed, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
+    for key in _MAPPINGS:
+        if not isinstance(content[key], dict):
+            raise ValueError(f"{key}={content[key]}: must be a mapping, set its keys as {key}.KEY=VALUE")
     return content | {"machine": content["machine"] | {"preset": preset(machine)}}
-
-
-def ablation_names() -> list[str]:
-    """Names accepted by `+ablation=`."""
-    folder = data_folder("ablations")
-    return sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.yaml"))
-
-
-def suite_names() -> list[str]:
-    """Names accepted by `+suite=`."""
-    return _options(data_folder("evals"))
-
-
-def group_names() -> list[str]:
-    """Groups of the configuration."""
-    return list(_group_options())
 
 
 @cache
 def _register() -> None:
-    """Ablations and suites are files outside `conf`, so they are registered as options of groups."""
     OmegaConf.register_new_resolver("weight_formats", lambda: list(PRECISIONS))
     OmegaConf.register_new_resolver("by_device", lambda device, cpu, cuda: cuda if device == "cuda" else cpu)
-    store = ConfigStore.instance()
-    store.store(name="spec_defaults", node={key: to_plain(value) for key, value in _DEFAULTS.items()})
-    for name in suite_names():
-        node = OmegaConf.merge(_SUITE, OmegaConf.load(data_folder("evals") / f"{name}.yaml"))
-        store.store(group="suite", name=name, node=node, package="suite")
-    for name in ablation_names():
-        *folders, option = name.split("/")
-        node = OmegaConf.load(data_folder("ablations") / f"{name}.yaml")
-        store.store(group="/".join(["ablation", *folders]), name=option, node=node, package="_global_")
-
-
-def _group_options() -> dict[str, list[str]]:
-    conf = data_folder("conf")
-    folders = [path for path in sorted(conf.iterdir()) if path.is_dir() and path.name not in _NO_GROUPS]
-    groups = {folder.name: _options(folder) for folder in folders}
-    groups |= {"ablation": ablation_names(), "suite": [*suite_names(), _NO_SUITE]}
-    return groups | {"machine": [*groups["machine"], *BESIDE_PRESETS]}
-
-
-def _options(folder: Path) -> list[str]:
-    return sorted(path.stem for path in folder.glob("*.yaml"))
+    defaults = {key: to_plain(value) for key, value in _DEFAULTS.items()}
+    ConfigStore.instance().store(name="spec_defaults", node=defaults)
 
 
 def _normal(word: str) -> str:
@@ -214,11 +177,8 @@ _FORMER_KEYS = {f"engine.{one.letter}": f", it is now {one.key}" for one in FEAT
 
 def _unknown_key(word: str) -> str:
     """Why the key of an override does not exist; empty where it does."""
-    try:
-        override = OverridesParser.create().parse_override(word)
-    except HydraException as error:
-        return f"override {word!r} does not parse: {str(error).splitlines()[0]}"
-    if override.is_add() or override.get_key_element() in _group_options():
+    override = parsed(word)
+    if override.is_add() or override.get_key_element() in group_options():
         return ""
     known = known_keys()
     key = override.key_or_group
@@ -227,6 +187,7 @@ def _unknown_key(word: str) -> str:
 
 def known_keys() -> list[str]:
     """Every dotted key of the composed configuration."""
+    _register()
     with initialize_config_dir(str(data_folder("conf").resolve()), version_base="1.3"):
         composed = hydra_compose("config", [])
     suite = [f"suite.{field.name}" for field in fields(SuiteSpec)]

@@ -6,42 +6,14 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
-
+from ktbench.resources import read_text
 from ktbench.spec.errors import did_you_mean
-
-# Raised by PyYAML for a scalar that does not match its tag, by OmegaConf for a document that is a number.
-_PARSE_ERRORS = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    LookupError,
-    RecursionError,
-    TypeError,
-    ValueError,
-)
+from ktbench.spec.yaml_text import MOST_BYTES, plain_yaml
 
 
-def read_text(file: Any, where: str) -> str:
-    """Text of a file. Raises ValueError in one line that begins with `where`."""
-    try:
-        return Path(str(file)).read_text(encoding="utf-8")
-    except OSError as error:
-        raise ValueError(f"{where}: {error.strerror}") from None
-    except ValueError:
-        raise ValueError(f"{where}: is not UTF-8 text") from None
-
-
-def parse_yaml(text: str, where: str, of: str) -> Any:
-    """Content of YAML; a key that is there twice is refused. Raises ValueError that begins with `where`."""
-    try:
-        return OmegaConf.to_container(OmegaConf.create(text))
-    except (OmegaConfBaseException, YAMLError) as error:
-        raise ValueError(f"{where}: is not YAML of {of}: {' '.join(str(error).split())}") from None
-    except _PARSE_ERRORS as error:
-        raise ValueError(f"{where}: is not YAML of {of} ({type(error).__name__})") from None
+def read_yaml(file: str | Path, where: str, of: str) -> Any:
+    """Content of a YAML file. Raises ValueError in one line that begins with `where`, see `plain_yaml`."""
+    return plain_yaml(read_text(file, where, MOST_BYTES), where, of)
 
 
 def check_keys(content: Any, allowed: Collection[str], needed: Collection[str], where: str) -> None:

@@ -13,7 +13,8 @@ from ktbench.config.inject import freeze_inject, show_only
 from ktbench.config.lists import PRECISION_KEYS, WHOLE_GROUPS, precision_name
 from ktbench.config.machine import freeze_machine
 from ktbench.resources import checkpoint_name
-from ktbench.spec.errors import RequestError
+from ktbench.spec.errors import RequestError, require_name
+from ktbench.spec.record import LATEST
 from ktbench.spec.run_spec import MeasureSpec, RunSpec
 from ktbench.spec.shape import MoEShape, moe_shape, with_experts
 from ktbench.spec.suite import SuiteSpec, only
@@ -54,9 +55,11 @@ class ModelFiles:
 def config_file(model: Mapping[str, Any]) -> str | None:
     """The file that `model.config=FILE` names, of the node of a model; None where the facts themselves are there.
 
-    Raises ValueError for what names none, and beside a checkpoint, which has its own.
+    Raises ValueError for what names none, and beside a checkpoint, which has its own; for a `path` that is no name.
     """
     config, path = model["config"], model["path"]
+    if path is not None and not isinstance(path, str):
+        raise ValueError(f"model.path={path}: must be the name of a folder or a file, or null")
     if isinstance(config, dict):
         return None
     if not isinstance(config, str) or not config:
@@ -97,6 +100,10 @@ class Request:
     run_name: str | None
 
     def __post_init__(self) -> None:
+        if self.run_name is not None:
+            require_name("run_name", self.run_name)
+            if self.run_name == LATEST:
+                raise ValueError(f"run_name={LATEST}: stands for the run that was started last, change the name")
         if self.show and self.is_sweep:
             raise ValueError("inject.show=true: shows the modules of one cell, leave out the ablation")
 
@@ -134,7 +141,7 @@ def freeze(composed: Composed, files: ModelFiles | None = None) -> Request:
 
 
 def _part(name: str, content: Mapping[str, Any], measure: Any, files: ModelFiles) -> RequestPart:
-    source = content["model"]["path"] or config_file(content["model"])
+    source = config_file(content["model"]) or content["model"]["path"]
     content = give_device(_with_specs(content, files))
     stored = {} if source is None else files.stored.get(source, {})
     given = {key: content[key] for key in _SPEC} | {key: _precision(key, content, stored) for key in PRECISION_KEYS}
@@ -200,6 +207,8 @@ def _layers(model: Mapping[str, Any], shape: MoEShape, phase: str) -> int:
     layers = shape.layers if model["layers"] is None else model["layers"]
     if not isinstance(layers, int):
         raise ValueError(f"model.layers={layers}: must be a number or null")
+    if not 1 <= layers <= shape.layers:
+        raise ValueError(f"model.layers={layers}: allowed are 1 to {shape.layers} for {model['name']}")
     if phase == "layer" and layers != shape.layers:
         raise ValueError(f"model.layers={layers}: workload.phase=layer runs one layer anyway, leave model.layers=null")
     return layers
@@ -281,9 +290,11 @@ def give_trace(parts: Mapping[str, Content]) -> dict[str, Content]:
 
     Raises ValueError where a trace is named and no part replays one.
     """
-    traces = {content["workload"]["trace"] for content in parts.values()} - {None}
+    traces = [trace for content in parts.values() if (trace := content["workload"]["trace"]) is not None]
+    if wrong := [trace for trace in traces if not isinstance(trace, str)]:
+        raise ValueError(f"workload.trace={wrong[0]}: must be the name of a file or null")
     if traces and not any(_replays(content) for content in parts.values()):
-        raise ValueError(f"workload.trace={traces.pop()}: set workload.routing=recorded with it")
+        raise ValueError(f"workload.trace={traces[0]}: set workload.routing=recorded with it")
     return {name: _given(content) for name, content in parts.items()}
 
 

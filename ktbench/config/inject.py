@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from typing import Any, TypeVar
 
-from ktbench.config.files import check_keys, parse_yaml, read_text
+from ktbench.config.files import check_keys, read_yaml
 from ktbench.resources import data_folder
 from ktbench.spec.inject import InjectRule, InjectSpec
 from ktbench.spec.wire import from_plain
@@ -42,7 +42,7 @@ def show_only(node: Mapping[str, Any]) -> bool:
 def read_rules(file: Any) -> InjectSpec:
     """The rules of a YAML file with the keys name and rules. Raises ValueError that names the file."""
     where = f"inject.file={file}"
-    return parse_rules(parse_yaml(read_text(file, where), where, "rules"), where)
+    return parse_rules(read_yaml(str(file), where, "rules"), where)
 
 
 def parse_rules(content: Any, where: str) -> InjectSpec:
@@ -76,4 +76,4 @@ def _differs_from_shipped(spec: InjectSpec) -> bool:
     """A run is repeated by the name of its rules, so a shipped name stands for the shipped rules."""
     shipped = data_folder("conf") / "inject" / f"{spec.name}.yaml"
     where = str(shipped)
-    return shipped.is_file() and parse_rules(parse_yaml(shipped.read_text(), where, "rules"), where) != spec
+    return shipped.is_file() and parse_rules(read_yaml(shipped, where, "rules"), where) != spec

@@ -19,6 +19,8 @@ PRECISION_KEYS = ("precision", "device_precision")
 _ROOTS = ("workload", "engine", "system", "peer", *PRECISION_KEYS, "machine")
 WHOLE_GROUPS = ("model", "machine")
 _MAX_VALUES = 256
+_MOST_CHARACTERS = 10_000
+_SHOWN = 200  # characters in a message
 Lists = dict[str, list[Any]]
 _SHORT = {"int4": "int4_g32"}
 
@@ -34,13 +36,13 @@ class SplitOverrides:
 def split_lists(overrides: Sequence[str], groups: Container[str]) -> SplitOverrides:
     """Overrides with their lists split off; of `groups`, those of Hydra, only a few can be on an axis.
 
-    Raises RequestError for an invalid list. Overrides that do not parse are left for Hydra to refuse.
+    Raises RequestError for an invalid list, and as `parsed`.
     """
     words: list[str] = []
     lists: Lists = {}
     for word in overrides:
-        override = _list_in(word)
-        if override is None:
+        override = parsed(word)
+        if not override.is_sweep_override():
             words.append(word)
         elif override.key_or_group == "ablation":
             words += _parts(override, overrides)
@@ -56,12 +58,17 @@ def key_of(word: str) -> str:
     return word.partition("=")[0].lstrip("+")
 
 
-def _list_in(word: str) -> Override | None:
+def parsed(word: str) -> Override:
+    """An override by Hydra's grammar. Raises RequestError in one line for one that does not parse, or is too long."""
+    if len(word) > _MOST_CHARACTERS:
+        raise RequestError(f"override {word[:_SHOWN]!r}...: is longer than {_MOST_CHARACTERS:,} characters")
+    if "=" not in word:
+        raise RequestError(f"override {word!r}: expected KEY=VALUE")
     try:
-        override = OverridesParser.create().parse_override(word)
-    except HydraException:
-        return None
-    return override if override.is_sweep_override() else None
+        return OverridesParser.create().parse_override(word)
+    except (HydraException, ValueError, RecursionError) as error:  # numbers of thousands of digits, lists of lists
+        shown = repr(word) if len(word) <= _SHOWN else f"{word[:_SHOWN]!r}..."
+        raise RequestError(f"override {shown} does not parse: {str(error).splitlines()[0][:_SHOWN]}") from None
 
 
 def _require_axis(override: Override, groups: Container[str], overrides: Sequence[str]) -> None:

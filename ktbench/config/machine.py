@@ -11,7 +11,7 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 
-from ktbench.config.files import check_keys, parse_yaml, read_text
+from ktbench.config.files import check_keys, read_yaml
 from ktbench.config.lists import key_of
 from ktbench.resources import data_folder
 from ktbench.spec.errors import RequestError
@@ -60,7 +60,7 @@ def _read(value: str, read_local: ReadLocal) -> Node:
     where = f"machine={value}"
     if value == _LOCAL:
         return _node(dict(read_local()), where)
-    node = _node(parse_yaml(read_text(value, where), where, "a machine"), where)
+    node = _node(read_yaml(value, where, "a machine"), where)
     shipped = _preset_file(str(node["name"]))
     if shipped.is_file() and preset(node["name"]) != node:
         raise ValueError(f"{where}: {node['name']} is a shipped machine with other constants, change the name")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,19 +11,21 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from ktbench.engine.gguf.inspecting import inspect_gguf, is_gguf
+from ktbench.engine.loading.config_file import checked_config, read_object
 from ktbench.engine.stored.headers import BUFFERS, read_weights
 from ktbench.engine.stored.matrices import StoredTensor, StoredWeights, is_plain_order
 from ktbench.engine.stored.methods import read_method
 from ktbench.resources import checkpoint_folder
-from ktbench.spec.shape import known_config
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from ktbench.spec.run_spec import ModelSpec
 
+_CONFIG = "config.json"
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
+_INDEX_BYTES = 32 << 20
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 _LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
 # What predicts further tokens, and what sees images.
@@ -34,13 +35,21 @@ _BESIDES = ("mtp.", "vision_tower.", "mm_projector.")
 def inspect_checkpoint(folder: str | Path) -> dict[str, Any]:
     """The configuration in a local Hugging Face folder or a GGUF file, once its weight files have been found whole.
 
-    Raises ValueError as `stored_weights`; for a GGUF file see `inspect_gguf`.
+    Raises ValueError as `stored_weights` and `checkpoint_config`.
     """
-    path = checkpoint_folder(str(folder))
-    if is_gguf(path):
-        return inspect_gguf(path)
-    stored_weights(str(folder))
-    return known_config(_released_config(str(folder)))
+    if not is_gguf(checkpoint_folder(str(folder))):
+        stored_weights(str(folder))
+    return checkpoint_config(str(folder))
+
+
+def checkpoint_config(path: str) -> dict[str, Any]:
+    """The configuration in a local Hugging Face folder, whose weights may be missing, or in a GGUF file.
+
+    Raises ValueError naming the file where it is not there or no Mixture-of-Experts model's; for a GGUF file see
+    `inspect_gguf`.
+    """
+    place = checkpoint_folder(path)
+    return inspect_gguf(place) if is_gguf(place) else checked_config(_released_config(path), str(place / _CONFIG))
 
 
 def stored_weights(folder: str) -> StoredWeights:
@@ -80,20 +89,10 @@ def is_mxfp4(path: str) -> bool:
 
 
 def _released_config(path: str) -> dict[str, Any]:
-    missing = f"model.path={path}: no config.json there, not a Hugging Face folder"
-    return _read_json(checkpoint_folder(path) / "config.json", missing)
-
-
-def _read_json(file: Path, missing: str) -> dict[str, Any]:
+    file = checkpoint_folder(path) / _CONFIG
     if not file.is_file():
-        raise ValueError(missing)
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{file}: not valid JSON ({error})") from None
-    if not isinstance(content, dict):
-        raise ValueError(f"{file}: holds {type(content).__name__}, must hold an object")
-    return content
+        raise ValueError(f"model.path={path}: no {_CONFIG} there, not a Hugging Face folder")
+    return read_object(file, str(file))
 
 
 def weight_files(path: Path) -> list[Path]:
@@ -102,11 +101,14 @@ def weight_files(path: Path) -> list[Path]:
         return [path / _SINGLE]
     if not (path / _INDEX).is_file():
         raise ValueError(_no_weights(path))
-    index = _read_json(path / _INDEX, "")
-    names = index.get("weight_map")
-    if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
-        raise ValueError(f"{path / _INDEX}: has no weight_map from tensors to files")
-    return [path / name for name in sorted(set(names.values()))]
+    index = path / _INDEX
+    names = read_object(index, str(index), _INDEX_BYTES).get("weight_map")
+    if not names or not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
+        raise ValueError(f"{index}: has no weight_map from tensors to files")
+    files = sorted(set(names.values()))
+    if elsewhere := [name for name in files if Path(name).name != name or "\0" in name]:
+        raise ValueError(f"{index}: names {elsewhere[0]!r}, must name files beside it")
+    return [path / name for name in files]
 
 
 def _no_weights(path: Path) -> str:

@@ -158,6 +158,11 @@ class FusedHost:
         """The threads of the host role."""
         return self._executor.team
 
+    @property
+    def precisions(self) -> tuple[tuple[Precision, Precision], ...]:
+        """Those of gate and up, and of down, in every layer; a file may mix them."""
+        return tuple((layer.packed.precision, layer.packed.down_precision) for layer in self._layers)  # type: ignore[misc]
+
     def _new_executor(self) -> ExpertExecutor:
         if not self.concurrent:
             return ExpertExecutor(team=OpenMPTeam(len(self._cpus)), recorder=self._recorder)

@@ -57,8 +57,8 @@ class HybridEngine(ReplaySystem):
         kept = components.operators[0].original is not None
         lean = components.device is not None and not components.device.keeps_original
         detach(components.operators)
-        fused, avx2 = not kept or lean, spec.engine.avx2
-        self._use(EngineSpec(avx2=fused and avx2, avx512=fused and not avx2, packed_dense=lean), 0)
+        fused, avx2 = spec.engine.fused and (lean or not kept), spec.engine.avx2
+        self._use(EngineSpec(avx2=fused and avx2, avx512=fused and not avx2, packed_dense=fused and lean), 0)
         return TraceWriter(
             workload=spec.workload, shape=self.model.shape, forward=self._forward, state=components.state
         ).write()
@@ -170,8 +170,7 @@ class HybridEngine(ReplaySystem):
     def notes(self) -> tuple[str, ...]:
         """See `System`."""
         cuda = self._components.cuda
-        kernels = () if cuda is None else tuple(cuda.attention_watch.chosen)
-        return (*super().notes(), *((f"attention ran on {', '.join(kernels)}",) if kernels else ()))
+        return (*super().notes(), *(() if cuda is None else cuda.notes()))
 
     def _experts_of(self, layer: int) -> ExpertStore:
         return next(one.backend.matrices for one in self._components.operators if one.position.layer == layer)
@@ -215,12 +214,13 @@ class HybridEngine(ReplaySystem):
     def work(self) -> Work:
         """See `System`."""
         components, state, trace = self._components, self._components.state, self._traced
-        precision = components.host.packing.precision if components.host is not None and state.fused else "bf16"
+        host = components.host
+        precisions = host.precisions if host is not None and state.fused else (("bf16", "bf16"),)
         nbytes = 2 * components.dense_params
         if components.device is not None and components.device.lean:
             nbytes += components.device.nbytes - 2 * components.device.params
         dense = DenseWork(params=components.dense_params, nbytes=nbytes, batch=trace.workload.batch)
-        experts = ExpertsWork(shape=self.model.shape, precision=precision, skipping=state.skipping)
+        experts = ExpertsWork(shape=self.model.shape, precisions=precisions, skipping=state.skipping)
         return mean_work([step_work(dense, experts, passes) for passes in trace.routing])
 
     def close(self) -> None:

@@ -243,7 +243,8 @@ class LayerSystem:
 
     def work(self) -> Work:
         """See `System`."""
-        experts = ExpertsWork(shape=self.model.shape, precision=self._replicas_in_turn.precision)
+        precision = self._replicas_in_turn.precision
+        experts = ExpertsWork(shape=self.model.shape, precisions=((precision, precision),))
         ranked = [Routing(ids=torch.from_numpy(step.ranks), gates=step.gates) for step in self._traced.steps]
         return mean_work([layer_work(experts, routing) for routing in ranked])
 

@@ -22,15 +22,26 @@ from ktbench.spec.shape import text_config
 _POOL_SIZE = 8_388_593
 _INITIALIZER_RANGE = 0.02  # Transformers' default
 _WEIGHT = ".weight"
+_SHOWN = 200  # characters of another program's message
 
 
 def skeleton(model: ModelSpec) -> PreTrainedModel:
-    """The architecture in bf16 on `meta`: shapes without memory, the experts loop being Transformers' own eager one."""
+    """The architecture in bf16 on `meta`: shapes without memory, the experts loop being Transformers' own eager one.
+
+    Raises ValueError in one line for a configuration of which Transformers builds none.
+    """
     build: Any = AutoModelForCausalLM.from_config
-    with torch.device("meta"):
-        network: PreTrainedModel = build(
-            AutoConfig.for_model(**model.config), dtype=torch.bfloat16, experts_implementation="eager"
-        )
+    try:
+        with torch.device("meta"):
+            network: PreTrainedModel = build(
+                AutoConfig.for_model(**model.config), dtype=torch.bfloat16, experts_implementation="eager"
+            )
+    except Exception as error:  # whatever a family's own code makes of the numbers
+        why = " ".join(f"{type(error).__name__}: {error}".split())[:_SHOWN]
+        kind = model.config.get("model_type")
+        raise ValueError(
+            f"model={model.name}: Transformers cannot build a {kind} of its configuration ({why})"
+        ) from error
     network.train(False)
     return network
 

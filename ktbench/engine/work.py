@@ -16,15 +16,22 @@ from ktbench.spec.weights import Precision, expert_bytes
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExpertsWork:
-    """Work of the routed experts: `precision` is that of the weights which are read, each token skips `skipping`."""
+    """Work of the routed experts: each token skips `skipping`.
+
+    `precisions` are those of the weights that are read, of gate and up and of down, in every MoE layer; a single pair
+    is that of all layers.
+    """
 
     shape: MoEShape
-    precision: Precision
+    precisions: Sequence[tuple[Precision, Precision]]
     skipping: int = 0
 
     def weight_bytes(self, layers: Iterable[Routing]) -> int:
         """Bytes of the experts that some token runs, each read once in every layer."""
-        return active_experts(layers, self.skipping) * expert_bytes(self.shape, self.precision)
+        active = [active_experts([layer], self.skipping) for layer in layers]
+        precisions = self.precisions if len(self.precisions) > 1 else [*self.precisions] * len(active)
+        pairs = zip(active, precisions, strict=True)
+        return sum(experts * expert_bytes(self.shape, *precision) for experts, precision in pairs)
 
     def products(self, layers: Iterable[Routing]) -> int:
         """Products with a weight, over all tokens and their experts."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from ktbench.eval.evaluate import GradedAnswer
 from ktbench.eval.texts import TextDocument, Window, Windows, cut_windows, drawn
+from ktbench.files import whole_file
 from ktbench.spec.errors import at_least
 from ktbench.spec.wire import digest, from_plain, to_plain
 
@@ -67,21 +67,13 @@ class ReferenceHeader:
 def write_reference(path: Path, subject: ReferenceHeader) -> Iterator[Callable[[LogProbabilities], None]]:
     """Yields what takes the log-probabilities [positions, vocab] of one window after the other.
 
-    The file is there once all windows are in it and the context ends well, else not at all.
+    The file is there once all windows are in it and the context ends well, else not at all. Raises NotWritten.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        with part.open("wb") as file:
-            file.write(_header(subject))
-            yield lambda log_p: _append(file, log_p, subject)
-            if (missing := len(_header(subject)) + subject.data_bytes - file.tell()) != 0:
-                raise ValueError(f"{path}: {missing} bytes of predictions are missing")
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    with whole_file(path, synced=True) as part, part.open("wb") as file:
+        file.write(_header(subject))
+        yield lambda log_p: _append(file, log_p, subject)
+        if (missing := len(_header(subject)) + subject.data_bytes - file.tell()) != 0:
+            raise ValueError(f"{path}: {missing} bytes of predictions are missing")
 
 
 def read_reference(path: Path, subject: ReferenceHeader, positions: Sequence[int]) -> Iterator[LogProbabilities]:

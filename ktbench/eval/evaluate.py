@@ -35,6 +35,7 @@ class GradedAnswer:
     tokens: int | None = None
     answer: str = ""
     why: str = ""
+    cluster: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -148,6 +149,7 @@ def _graded(loaded: LoadedTask, prompts: Sequence[_Prompt], lm: TemplateLM) -> I
             tokens=_new_tokens(prompt.instances[0].resps[0], lm) if loaded.decodes else None,
             answer=_text(prompt.instances)[:_KEPT],
             why=grade.why,
+            cluster=loaded.clusters.get(prompt.question, ""),
         )
 
 

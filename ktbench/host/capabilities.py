@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from ktbench.host.code import Extension, isa_reasons, load_extension
-from ktbench.host.cuda import CudaDevices, read_cuda_devices
+from ktbench.host.cuda import CudaDevices, Gpu, read_cuda_devices
 from ktbench.host.software import TorchBuild, torch_build
 from ktbench.host.topology import Topology, read_topology
 from ktbench.spec.features import BY_NAME, FEATURES, Feature
 
 _ISAS = tuple(dict.fromkeys(need for feature in FEATURES for need in feature.needs if need not in ("numa", "cuda")))
+_ARCHITECTURE = re.compile(r"(?P<kind>sm|compute)_(?P<major>\d+)(?P<minor>\d)(?P<suffix>[a-z]?)")
 
 
 def machine_capabilities() -> dict[str, str]:
@@ -27,7 +29,7 @@ def capabilities_of(
     """The capabilities that follow from the parts; `torch` is what is installed, None where there is none."""
     isas = isa_reasons(extension)
     capabilities = {name: isas.get(name, extension.reason or f"the kernel extension has no {name}") for name in _ISAS}
-    return {**capabilities, "numa": _numa_reason(topology), "cuda": cuda.reason or _torch_reason(torch, cuda.driver)}
+    return {**capabilities, "numa": _numa_reason(topology), "cuda": cuda.reason or _torch_reason(torch, cuda)}
 
 
 def feature_reasons(capabilities: Mapping[str, str]) -> dict[str, str]:
@@ -73,8 +75,9 @@ def _numa_reason(topology: Topology) -> str:
     )
 
 
-def _torch_reason(torch: TorchBuild | None, driver: tuple[int, int] | None) -> str:
+def _torch_reason(torch: TorchBuild | None, cuda: CudaDevices) -> str:
     """A driver runs what was built for any minor version of a major one that it knows."""
+    driver = cuda.driver
     if torch is None:
         return "torch is not installed: run python3 bootstrap.py"
     if torch.cuda is None:
@@ -85,4 +88,31 @@ def _torch_reason(torch: TorchBuild | None, driver: tuple[int, int] | None) -> s
             f"torch {torch.version} is built for CUDA {torch.cuda}, the driver runs CUDA up to {runs}: "
             f"update the driver, or install a torch for CUDA {driver[0]} in a fresh environment"
         )
-    return ""
+    return "".join(_kernels_reason(torch, gpu) for gpu in cuda.gpus[:1])
+
+
+def _kernels_reason(torch: TorchBuild, gpu: Gpu) -> str:
+    """Why PyTorch has no kernels for its first device; empty where it has, or where nothing is known against it."""
+    if gpu.capability is None or not torch.architectures:
+        return ""
+    if any(_runs(architecture, gpu.capability) for architecture in torch.architectures):
+        return ""
+    capability = ".".join(map(str, gpu.capability))
+    return (
+        f"torch {torch.version} is built for {', '.join(torch.architectures)}, {gpu.name} has compute capability "
+        f"{capability}: install a torch that is built for it in a fresh environment"
+    )
+
+
+def _runs(architecture: str, capability: tuple[int, int]) -> bool:
+    """Whether a device runs code for an architecture (CUDA C++ Programming Guide, "Application Compatibility").
+
+    `sm_86` is for 8.6 and later of 8, `sm_90a` for 9.0 alone; the driver translates `compute_90` for 9.0 and all later.
+    """
+    found = _ARCHITECTURE.fullmatch(architecture)
+    if found is None:
+        return False
+    built = int(found["major"]), int(found["minor"])
+    if found["suffix"] == "a":
+        return capability == built
+    return capability >= built and (found["kind"] == "compute" or capability[0] == built[0])

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from ktbench.files import write_whole
 from ktbench.host.health import read_settings
 from ktbench.host.roofs import pinned_team
 from ktbench.spec.wire import digest
@@ -124,10 +125,7 @@ def _write(key: str, new: Mapping[str, tuple[Crossover, ...]]) -> None:
     path, machines = cache_file(), _read().machines
     machines[key] = machines.get(key, {}) | dict(new)
     with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_suffix(f".{os.getpid()}.part")
-        part.write_bytes(msgspec.json.format(msgspec.json.encode(_Kept(machines=machines))))
-        part.replace(path)
+        write_whole(path, msgspec.json.format(msgspec.json.encode(_Kept(machines=machines))))
 
 
 def _measured(kernels: ModuleType, precision: str, cpus: Sequence[int]) -> tuple[Crossover, ...]:

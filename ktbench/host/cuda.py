@@ -10,15 +10,21 @@ from typing import Any
 _LIBRARY = "libcuda.so.1"
 _NAME_BYTES = 256
 _BUS_ID_BYTES = 16
+# CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR.
+_CAPABILITY = (75, 76)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gpu:
-    """One CUDA device: its name, bytes of memory, and address on the PCI bus (`0000:3b:00.0`)."""
+    """One CUDA device: its name, bytes of memory, address on the PCI bus (`0000:3b:00.0`), and compute capability.
+
+    `capability` is major and minor, (9, 0) for an H100; None where it is not known.
+    """
 
     name: str
     memory_bytes: int
     bus_id: str = ""
+    capability: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,7 +71,19 @@ def _gpu(library: Any, index: int) -> Gpu:
     _check(library, "cuDeviceGetName", library.cuDeviceGetName(name, _NAME_BYTES, device))
     _check(library, "cuDeviceTotalMem", library.cuDeviceTotalMem_v2(ctypes.byref(memory_bytes), device))
     _check(library, "cuDeviceGetPCIBusId", library.cuDeviceGetPCIBusId(bus_id, _BUS_ID_BYTES, device))
-    return Gpu(name=name.value.decode(errors="replace"), memory_bytes=memory_bytes.value, bus_id=bus_id.value.decode())
+    major, minor = (_attribute(library, device, number) for number in _CAPABILITY)
+    return Gpu(
+        name=name.value.decode(errors="replace"),
+        memory_bytes=memory_bytes.value,
+        bus_id=bus_id.value.decode(),
+        capability=(major, minor),
+    )
+
+
+def _attribute(library: Any, device: ctypes.c_int, number: int) -> int:
+    value = ctypes.c_int()
+    _check(library, "cuDeviceGetAttribute", library.cuDeviceGetAttribute(ctypes.byref(value), number, device))
+    return value.value
 
 
 def _check(library: Any, call: str, code: int) -> None:

@@ -10,10 +10,13 @@ from typing import Any
 
 import yaml
 
+from ktbench.files import write_whole
 from ktbench.host.environment import environment
 from ktbench.host.roofs import PEAK_DTYPES
+from ktbench.resources import read_text
 from ktbench.spec.core_layout import CoreLayout
 from ktbench.spec.wire import from_plain, to_plain
+from ktbench.spec.yaml_text import MOST_BYTES, plain_yaml
 
 CALIBRATION = "ktbench"
 _VECTORS = ("avx512", "avx2")
@@ -155,18 +158,16 @@ class MachineDescription:
 
 
 def save_description(machine: MachineDescription, path: Path) -> None:
-    """Write the description, making the folders above it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Write the description, making the folders above it. Raises NotWritten."""
     # Without a flow style the innermost lists, which are the samples, are wrapped at the width.
     text = yaml.safe_dump(to_plain(machine), default_flow_style=None, sort_keys=False, allow_unicode=True, width=120)
-    path.write_text(text)
+    write_whole(path, text, synced=True)
 
 
 def load_description(path: Path) -> MachineDescription:
     """Read a description. Raises ValueError naming the file and the error."""
+    content = plain_yaml(read_text(path, str(path), MOST_BYTES), str(path), "a machine description")
     try:
-        return from_plain(yaml.safe_load(path.read_text()), MachineDescription)
-    except OSError as error:
-        raise ValueError(f"{path}: {error.strerror}") from None
-    except (yaml.YAMLError, ValueError) as error:
-        raise ValueError(f"{path}: not a machine description: {' '.join(str(error).split())}") from None
+        return from_plain(content, MachineDescription)
+    except ValueError as error:
+        raise ValueError(f"{path}: not a machine description: {error}") from None

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ktbench.host.sysfs import parse_counts, read_int, read_text, sum_known
+from ktbench.spec.errors import RequestError
 
 _CGROUPS = Path("sys/fs/cgroup")
 
@@ -23,11 +24,14 @@ class Memory:
 def read_memory(root: Path = Path("/")) -> Memory:
     """Memory under a root folder that holds `proc` and `sys`; the tightest control group above us counts.
 
-    Raises ValueError where the kernel does not report how much memory there is.
+    Raises RequestError where the kernel does not report how much memory there is.
     """
     meminfo = parse_counts(read_text(root / "proc/meminfo") or "")
     if not {"MemTotal", "MemAvailable"} <= meminfo.keys():
-        raise ValueError(f"{root / 'proc/meminfo'}: no MemTotal and MemAvailable")
+        raise RequestError(
+            f"{root / 'proc/meminfo'}: no MemTotal and MemAvailable; ktbench reads the machine from /proc, which a "
+            "container or chroot has to mount"
+        )
     memory = Memory(
         total_bytes=meminfo["MemTotal"] * 1024, available_bytes=meminfo["MemAvailable"] * 1024, limit="machine"
     )

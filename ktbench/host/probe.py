@@ -16,6 +16,7 @@ from types import ModuleType
 
 from ktbench.host.cuda import CudaDevices
 from ktbench.host.describe import Constant, MachineDescription
+from ktbench.host.pauses import pauses
 from ktbench.host.roofs import PEAK_DTYPES, PEAK_ISAS, Roofs, pinned_team
 from ktbench.host.topology import Topology
 from ktbench.spec.core_layout import CoreLayout, core_layout_during
@@ -188,13 +189,15 @@ def read_rounds(
 ) -> Iterator[Readings]:
     """Readings by gauge key, one round at a time, for at least so many rounds and so many seconds.
 
-    Odd rounds are reversed, so that drift affects all gauges alike.
+    Odd rounds are reversed, so that drift affects all gauges alike. A round is repeated where the process was stopped.
     """
     began, number = clock(), 0
     while number < rounds or clock() - began < seconds:
         order = instruments.gauges if number % 2 == 0 else instruments.gauges[::-1]
-        yield _read_round(order, instruments.hop)
-        number += 1
+        paused, readings = pauses(), _read_round(order, instruments.hop)
+        if pauses() == paused:
+            yield readings
+            number += 1
 
 
 def describe(

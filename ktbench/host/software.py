@@ -21,6 +21,8 @@ PACKAGES = ("torch", "transformers", "numpy")
 _PROGRAM_TIMEOUT_S = 5.0
 # `g++ (Debian 12.2.0-14) 12.2.0`, `Cuda compilation tools, release 13.0, V13.0.88`, llama.cpp's `version: 5581 (a1b2)`
 _VERSION = re.compile(r"version: (\d+)|(\d+\.\d+(?:\.\d+)*)")
+# `sm_75 sm_80 sm_90 compute_120`; CUDA names architectures so.
+_ARCHITECTURES = re.compile(rb"\0(sm_\d+[a-z]?(?: (?:sm|compute)_\d+[a-z]?)*)\0")
 # Made by `nox -s peers`, see noxfile.py.
 SESSION_PYTHON = ".nox/peers/bin/python"
 _PRINT_VERSION = "import importlib.metadata as m, sys; print(m.version(sys.argv[1]))"
@@ -37,10 +39,14 @@ def package_version(name: str) -> str | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TorchBuild:
-    """PyTorch as it is installed: `cuda` is the version of CUDA that it was built for, None without."""
+    """PyTorch as it is installed: `cuda` is the version of CUDA that it was built for, None without.
+
+    `architectures` are those that it has kernels for (`sm_90`, `compute_120`), empty where they are not known.
+    """
 
     version: str
     cuda: str | None
+    architectures: tuple[str, ...] = ()
 
 
 def torch_build() -> TorchBuild | None:
@@ -51,7 +57,16 @@ def torch_build() -> TorchBuild | None:
         return None
     stated = Path(spec.origin).with_name("version.py").read_text(encoding="utf-8")
     found = re.search(r"^cuda\b[^=\n]*=\s*['\"]([\d.]+)['\"]", stated, re.MULTILINE)
-    return TorchBuild(version=version, cuda=found.group(1) if found else None)
+    if found is None:
+        return TorchBuild(version=version, cuda=None)
+    library = Path(spec.origin).with_name("lib") / "libtorch_python.so"
+    return TorchBuild(version=version, cuda=found.group(1), architectures=_architectures(library))
+
+
+def _architectures(library: Path) -> tuple[str, ...]:
+    """What `torch.cuda.get_arch_list()` gives, a string in the library of PyTorch's bindings."""
+    found = _ARCHITECTURES.search(library.read_bytes()) if library.is_file() else None
+    return tuple(found.group(1).decode().split()) if found else ()
 
 
 def program_versions(names: tuple[str, ...]) -> dict[str, str | None]:

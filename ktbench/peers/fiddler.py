@@ -17,8 +17,6 @@ from ktbench.spec.engine import EngineSpec
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.support import unsupported
 
-_GIB = 2**30
-
 
 class Fiddler(HybridEngine):
     """Implements `ktbench.engine.protocol.System`; made by `open_peer`.
@@ -56,8 +54,8 @@ class Fiddler(HybridEngine):
         notes = list(super().notes())
         if self._copier.costs is not None:
             notes.append(f"fiddler: {self._copier.costs.explain()}")
-        if self._copier.pins is not None and (left := self._copier.pins.pageable_bytes):
-            notes.append(f"fiddler: {left / _GIB:.2f} GiB of the experts could not be pinned and are copied slower")
+        if self._copier.pins is not None and (left := self._copier.pins.note):
+            notes.append(f"fiddler: {left}")
         return tuple(notes)
 
     def close(self) -> None:

@@ -7,6 +7,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ktbench.files import NotWritten, write_whole
 from ktbench.report.conditions import machine_sentence
 from ktbench.report.data import csv_of, ends_of, json_of
 from ktbench.report.health import controls_sentence
@@ -238,12 +239,10 @@ def write_comparison(comparison: Comparison) -> list[Path]:
         folder / f"{name}.json": comparison_json(comparison),
     }
     try:
-        folder.mkdir(exist_ok=True)
-        for path, text in texts.items():
-            path.write_text(text, encoding="utf-8", newline="\n")
-        return [*texts, *_write_figure(comparison, folder, name)]
-    except OSError as error:
-        raise RequestError(f"compare: nothing can be written to {folder}: {error.strerror}") from None
+        written = [write_whole(path, text) for path, text in texts.items()]
+        return [*written, *_write_figure(comparison, folder, name)]
+    except NotWritten as error:
+        raise RequestError(f"compare: nothing can be written to {folder}: {error.path.name}: {error.reason}") from None
 
 
 def _write_figure(comparison: Comparison, folder: Path, name: str) -> list[Path]:

@@ -20,18 +20,30 @@ from ktbench.results.intervals import Interval, is_exact
 from ktbench.results.row import Row
 from ktbench.results.run import environments_of
 from ktbench.results.scores import Change, Estimate
+from ktbench.spec.errors import printable
 from ktbench.spec.record import Record, TaskResult
 from ktbench.spec.wire import to_plain
 
 
 def csv_of(lines: Sequence[Mapping[str, Any]]) -> str:
-    """CSV with a column for each key of any line, in the order in which keys come; what a line lacks is empty."""
+    """CSV with a column for each key of any line, in the order in which keys come; what a line lacks is empty.
+
+    A text that a spreadsheet would take for a formula gets an apostrophe in front, which spreadsheets do not show;
+    control characters are escapes.
+    """
     out = io.StringIO()
     columns = list(dict.fromkeys(key for line in lines for key in line))
     writer = csv.DictWriter(out, columns, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(lines)
+    writer.writerows({key: _spreadsheet_safe(value) for key, value in line.items()} for line in lines)
     return out.getvalue()
+
+
+def _spreadsheet_safe(value: Any) -> Any:
+    """Labels begin with + and are left: no spreadsheet finds a name such as v."""
+    if not isinstance(value, str):
+        return value
+    return printable(f"'{value}" if value.startswith(("=", "@", "\t")) else value)
 
 
 def ends_of(name: str, value: Interval | None) -> dict[str, float | None]:

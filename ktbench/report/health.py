@@ -12,7 +12,7 @@ from typing import Any
 from ktbench.report.template import phrase
 from ktbench.report.text import extremes, in_gib, names_by, number, unit_of
 from ktbench.results import Run
-from ktbench.results.row import Row, groups_of, measured, place
+from ktbench.results.row import Row, control_of, groups_of, measured, place
 from ktbench.results.run import Facts, environments_of, machines_of
 from ktbench.results.settings import by_key, varying
 from ktbench.results.usage import MAX_DISAGREEMENT, are_alike, most, peak_spreads, read_spread, unmetered_reason
@@ -26,7 +26,9 @@ _phrase = partial(phrase, "health.txt.j2")
 
 def controls_sentence(rows: Sequence[Row]) -> str:
     """What equal cells differ by: the one control, or the spread of all; empty where nothing was measured."""
-    return _phrase("control", controls=[row for row in rows if row.role == "control"]) if measured(rows) else ""
+    if not measured(rows):
+        return ""
+    return _phrase("control", controls=[control for group in groups_of(rows) if (control := control_of(group))])
 
 
 def roofs_sentence(rows: Sequence[Row]) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 from ktbench.report.table import Table
 from ktbench.report.template import render
+from ktbench.spec.errors import one_line
 
 _SPECIAL = str.maketrans(
     {
@@ -45,5 +46,5 @@ def latex_of(template: str, **values: Any) -> str:
 
 
 def escaped(text: str) -> str:
-    """A text with what is special to LaTeX written out."""
-    return text.translate(_SPECIAL)
+    """A text on one line with what is special to LaTeX written out."""
+    return one_line(text).translate(_SPECIAL)

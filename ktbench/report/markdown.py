@@ -8,6 +8,7 @@ from typing import Any
 
 from ktbench.report.table import Grid, Table
 from ktbench.report.template import render
+from ktbench.spec.errors import one_line
 
 
 def markdown(table: Table) -> str:
@@ -52,8 +53,8 @@ def grid_of(one: Grid) -> list[str]:
 
 
 def grid(lines: Sequence[Sequence[str]], numeric: Sequence[bool]) -> list[str]:
-    """Headings and cells with a rule between them; `|` in a text is escaped."""
-    escaped = [[text.replace("|", "\\|") for text in line] for line in lines]
+    """Headings and cells with a rule between them; `|` and newlines in a text are escaped."""
+    escaped = [[one_line(text).replace("|", "\\|") for text in line] for line in lines]
     widths = [max(map(len, column)) for column in zip(*escaped, strict=True)]
     rule = ["-" * (width - 1) + ":" if right else "-" * width for width, right in zip(widths, numeric, strict=True)]
     padded = (

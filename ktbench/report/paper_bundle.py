@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from ktbench.files import write_whole
 from ktbench.report.documents import Document, titles_of
 from ktbench.report.latex import latex_of
 from ktbench.report.markdown import common_to
@@ -22,7 +23,6 @@ def write_paper_bundle(folder: Path, run: Run, documents: Sequence[Document]) ->
     # matplotlib takes a second to load: only for those who want the figures.
     from ktbench.report.figures.output import save
 
-    folder.mkdir(exist_ok=True)
     captions = []
     for document in documents:
         yield _write(folder / f"{document.name}.tex", "short_table", table=document.table.short())
@@ -62,5 +62,4 @@ def origin_sentence(document: Document) -> str:
 
 
 def _write(path: Path, template: str, **values: Any) -> Path:
-    path.write_text(latex_of(template, **values), encoding="utf-8", newline="\n")
-    return path
+    return write_whole(path, latex_of(template, **values))

@@ -11,6 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_pdf import PdfPages
 from matplotlib.figure import Figure
 
+from ktbench.files import whole_file
 from ktbench.report.documents import NUMERIC, Document, overview
 from ktbench.report.figures.sheet import PAGE_IN, STYLE
 from ktbench.report.figures.text_metrics import wrapped
@@ -27,7 +28,8 @@ _LETTER = 0.602  # width of a letter of DejaVu Sans Mono over its size
 
 def write_pdf(path: Path, run: Run, papers: Sequence[Document]) -> Path:
     """Write the document: an overview, then of each part as many pages as its table takes. Returns the path."""
-    with style.context(STYLE), PdfPages(path, metadata={"CreationDate": None, "ModDate": None}) as pages:
+    dates = {"CreationDate": None, "ModDate": None}
+    with style.context(STYLE), whole_file(path) as part, PdfPages(part, metadata=dates) as pages:
         for figure in _sheets(run, papers):
             pages.savefig(figure)
     return path

@@ -7,6 +7,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from ktbench.report.text import counted, in_gib, number, ratio, span, unit_of
+from ktbench.spec.errors import one_line
 
 if TYPE_CHECKING:
     from jinja2 import Environment, Template
@@ -61,6 +62,7 @@ def _environment(*, is_latex: bool) -> Environment:
         "counted": counted,
         "gib": in_gib,
         "number": number,
+        "one_line": one_line,
         "ratio": ratio,
         "unit_of": unit_of,
     }

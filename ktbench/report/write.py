@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from ktbench.files import NotWritten, write_whole
 from ktbench.report.attribution_table import attribution_csv_text, attribution_json_text
 from ktbench.report.data import accuracy_csv_text, accuracy_json_text, csv_text, json_text
 from ktbench.report.documents import KINDS, Document, Kind, documents_of
@@ -45,7 +46,7 @@ def write_report(run: Run, formats: Sequence[str] = FORMATS, documents: Sequence
     A run of several parts gets all of them for each part, `table-<part>.md` and so on, and `table.md` and
     `paper.md` as the pages that hold all tables. Returns the paths written. `documents` are those of the run, where
     the caller has them. Raises RequestError for a format that is none of FORMATS, or of which there is nothing,
-    before anything is written.
+    before anything is written, and NotWritten.
     """
     allowed = (*FORMATS, *_ON_REQUEST)
     unknown = [name for name in formats if name not in allowed]
@@ -54,8 +55,10 @@ def write_report(run: Run, formats: Sequence[str] = FORMATS, documents: Sequence
     documents, folder = documents_of(run) if documents is None else documents, run.folder / "report"
     if {*formats} == {"pdf"} and all(document.kind != "paper" for document in documents):
         raise RequestError(f"report {' '.join(formats)}: is for published numbers, this run shows none")
-    folder.mkdir(exist_ok=True)
-    return [path for name in dict.fromkeys(formats) for path in _written(folder, run, documents, name)]
+    try:
+        return [path for name in dict.fromkeys(formats) for path in _written(folder, run, documents, name)]
+    except NotWritten as error:
+        raise error.but_then(f"run `python -m ktbench report {run.folder}`, which needs the log alone") from None
 
 
 def _written(folder: Path, run: Run, documents: Sequence[Document], name: str) -> Iterator[Path]:
@@ -65,11 +68,11 @@ def _written(folder: Path, run: Run, documents: Sequence[Document], name: str) -
         if name == "figure":
             yield from _figures(folder, document)
         elif text := _TEXTS.get(name, {}).get(document.kind):
-            yield _write(folder / f"{document.name}.{name}", text(document))
+            yield write_whole(folder / f"{document.name}.{name}", text(document))
     if name == "html":
         from ktbench.report.web.page import page_html
 
-        yield _write(folder / "page.html", page_html(run, documents))
+        yield write_whole(folder / "page.html", page_html(run, documents))
     if name == "kit":
         yield from write_paper_bundle(folder / "kit", run, documents)
     if papers := [document for document in documents if document.kind == "paper"]:
@@ -81,7 +84,7 @@ def _pages(folder: Path, run: Run, documents: Sequence[Document]) -> Iterator[Pa
     for kind in KINDS:
         found = [document for document in documents if document.kind == kind]
         if found and found[0].table.part:
-            yield _write(folder / f"{kind}.md", page_of_tables(run.header.title, [one.table for one in found]))
+            yield write_whole(folder / f"{kind}.md", page_of_tables(run.header.title, [one.table for one in found]))
 
 
 def _figures(folder: Path, document: Document) -> Iterator[Path]:
@@ -97,14 +100,8 @@ def _suite(folder: Path, run: Run, papers: Sequence[Document], name: str) -> Ite
     if name == "html":
         from ktbench.report.web.page import paper_html
 
-        yield _write(folder / "paper.html", paper_html(run, papers))
+        yield write_whole(folder / "paper.html", paper_html(run, papers))
     if name == "pdf":
         from ktbench.report.paper_pdf import write_pdf
 
         yield write_pdf(folder / "paper.pdf", run, papers)
-
-
-def _write(path: Path, text: str) -> Path:
-    whole = path.with_name(f".{path.name}")  # a full disk leaves the old file, not half of the new one
-    whole.write_text(text, encoding="utf-8", newline="\n")
-    return whole.replace(path)

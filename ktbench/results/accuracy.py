@@ -15,6 +15,7 @@ from ktbench.results.answers import (
     TaskAnswers,
     answers_of,
     measures_of,
+    paired,
     shares_of,
     subjects_of,
 )
@@ -23,7 +24,7 @@ from ktbench.results.intervals import Interval
 from ktbench.results.row import Row
 from ktbench.results.rows import rows_of
 from ktbench.results.run import Run
-from ktbench.results.scores import Change, Estimate, Pair, Stratum, change_of, pairs_of, score_of
+from ktbench.results.scores import Change, Estimate, Pair, change_of, score_of
 from ktbench.spec.record import SCORE, Outcome, Provenance, TaskResult
 from ktbench.spec.suite import SuiteSpec
 from ktbench.spec.sweep import PRECISIONS
@@ -225,7 +226,7 @@ class CellAnswers:
 
     def _score(self, subject: Subject, answered: Mapping[str, TaskAnswers]) -> Estimate | None:
         shares = shares_of(subject, self.suite, {task: len(found.scores) for task, found in answered.items()})
-        strata = [Stratum(share=share, values=tuple(answered[task].scores.values())) for task, share in shares.items()]
+        strata = [answered[task].stratum(share) for task, share in shares.items()]
         return score_of(strata) if strata else None
 
     def _change(self, subject: Subject, answered: Mapping[str, TaskAnswers]) -> tuple[Change | None, str]:
@@ -234,7 +235,7 @@ class CellAnswers:
             return None, _BASELINE
         pairs: dict[str, tuple[Pair, ...]] = {}
         for task, found in answered.items():
-            pairs[task] = pairs_of(self.before[task].scores, found.scores) if task in self.before else ()
+            pairs[task] = paired(self.before.get(task), found)
             if found.scores and not pairs[task]:
                 return None, f"the baseline has no graded answer to a question of {task} that this one has"
         shares = shares_of(subject, self.suite, {task: len(found) for task, found in pairs.items()})

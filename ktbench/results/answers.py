@@ -9,8 +9,9 @@ from math import inf
 from statistics import fmean
 from typing import Literal
 
-from ktbench.results.scores import Estimate, exponential, weighted_mean
+from ktbench.results.scores import Estimate, Pair, exponential, pairs_of, weighted_mean
 from ktbench.results.settings import by_key
+from ktbench.results.strata import Stratum
 from ktbench.spec.record import SCORE, SampleResult
 from ktbench.spec.suite import SuiteSpec, TaskSpec
 
@@ -68,14 +69,26 @@ class TaskAnswers:
 
     `scores` are by question, the mean over its graded samples; `questions` counts those with answers, graded or not;
     `ungraded` the answers that cannot be graded here, and texts without a value, by reason; `tokens` are new tokens by
-    question and sample. `measured` are values with their weights by metric and document.
+    question and sample. `measured` are values with their weights by metric and document. `clusters` are by question,
+    where it is of one.
     """
 
     scores: Mapping[str, float]
+    clusters: Mapping[str, str]
     questions: int
     ungraded: Mapping[str, int]
     tokens: Mapping[tuple[str, int], int]
     measured: Mapping[str, Mapping[str, tuple[float, float]]]
+
+    def stratum(self, share: float) -> Stratum:
+        """Its scores as those of a task with this share of an average."""
+        clusters = tuple(self.clusters.get(question, "") for question in self.scores)
+        return Stratum(share=share, values=tuple(self.scores.values()), clusters=clusters)
+
+
+def paired(before: TaskAnswers | None, after: TaskAnswers | None) -> tuple[Pair, ...]:
+    """Scores of the questions that both have; none where one of them is not there."""
+    return pairs_of(before.scores, after.scores, after.clusters) if before and after else ()
 
 
 def answers_of(scored: Sequence[SampleResult]) -> TaskAnswers:
@@ -83,6 +96,7 @@ def answers_of(scored: Sequence[SampleResult]) -> TaskAnswers:
     graded = [one for one in scored if one.metric == SCORE]
     return TaskAnswers(
         scores=_means(graded),
+        clusters={one.question: one.cluster for one in graded if one.cluster},
         questions=len({one.question for one in graded}),
         ungraded=_ungraded(scored),
         tokens={(one.question, one.sample): one.tokens for one in graded if one.tokens is not None},

@@ -19,8 +19,8 @@ from ktbench.results.contrasts import (
     why_no_interaction,
 )
 from ktbench.results.intervals import Interval, exact, is_exact
-from ktbench.results.row import Row, groups_of
-from ktbench.results.rows import baseline_of, is_same_system, judged_values
+from ktbench.results.row import Row, baseline_of, groups_of
+from ktbench.results.rows import is_same_system, judged_values
 from ktbench.results.settings import Setting
 from ktbench.spec.features import FEATURES
 from ktbench.spec.sweep import FigureKind
@@ -183,7 +183,8 @@ def _pair(grid: FeatureGrid, one: str, other: str, features: Sequence[str]) -> F
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FeatureGrid:
-    """The arms of a group by what they have beside the baseline: all, and the speed-ups by round of those timed.
+    """The arms of a group by what they have beside the baseline: all, and the speed-ups of those timed, by round or,
+    where weights are loaded anew, by block of rounds.
 
     `features` come in the order of the table of features.
     """
@@ -294,5 +295,6 @@ def no_part(grid: FeatureGrid, total: Contrast) -> str:
     """
     whole = grid.value(total)
     if whole is not None and not grid.base.simulated and not whole.sound:
-        return f"{whole.n} round{'' if whole.n == 1 else 's'} cannot tell the speed-up from none, 6 are needed"
+        unit = grid.base.spec.measure.unit
+        return f"{whole.n} {unit}{'' if whole.n == 1 else 's'} cannot tell the speed-up from none, 6 are needed"
     return "the speed-up may be none: its interval holds 1" if whole is None or whole.low <= 1 <= whole.high else ""

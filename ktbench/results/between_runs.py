@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import accumulate, pairwise
 from statistics import mean, median
 from typing import Literal
 
-from ktbench.results.intervals import Interval, exact
-from ktbench.results.row import Row, groups_of
+from ktbench.results.intervals import Interval, by_block, exact
+from ktbench.results.row import Row, control_of, groups_of
 from ktbench.results.run import Run, each_machine
 from ktbench.results.settings import by_key
 from ktbench.results.speedups import TrialTimes, comparable, paired_interval, unpaired_interval
@@ -21,6 +21,7 @@ from ktbench.spec.record import Record
 
 Method = Literal["paired", "unpaired", "identical", "simulated"]
 _Visit = tuple[datetime, datetime, int]
+_BlockOf = Callable[[int], int]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,7 +60,8 @@ def _alone_in_time(ordered: Sequence[_Visit]) -> Iterator[tuple[_Visit, _Visit]]
 
 def _visits(run: Run) -> dict[int, _Visit]:
     """When the first and the last measured trial of each round began, by round."""
-    timed = (one for one in run.latest().values() if one.samples_s and one.provenance == "measured")
+    records = run.latest().values()
+    timed = (one for one in records if one.samples_s and one.started and one.provenance == "measured")
     begun = by_key((record.round, datetime.fromisoformat(record.started)) for record in timed)
     return {number: (min(times), max(times), number) for number, times in begun.items()}
 
@@ -76,12 +78,13 @@ def held(before: Row, after: Row, *, in_turns: Set[int] = frozenset(), different
     if before.records == after.records:
         return RunSpeedup(speedup=exact(1.0), method="identical", trials=(before.rounds, after.rounds))
     there, here = before.trial_times, after.trial_times
+    blocks = before.spec.measure.block_of, after.spec.measure.block_of
     if why := _on_other_machines(there, here):
         if not different_machines:
             return RunSpeedup(speedup=None, method="unpaired", trials=(0, 0), why=f"{why}: that is no ratio")
-        found = _unpaired(_on_any(there), _on_any(here))
+        found = _unpaired(_on_any(there), _on_any(here), blocks)
         return replace(found, why="; ".join(filter(None, [found.why, why])))
-    return _paired(there, here, in_turns) if in_turns else _unpaired(there, here)
+    return _paired(there, here, in_turns, blocks[0]) if in_turns else _unpaired(there, here, blocks)
 
 
 def _on_other_machines(there: TrialTimes, here: TrialTimes) -> str:
@@ -95,16 +98,16 @@ def _on_any(trials: TrialTimes) -> TrialTimes:
     return {number: replace(trial, machine="") for number, trial in trials.items()}
 
 
-def _paired(there: TrialTimes, here: TrialTimes, in_turns: Set[int]) -> RunSpeedup:
+def _paired(there: TrialTimes, here: TrialTimes, in_turns: Set[int], block_of: _BlockOf) -> RunSpeedup:
     one, other = comparable({n: there[n] for n in sorted(in_turns & there.keys())}, here)
-    found = paired_interval(one, other)
+    found = paired_interval(one, other, block_of)
     why = "" if found and found.sound else f"{len(one)} rounds compare, an interval of 95% needs 6"
     return RunSpeedup(speedup=found, method="paired", trials=(len(one), len(one)), why=why)
 
 
-def _unpaired(there: TrialTimes, here: TrialTimes) -> RunSpeedup:
+def _unpaired(there: TrialTimes, here: TrialTimes, blocks: tuple[_BlockOf, _BlockOf]) -> RunSpeedup:
     """Of the core layouts that both runs had on a machine, the one with the most trials counts."""
-    one, other = _by_core_layout(there), _by_core_layout(here)
+    one, other = _by_core_layout(there, blocks[0]), _by_core_layout(here, blocks[1])
     both = [(one[place], other[place]) for place in one if place in other]
     mine, theirs = max(both, key=lambda sides: min(map(len, sides)), default=([], []))
     found = unpaired_interval(mine, theirs)
@@ -117,10 +120,18 @@ def _too_few(found: Interval | None) -> str:
     return "" if found.sound else "too few trials for an interval of 95%, four in each run are enough"
 
 
-def _by_core_layout(trials: TrialTimes) -> dict[tuple[str, CoreLayout | None], list[float]]:
-    """Seconds a step by machine and core layout, in order of rounds, without trials during which the cores moved."""
-    steady = (trial for trial in trials.values() if trial.core_layout != "moved")
-    return by_key(((trial.machine, trial.core_layout), trial.step_s) for trial in steady)
+def _by_core_layout(trials: TrialTimes, block_of: _BlockOf) -> dict[tuple[str, CoreLayout | None], list[float]]:
+    """Seconds a step by machine and core layout, in order of rounds, without trials during which the cores moved.
+
+    Of a block of rounds on the same load of the weights the median counts.
+    """
+    steady = ((number, trial) for number, trial in trials.items() if trial.core_layout != "moved")
+    found = by_key(((trial.machine, trial.core_layout), (number, trial.step_s)) for number, trial in steady)
+    return {place: _known(by_block(dict(held), block_of)) for place, held in found.items()}
+
+
+def _known(values: Mapping[int, float | None]) -> list[float]:
+    return [value for value in values.values() if value is not None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -173,9 +184,9 @@ def noise_by_cell(rows: Sequence[Row]) -> dict[str, Interval]:
     """By cell key what the control of its group differs from the baseline by, where it was measured often enough."""
     found: dict[str, Interval] = {}
     for group in groups_of(rows):
-        control = next((row.speedup for row in group if row.role == "control" and row.speedup), None)
-        if control and control.sound:
-            found |= {row.cell: control for row in group}
+        control = control_of(group)
+        if control and control.speedup and control.speedup.sound:
+            found |= {row.cell: control.speedup for row in group}
     return found
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from ktbench.results.settings import flattened, setting_text, shipped
@@ -16,10 +17,25 @@ from ktbench.spec.suite import SuiteSpec
 
 
 def command_of(spec: RunSpec, planned_with: Sequence[str] = ()) -> str:
-    """`python -m ktbench run …` with every override that differs from the defaults, ready for a shell.
+    """`python -m ktbench run …` with every override that differs from the defaults, one line for a shell."""
+    return shell_line(_words(spec, planned_with))
 
-    Facts of an architecture that were overridden one by one or are those of a file, a rule file and a machine that are
-    not shipped ones, are taken over from the command that planned the run.
+
+def shell_line(words: Iterable[str]) -> str:
+    """Words quoted for a shell; those with control characters as `$'...'`, which bash and newer shells read."""
+    return " ".join(shlex.quote(word) if word.isprintable() else _escaped(word) for word in words)
+
+
+def _escaped(word: str) -> str:
+    letters = (
+        chr(byte) if 32 <= byte < 127 and chr(byte) not in "'\\" else f"\\x{byte:02x}" for byte in os.fsencode(word)
+    )
+    return f"$'{''.join(letters)}'"
+
+
+def _words(spec: RunSpec, planned_with: Sequence[str]) -> list[str]:
+    """Facts of an architecture that were overridden one by one or are those of a file, a rule file and a machine that
+    are not shipped ones, are taken over from the command that planned the run.
     """
     facts = [word for word in planned_with if _key(word).startswith("model.config")] or list(_selections(spec))
     rules = [word for word in planned_with if word.startswith("inject.file=")] or list(_inject(spec))
@@ -27,7 +43,7 @@ def command_of(spec: RunSpec, planned_with: Sequence[str] = ()) -> str:
     name = () if any(_key(word) == "model.config" for word in facts) else (f"model={spec.model.name}",)
     packed = () if spec.model.packed is None else (f"model.packed={spec.model.packed}",)
     model = [*_model(spec, name), *facts, *packed]
-    return shlex.join(["python", "-m", "ktbench", "run", *machine, *model, *rules, *_rest(spec)])
+    return ["python", "-m", "ktbench", "run", *machine, *model, *rules, *_rest(spec)]
 
 
 # What a suite was fitted with is taken over from the command that planned the run.
@@ -38,9 +54,9 @@ _OF_TIMED_STEPS = ("workload", "measure")
 def eval_command(spec: RunSpec, suite: SuiteSpec, planned_with: Sequence[str]) -> str:
     """`python -m ktbench eval +suite=NAME ...`. What was timed as well is left out: `run` times it again."""
     of_suite = [word for word in planned_with if _key(word) in _OF_A_SUITE or _key(word).startswith("suite.")]
-    python, module, name, _, *words = shlex.split(command_of(spec, planned_with))
+    python, module, name, _, *words = _words(spec, planned_with)
     kept = [word for word in words if _key(word).partition(".")[0] not in _OF_TIMED_STEPS]
-    return shlex.join([python, module, name, "eval", f"+suite={suite.name}", *of_suite, *kept])
+    return shell_line([python, module, name, "eval", f"+suite={suite.name}", *of_suite, *kept])
 
 
 def _key(word: str) -> str:

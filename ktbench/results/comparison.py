@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ktbench.results.answers import Subject, SubjectKind, answers_of, shares_of, subjects_of
+from ktbench.results.answers import Subject, SubjectKind, TaskAnswers, answers_of, paired, shares_of, subjects_of
 from ktbench.results.between_runs import RoofRatio, RunSpeedup, held, noise_by_cell, roof_ratio, rounds_in_turns, widest
 from ktbench.results.intervals import Interval
 from ktbench.results.row import Row, place
 from ktbench.results.rows import rows_of
 from ktbench.results.run import Run
-from ktbench.results.scores import Change, Pair, ScoreVerdict, change_of, pairs_of
+from ktbench.results.scores import Change, Pair, ScoreVerdict, change_of
 from ktbench.results.settings import varying
 from ktbench.results.speedups import Verdict, judge
 from ktbench.spec.suite import SuiteSpec
@@ -173,8 +173,8 @@ def _moves_with_roof(speedup: Interval | None, verdict: Verdict, roof: RoofRatio
     return slower or (verdict is Verdict.FASTER and roof.ratio >= speedup.low)
 
 
-# Scores by question, of each (cell key, task).
-_Scores = Mapping[tuple[str, str], Mapping[str, float]]
+# Of each (cell key, task) that has scores.
+_Answers = Mapping[tuple[str, str], TaskAnswers]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -202,7 +202,7 @@ def compared_answers(
     there, here = before.header.suite, after.header.suite
     if there is None or here is None:
         return
-    mine, theirs = _scores(before), _scores(after)
+    mine, theirs = _answers(before), _answers(after)
     for subject in _subjects(there, {task for _, task in (*mine, *theirs)}):
         why = _different_questions(there, here, subject)
         for one, other in pairs:
@@ -210,9 +210,9 @@ def compared_answers(
             yield _compared_answers(names[one.cell], subject, there, found, why)
 
 
-def _scores(run: Run) -> _Scores:
-    found = {where: answers_of(scored).scores for where, scored in run.answers().items()}
-    return {where: scores for where, scores in found.items() if scores}
+def _answers(run: Run) -> _Answers:
+    found = {where: answers_of(scored) for where, scored in run.answers().items()}
+    return {where: answers for where, answers in found.items() if answers.scores}
 
 
 def _subjects(suite: SuiteSpec, graded: set[str]) -> Iterator[Subject]:
@@ -230,10 +230,10 @@ def _different_questions(there: SuiteSpec, here: SuiteSpec, subject: Subject) ->
     return f"{other[0]} is set otherwise in the second run" if other else ""
 
 
-def _pairs(subject: Subject, mine: _Scores, one: str, theirs: _Scores, other: str) -> dict[str, tuple[Pair, ...]]:
+def _pairs(subject: Subject, mine: _Answers, one: str, theirs: _Answers, other: str) -> dict[str, tuple[Pair, ...]]:
     """Scores of the questions that both answered, by task."""
     tasks = (task.name for task in subject.tasks)
-    return {task: pairs_of(mine.get((one, task), {}), theirs.get((other, task), {})) for task in tasks}
+    return {task: paired(mine.get((one, task)), theirs.get((other, task))) for task in tasks}
 
 
 def _compared_answers(

@@ -7,11 +7,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from ktbench.files import write_whole
+from ktbench.resources import is_file
 from ktbench.results.lines import Damage, StoreError, read_lines
 from ktbench.results.log import LOG_NAME
 from ktbench.results.run import copied
 from ktbench.spec.errors import RequestError, did_you_mean
-from ktbench.spec.record import Environment, Header
+from ktbench.spec.record import LATEST, Environment, Header
 
 RUNS = Path("runs")
 _LATEST = ".latest"
@@ -23,12 +25,12 @@ def find_run(name: str) -> Path:
     It has a name of its own: `.` and `..` are resolved.
     """
     known = run_names()
-    if name == "latest":
+    if name == LATEST:
         if not known:
-            raise RequestError(f"latest: there is no run under {RUNS}/ yet")
+            raise RequestError(f"{LATEST}: there is no run under {RUNS}/ yet")
         return RUNS / (_noted(known) or known[-1])
     for folder in (Path(name), RUNS / name):
-        if (folder / LOG_NAME).is_file():
+        if is_file(folder / LOG_NAME):
             return folder if folder.name not in ("", "..") else folder.resolve()
     hint = did_you_mean(name, known, cutoff=0.4)
     raise RequestError(f"{name}: no such run{hint}; known are {', '.join(known) or 'none'}")
@@ -37,7 +39,7 @@ def find_run(name: str) -> Path:
 def note_latest(folder: Path) -> None:
     """Make a run the `latest`: the clock may be set back, so file times do not tell which was started last."""
     with suppress(OSError):
-        (folder.parent / _LATEST).write_text(folder.name)
+        write_whole(folder.parent / _LATEST, folder.name)
 
 
 def _noted(known: Sequence[str]) -> str:

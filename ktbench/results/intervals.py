@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import comb, exp, isfinite
 from statistics import median
 
 from ktbench.spec.record import Record
+from ktbench.spec.run_spec import MeasureSpec
 
 CONFIDENCE = 0.95
 # Of measured values no interval is certain to hold the median, so that this marks one without spread.
@@ -98,6 +99,20 @@ def is_exact(value: Interval) -> bool:
     return value.coverage == _CERTAIN
 
 
-def summary(values: Sequence[float], records: Sequence[Record]) -> Interval:
-    """The values of the rounds that `records` stand for: their median with its interval, or the one simulated value."""
-    return exact(values[0]) if records[0].provenance == "simulated" else median_interval(values)
+def summary(values: Mapping[int, float], records: Sequence[Record], measure: MeasureSpec) -> Interval:
+    """The values by round of some `records`: their median with its interval, or the one simulated value."""
+    if records[0].provenance == "simulated":
+        return exact(next(iter(values.values())))
+    return median_interval([value for value in by_block(values, measure.block_of).values() if value is not None])
+
+
+def by_block(values: Mapping[int, float | None], block_of: Callable[[int], int]) -> dict[int, float | None]:
+    """The median of the values of each block of rounds, by block; None where no round of a block has a value.
+
+    Rounds on weights that were loaded once share the place of these weights in memory, so that a block counts once,
+    however many rounds it has.
+    """
+    blocks: dict[int, list[float]] = {}
+    for number, value in values.items():
+        blocks.setdefault(block_of(number), []).extend([] if value is None else [value])
+    return {block: median(found) if found else None for block, found in blocks.items()}

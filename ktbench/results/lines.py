@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,6 +28,9 @@ KINDS: dict[type[Fact], str] = {
     TaskResult: "asked",
 }
 _TYPES = {name: kind for kind, name in KINDS.items()}
+# Escapes in JSON: a backslash, a character beyond the first plane by its two halves, half of one.
+_ESCAPES = re.compile(r"\\\\|\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}|\\ud[89a-f][0-9a-f]{2}")
+_HALF, _UNKNOWN = len(r"\ud800"), r"\ufffd"
 # No string of a body can hold these bytes: JSON escapes the quotation mark.
 _BEGIN = b'{"crc":'
 
@@ -55,8 +59,12 @@ class _Checked(msgspec.Struct, frozen=True):
 
 
 def encode(fact: Fact) -> bytes:
-    """One log line. The CRC-32 comes first and covers every byte after its comma, up to the newline."""
+    """One log line. The CRC-32 comes first and covers every byte after its comma, up to the newline.
+
+    Half of a character, as in names of files that are not UTF-8, is replaced: no JSON has it.
+    """
     body = json.dumps(to_wire(fact), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    body = _ESCAPES.sub(lambda found: _UNKNOWN if len(found[0]) == _HALF else found[0], body)
     checked = f'"schema":{SCHEMA},"kind":"{KINDS[type(fact)]}","body":{body}}}'.encode()
     return b"%b%d,%b\n" % (_BEGIN, zlib.crc32(checked), checked)
 
@@ -77,6 +85,13 @@ def read_lines(path: Path) -> Iterator[Fact | Damage]:
                     yield Damage(where=where, why=checked)
 
 
+def is_log(content: bytes) -> bool:
+    """Whether content is that of a log, of which any lines may be damaged: it begins as one, or holds a whole line."""
+    if content.startswith(_BEGIN) or _BEGIN.startswith(content):
+        return True
+    return any(isinstance(part, bytes) for line in content.split(b"\n") for part in checked_parts(line))
+
+
 def checked_parts(line: bytes) -> Iterator[bytes | str]:
     """What stands behind the checksum of a line, or why it is not believed.
 
@@ -95,7 +110,15 @@ def checked_parts(line: bytes) -> Iterator[bytes | str]:
             yield "the line was changed after it was written (checksum differs)"
 
 
-def _decode(checked: bytes, where: str) -> Fact:
+def _decode(checked: bytes, where: str) -> Fact | Damage:
+    """Raises StoreError for what another version wrote, and for values that no fact has."""
+    try:
+        return _fact(checked, where)
+    except (msgspec.DecodeError, RecursionError) as error:
+        return Damage(where=where, why=f"not a log line of ktbench ({error})")
+
+
+def _fact(checked: bytes, where: str) -> Fact:
     content = msgspec.json.decode(b"{" + checked, type=_Checked)
     if content.schema != SCHEMA:
         raise StoreError(f"{where}: schema {content.schema}, this version reads {SCHEMA}")

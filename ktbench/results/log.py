@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import socket
@@ -10,7 +11,8 @@ from itertools import count
 from pathlib import Path
 from typing import IO
 
-from ktbench.results.lines import Fact, StoreError, checked_parts, encode
+from ktbench.files import is_named, sync_folder, write_whole
+from ktbench.results.lines import Fact, StoreError, checked_parts, encode, is_log
 from ktbench.spec.record import Header
 
 LOG_NAME = "log.jsonl"
@@ -28,22 +30,18 @@ class Log:
 
     The lock is released when its process ends, however it ends. Half a line at the end, left by a writer that was
     killed, is dropped. Raises StoreError for a folder that cannot be written or locked, to which another process
-    writes, or that holds facts already where a `new` run is to begin.
+    writes, whose log is none, or that holds facts already where a `new` run is to begin.
     """
 
     def __init__(self, folder: Path, *, new: bool = False) -> None:
         self.path = folder / LOG_NAME
         self._holder = folder / HOLDER_NAME
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._file = self.path.open("ab", buffering=0)
-        except OSError as error:
-            raise _unwritable(folder, error) from None
-        self._lock()
+        self._file = self._locked()
         self._introduced: tuple[Fact, ...] = ()
         self._mend()
         if not self._size():
-            _sync_names(folder)
+            sync_folder(folder)
+            sync_folder(folder.parent)
         elif new:
             self.close()
             raise StoreError(
@@ -55,17 +53,17 @@ class Log:
         self._introduced = facts
 
     def append(self, *facts: Fact) -> None:
-        """Write facts and return only when they are on disk. Raises NotKept."""
+        """Write facts and return only when they are on disk. Raises NotKept; a run without any leaves nothing then."""
         facts, end = (*self._introduced, *facts), self._size()
         try:
             self._write(b"".join(map(encode, facts)))
         except OSError as error:
             with suppress(OSError):
                 self._file.truncate(end)
-            raise NotKept(
-                f"{self.path}: {error.strerror}: this is not kept, all before it is; make the disk writable, "
-                f"then continue with the same command and resume={self.path.parent.name}"
-            ) from None
+            if not end:
+                self.close()
+                _remove_empty(self.path)
+            raise NotKept(f"{self.path}: {error.strerror}: {self._kept(end)}") from None
         self._introduced = ()
         for fact in facts:
             if isinstance(fact, Header):
@@ -78,21 +76,49 @@ class Log:
                 self._holder.unlink()
             self._file.close()
 
-    def _lock(self) -> None:
-        try:
-            if not try_lock(self._file):
+    def _locked(self) -> IO[bytes]:
+        """The file with its lock; one that its writer removes meanwhile is opened anew."""
+        while True:
+            is_new, file = not self.path.exists(), self._opened()
+            if not self._lock(file, is_new=is_new):
+                file.close()
                 raise StoreError(f"{self.path}: {self._who()} is writing to this run; wait until it has ended")
+            if is_named(file, self.path):
+                with suppress(OSError):
+                    self._holder.write_text(f"process {os.getpid()} on {socket.gethostname()}\n")
+                return file
+            file.close()
+
+    def _opened(self) -> IO[bytes]:
+        folder = self.path.parent
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            return self.path.open("ab", buffering=0)
+        except OSError as error:
+            raise _unwritable(folder, error) from None
+
+    def _lock(self, file: IO[bytes], *, is_new: bool) -> bool:
+        try:
+            return try_lock(file)
         except StoreError:
-            self._file.close()
+            file.close()
+            if is_new:
+                _remove_empty(self.path)
             raise
-        with suppress(OSError):
-            self._holder.write_text(f"process {os.getpid()} on {socket.gethostname()}\n")
+
+    def _kept(self, end: int) -> str:
+        """What is there of the run where writing after so many bytes has failed, and what to do."""
+        if not end:
+            return "nothing is kept; make the disk writable, then repeat the command"
+        name = self.path.parent.name
+        return (
+            "this is not kept, all before it is; make the disk writable, "
+            f"then continue with the same command and resume={name}"
+        )
 
     def _copy(self, plan: Header) -> None:
-        with suppress(OSError), (self.path.parent / PLAN_NAME).open("wb") as file:
-            file.write(encode(plan))
-            file.flush()
-            os.fsync(file.fileno())
+        with suppress(OSError):
+            write_whole(self.path.parent / PLAN_NAME, encode(plan), synced=True)
 
     def _who(self) -> str:
         """The other writer by its own note, which is written after it has the lock."""
@@ -102,8 +128,11 @@ class Log:
         return "another sweep"
 
     def _mend(self) -> None:
-        """Drops half a line at the end; a whole line that lost its newline gets one."""
+        """Drops half a line at the end; a whole line that lost its newline gets one. What is no log stays as it is."""
         content = self.path.read_bytes()
+        if not is_log(content):
+            self.close()
+            raise StoreError(f"{self.path}: this is no log of ktbench, and stays as it is; name another run")
         whole = content.rfind(b"\n") + 1
         if whole == len(content):
             return
@@ -119,7 +148,10 @@ class Log:
     def _write(self, content: bytes) -> None:
         left = memoryview(content)
         while left:
-            left = left[os.write(self._file.fileno(), left) :]
+            written = os.write(self._file.fileno(), left)
+            if not written:
+                raise OSError(errno.EIO, "the disk takes nothing and reports no error")
+            left = left[written:]
         os.fsync(self._file.fileno())
 
 
@@ -153,16 +185,12 @@ def try_lock(file: IO[bytes], *, shared: bool = False) -> bool:
     return True
 
 
+def _remove_empty(log: Path) -> None:
+    """A log to which nothing was written, and its folder unless it holds anything else."""
+    with suppress(OSError):
+        log.unlink()
+        log.parent.rmdir()
+
+
 def _unwritable(folder: Path, error: OSError) -> StoreError:
     return StoreError(f"{folder}: a run cannot be written there ({error.strerror}); start ktbench where you may write")
-
-
-def _sync_names(folder: Path) -> None:
-    """A file is found again after a power cut only when the folder that names it is on disk as well."""
-    for named in (folder, folder.parent):
-        held = os.open(named, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            with suppress(OSError):  # some network file systems have no such thing
-                os.fsync(held)
-        finally:
-            os.close(held)

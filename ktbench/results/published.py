@@ -101,7 +101,7 @@ def _folder() -> Path:
     return data_folder("reports") / "published"
 
 
-_CONTROL = "(A/A)"
+_CONTROL = "(A/A"
 _DEFERRAL = "engine.deferral"
 _MACHINE = "machine."
 _ACTIVE = "workload.active_experts"
@@ -177,7 +177,7 @@ def _features(label: str) -> dict[str, bool | int | str]:
 
 def bare(label: str) -> str:
     """A label without the words of its precision and of a control: `+v+d` of `+v+d int8 (A/A)`."""
-    return without_precision(label.removesuffix(_CONTROL))
+    return without_precision(label.partition(_CONTROL)[0])
 
 
 def not_simulated_reason(number: Published) -> str:

@@ -42,6 +42,7 @@ class Row:
 
     label: str
     role: Role
+    copy: int
     part: str
     cell: str
     spec: RunSpec
@@ -146,6 +147,18 @@ class Row:
 def groups_of(rows: Sequence[Row]) -> list[tuple[Row, ...]]:
     """Rows of one part with equal settings together, in order of appearance."""
     return [tuple(group) for group in by_key(((row.part, *row.settings.items()), row) for row in rows).values()]
+
+
+def baseline_of(group: Sequence[Row]) -> Row | None:
+    """The baseline of a group; None where it has none."""
+    return next((row for row in group if row.is_baseline), None)
+
+
+def control_of(group: Sequence[Row]) -> Row | None:
+    """The baseline of a group a second time; None where it was not planned."""
+    base = baseline_of(group)
+    same = (row for row in group if row.role == "control" and base and row.spec_id == base.spec_id)
+    return next(same, None)
 
 
 def place(row: Row, settings: Sequence[str]) -> str:

@@ -8,8 +8,8 @@ from statistics import median
 from typing import Any
 
 from ktbench.results.command import command_of
-from ktbench.results.intervals import Interval, exact, summary
-from ktbench.results.row import Gain, Row, groups_of, systems_of
+from ktbench.results.intervals import Interval, by_block, exact, summary
+from ktbench.results.row import Gain, Row, baseline_of, control_of, groups_of, systems_of
 from ktbench.results.run import Run
 from ktbench.results.settings import Setting, by_key, cell_settings
 from ktbench.results.speedups import Values, comparable, goal_values, judge, paired_interval
@@ -18,7 +18,7 @@ from ktbench.results.usage import energy_use, peak_memory, role_shares, roof_sha
 from ktbench.spec.features import FEATURES
 from ktbench.spec.peers import BY_NAME
 from ktbench.spec.record import Agreement, Cell, Outcome, Part, Provenance, Record
-from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.run_spec import MeasureSpec, RunSpec
 
 
 def rows_of(run: Run) -> tuple[Row, ...]:
@@ -44,6 +44,7 @@ def _row(
     row = Row(
         label=cell.label,
         role=cell.role,
+        copy=cell.copy,
         part=part.name,
         cell=cell.key,
         spec=cell.spec,
@@ -67,16 +68,16 @@ def _row(
 
 
 def _speed(cell: Cell, records: Sequence[Record]) -> dict[str, Any]:
-    step_s, work = step_interval(records), records[-1].work
+    step_s, work = step_interval(records, cell.spec.measure), records[-1].work
     return {
         "step_s": step_s,
         "tokens_per_s": step_s.per(cell.spec.workload.tokens_per_step),
         "read_bytes_per_s": work and work.weight_bytes / step_s.mid,
         "flops_per_s": work and work.flops / step_s.mid,
-        "roof": roof_share(records),
-        "roles": role_shares(records),
+        "roof": roof_share(records, cell.spec.measure),
+        "roles": role_shares(records, cell.spec.measure),
         "evidence": evidence_of(records),
-        "energy": energy_use(records, cell.spec.workload.tokens_per_step),
+        "energy": energy_use(records, cell.spec),
         "peak": peak_memory(records),
     }
 
@@ -105,7 +106,7 @@ def _settled(row: Row, group: Sequence[Row]) -> Row:
     row = compared(row, group)
     if is_unproven(row, group):
         row = replace(row, unproven=True)
-    why = "" if row.simulated else open_reason(list(judged_values(row, group).values()), row.goal)
+    why = "" if row.simulated else open_reason([*judged_values(row, group).values()], row.spec.measure)
     return replace(row, outcome=Outcome.NOISY, why=why) if why else row
 
 
@@ -122,9 +123,9 @@ def ending_of(records: Sequence[Record]) -> tuple[Outcome | None, str]:
     return (last.outcome, last.why) if last else (Outcome.OK, "")
 
 
-def step_interval(records: Sequence[Record]) -> Interval:
+def step_interval(records: Sequence[Record], measure: MeasureSpec) -> Interval:
     """Seconds a step over rounds, each round standing for itself with the median of its samples."""
-    return summary([median(record.samples_s) for record in records], records)
+    return summary({record.round: median(record.samples_s) for record in records}, records, measure)
 
 
 def _error(records: Sequence[Record]) -> float | None:
@@ -214,21 +215,22 @@ def compared(row: Row, group: Sequence[Row]) -> Row:
 
 
 def judged_values(row: Row, group: Sequence[Row]) -> Values:
-    """By round, the values that the precision goal of a row is about: see `goal_values`."""
-    base, control = baseline_of(group), _control(group)
-    return goal_values(
+    """By block of rounds, the values that the precision goal of a row is about: see `goal_values`."""
+    base, control = baseline_of(group), control_of(group)
+    values = goal_values(
         row.trial_times,
         None if base is None else base.trial_times,
         None if control is None else control.trial_times,
         is_baseline=row.is_baseline,
     )
+    return by_block(values, row.spec.measure.block_of)
 
 
 def _ratio(one: Row, other: Row) -> Interval | None:
     """How many times as fast as `one` the `other` is; None where no round compares them."""
     if one.step_s and other.step_s and one.simulated and other.simulated:
         return exact(one.step_s.mid / other.step_s.mid)
-    return paired_interval(*comparable(one.trial_times, other.trial_times))
+    return paired_interval(*comparable(one.trial_times, other.trial_times), one.spec.measure.block_of)
 
 
 def _unpaired(row: Row, base: Row) -> str:
@@ -237,17 +239,8 @@ def _unpaired(row: Row, base: Row) -> str:
     return f"no round has both it and {base.label}"
 
 
-def baseline_of(group: Sequence[Row]) -> Row | None:
-    """The baseline of a group; None where it has none."""
-    return next((row for row in group if row.is_baseline), None)
-
-
-def _control(group: Sequence[Row]) -> Row | None:
-    return next((row for row in group if row.role == "control"), None)
-
-
 def _noise(base: Row | None, group: Sequence[Row]) -> Interval | None:
-    control = _control(group)
+    control = control_of(group)
     return _ratio(base, control) if base and control else None
 
 

@@ -75,7 +75,10 @@ class Run:
 
 
 def read_run(folder: Path) -> Run:
-    """The run kept in a folder. Raises NoPlan, and StoreError for lines of another version."""
+    """The run kept in a folder.
+
+    Raises NoPlan, and StoreError for lines of another version, values that no fact has, and cells beside the plan.
+    """
     path = folder / LOG_NAME
     if not path.is_file():
         raise NoPlan(f"{folder}: no run here (no {LOG_NAME})")
@@ -86,7 +89,7 @@ def read_run(folder: Path) -> Run:
         headers = _of(copied(folder), Header)
     if not headers:
         raise NoPlan(_planless(path, damage), damage)
-    return Run(
+    run = Run(
         folder=folder,
         header=headers[0],
         environments=_of(lines, Environment),
@@ -96,6 +99,10 @@ def read_run(folder: Path) -> Run:
         task_results=_with_all_answers(ended, scored) if damage else ended,
         damage=damage,
     )
+    planned = {cell.key for cell in run.header.cells}
+    if lost := [fact.cell for fact in (*run.records, *scored, *ended) if fact.cell not in planned]:
+        raise StoreError(f"{path}: has a result of cell {lost[0]}, which is not in its plan")
+    return run
 
 
 def copied(folder: Path) -> tuple[Fact | Damage, ...]:

@@ -1,92 +1,19 @@
 """Scores of tasks and their averages: standard errors, intervals, and the paired change against a baseline.
 
-An average of tasks is a sum over questions, each with its share of it; the statistics respect those shares. Values are
-from 0 to 1.
+Values are from 0 to 1. Intervals of averages are made in `ktbench.results.strata`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import cache
-from math import exp, floor, fsum, inf, sqrt
-from statistics import NormalDist, fmean
+from itertools import chain
+from math import exp, fsum, sqrt
+from types import MappingProxyType
+from typing import NamedTuple
 
-from ktbench.results.intervals import CONFIDENCE
-
-
-def wilson_interval(right: float, n: float, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """Ends of the score interval of the proportion right / n. Counts may be effective ones, so they need not be whole.
-
-    Source: Wilson, JASA 22 (1927) 209; recommended by Newcombe, Stat. Med. 17 (1998) 857, method 3. Raises ValueError
-    for counts that no sample can have.
-    """
-    if not 0 <= right <= n or n <= 0:
-        raise ValueError(f"right={right}, n={n}: must be 0 <= right <= n, n above 0")
-    z, p = normal_quantile(confidence), right / n
-    middle, half = p + z * z / (2 * n), z * sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-    scale = 1 + z * z / n
-    # At 0 and 1 an end is the proportion itself, and rounding must not push it past.
-    return max(0.0, min(p, (middle - half) / scale)), min(1.0, max(p, (middle + half) / scale))
-
-
-def tango_interval(lost: float, gained: float, n: float, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """Ends of the score interval of (gained - lost) / n, the difference of two proportions of the same n questions.
-
-    `lost` were right before and are wrong now, `gained` the reverse; effective counts need not be whole. Source: Tango,
-    Stat. Med. 17 (1998) 891. Raises ValueError for counts that no sample can have.
-    """
-    if min(lost, gained) < 0 or lost + gained > n * (1 + 1e-9) or n <= 0:
-        raise ValueError(f"lost={lost}, gained={gained}, n={n}: must be 0 or above and together at most n, n above 0")
-    z = normal_quantile(confidence)
-    difference = (gained - lost) / n
-    low = _crossing(lambda delta: _statistic(delta, lost, gained, n) > z, -1.0, difference)
-    high = _crossing(lambda delta: _statistic(delta, lost, gained, n) >= -z, difference, 1.0)
-    return low, high
-
-
-def _statistic(delta: float, lost: float, gained: float, n: float) -> float:
-    """Tango's efficient score of the hypothesis that the difference is `delta`; falls as `delta` rises.
-
-    The chance of a loss is taken as likely as it can be under the hypothesis, the larger root of Tango's equation.
-    """
-    a, b = 2 * n, (2 * n - gained + lost) * delta - gained - lost
-    root = sqrt(max(0.0, b * b + 4 * a * lost * delta * (1 - delta)))
-    losing = (root - b) / (2 * a)
-    variance = n * (2 * losing + delta * (1 - delta))
-    over = gained - lost - n * delta
-    if variance <= 0:
-        return inf if over > 0 else -inf if over < 0 else 0.0
-    return over / sqrt(variance)
-
-
-_HALVINGS = 48  # of an interval of 2 at most: to 1e-14
-
-
-def _crossing(holds: Callable[[float], bool], low: float, high: float) -> float:
-    """Where a condition that holds below some value stops to hold."""
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    return (low + high) / 2
-
-
-@cache
-def normal_quantile(confidence: float = CONFIDENCE) -> float:
-    """How many standard errors on either side hold a normal value with `confidence`: 1.96 for 95 %."""
-    return NormalDist().inv_cdf((1 + confidence) / 2)
-
-
-@cache
-def student_quantile(df: int, confidence: float = CONFIDENCE) -> float:
-    """The same for Student's t with `df` degrees of freedom. Raises ValueError for fewer than one."""
-    if df < 1:
-        raise ValueError(f"df={df}: an interval needs at least one degree of freedom")
-    from scipy.special import stdtrit  # takes 0.2 s to load: only for those who need it
-
-    return float(stdtrit(df, (1 + confidence) / 2))
-
+from ktbench.results.strata import Stratum, ends_of_average, is_whole, mean_of, student_quantile, variance_of
 
 SURE = 0.05  # a p above it is noise
 
@@ -95,7 +22,7 @@ SURE = 0.05  # a p above it is noise
 class Estimate:
     """A mean over `n` questions with its standard error and its 95 % interval.
 
-    They are None where a task has a single question; the interval also where scores between 0 and 1 do not vary.
+    They are None where a task has a single question or cluster; the interval where scores between 0 and 1 do not vary.
     """
 
     mid: float
@@ -110,14 +37,6 @@ class Estimate:
         return replace(self, mid=function(self.mid), low=low, high=high)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Stratum:
-    """The values of one task's questions, at least one, and the task's share of the average; shares sum to 1."""
-
-    share: float
-    values: tuple[float, ...]
-
-
 class ScoreVerdict(StrEnum):
     """The verdict on a paired change. Never `same`: that would need a margin within which scores count as equal."""
 
@@ -126,16 +45,24 @@ class ScoreVerdict(StrEnum):
     HIGHER = "higher"
 
 
-# Score of one question: before the change and after it.
-Pair = tuple[float, float]
+class Pair(NamedTuple):
+    """Score of one question before a change and after it, and the cluster that it is of, empty for one of its own."""
+
+    before: float
+    after: float
+    cluster: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Flips:
-    """How many questions score lower and how many higher than before: right to wrong, and wrong to right."""
+    """How many questions score lower and how many higher than before: right to wrong, and wrong to right.
+
+    `clusters`, where questions are clustered: how many clusters score lower as a whole, and how many higher.
+    """
 
     lost: int
     gained: int
+    clusters: tuple[int, int] | None = None
 
     @property
     def p(self) -> float:
@@ -143,11 +70,13 @@ class Flips:
 
         min(1, 2 P(Binomial(lost + gained, 1/2) <= min(lost, gained))), the mid-p correction not applied. Source:
         McNemar, Psychometrika 12 (1947) 153; Agresti, Categorical Data Analysis (2013), section 11.1. Of scores between
-        0 and 1 it is the sign test, of which McNemar's is a case.
+        0 and 1 it is the sign test, of which McNemar's is a case; of clustered questions the sign test of clusters, as
+        questions of one cluster are not independent.
         """
-        from scipy.special import bdtr  # slow to load, as below
+        from scipy.special import bdtr  # takes 0.2 s to load: only for those who need it
 
-        return min(1.0, 2 * float(bdtr(min(self.lost, self.gained), self.lost + self.gained, 0.5)))
+        lower, higher = self.clusters or (self.lost, self.gained)
+        return min(1.0, 2 * float(bdtr(min(lower, higher), lower + higher, 0.5)))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -167,47 +96,55 @@ class Change:
 
 
 def score_of(strata: Sequence[Stratum]) -> Estimate:
-    """Average of strata. The interval is Wilson's where answers are right or wrong, else Student's t.
-
-    Where tasks weigh unlike, Wilson's is taken at the effective number of questions (Kish, Survey Sampling, 1965). What
-    tasks differ by is not taken out of it, so it is rather too wide than too narrow.
-    """
-    mid, se = _mean(strata), _standard_error(strata)
-    if any(value not in (0.0, 1.0) for stratum in strata for value in stratum.values):
-        return _estimate(strata, mid, se, _student_ends(strata, mid, 0.0))
-    n = _effective(strata)
-    return _estimate(strata, mid, se, wilson_interval(min(n, mid * n), n))
+    """Average of strata with the interval of `ends_of_average`: Wilson's where answers are right or wrong."""
+    return _estimate(strata, 0.0)
 
 
 def change_of(strata: Sequence[tuple[float, Sequence[Pair]]]) -> Change:
     """The paired change over tasks, each with its share of the average and the pairs of its questions.
 
-    The interval of the difference is Tango's where every question is won, lost or neither, at the effective number of
-    questions as in `score_of`; else Student's t of the differences.
+    The interval of the difference is that of `ends_of_average`: Tango's where every question is won, lost or neither.
     """
-    before = [Stratum(share=share, values=tuple(one for one, _ in pairs)) for share, pairs in strata]
-    moved = [Stratum(share=share, values=tuple(b - a for a, b in pairs)) for share, pairs in strata]
-    flips = flips_of([pair for _, pairs in strata for pair in pairs])
-    base, difference = _mean(before), _difference(moved)
+    before = [_stratum(share, pairs, [pair.before for pair in pairs]) for share, pairs in strata]
+    moved = [_stratum(share, pairs, [pair.after - pair.before for pair in pairs]) for share, pairs in strata]
+    flips = flips_of(*(pairs for _, pairs in strata))
+    base, difference = mean_of(before), _estimate(moved, -1.0)
+    are_whole = all(is_whole(stratum, -1.0) for stratum in moved)
     return Change(
         base=base,
         difference=difference,
         relative=_over(difference, base) if base > 0 else None,
         flips=flips,
-        verdict=_verdict(difference, flips if _is_whole(moved) else None),
+        verdict=_verdict(difference, flips if are_whole else None),
     )
 
 
-def pairs_of(before: Mapping[str, float], after: Mapping[str, float]) -> tuple[Pair, ...]:
-    """Scores of the questions that both have, by question, in the order of `before`."""
-    return tuple((score, after[question]) for question, score in before.items() if question in after)
+def _stratum(share: float, pairs: Sequence[Pair], values: Sequence[float]) -> Stratum:
+    return Stratum(share=share, values=tuple(values), clusters=tuple(pair.cluster for pair in pairs))
 
 
-def flips_of(pairs: Sequence[Pair]) -> Flips:
-    """Flips between the two scores of each question."""
-    return Flips(
-        lost=sum(after < before for before, after in pairs), gained=sum(after > before for before, after in pairs)
-    )
+def pairs_of(
+    before: Mapping[str, float], after: Mapping[str, float], clusters: Mapping[str, str] = MappingProxyType({})
+) -> tuple[Pair, ...]:
+    """Scores of the questions that both have, by question, in the order of `before`; `clusters` by question."""
+    both = (question for question in before if question in after)
+    return tuple(Pair(before[question], after[question], clusters.get(question, "")) for question in both)
+
+
+def flips_of(*tasks: Sequence[Pair]) -> Flips:
+    """Flips between the two scores of each question of some tasks; clusters do not reach from one to another."""
+    pairs = [*chain(*tasks)]
+    lost, gained = _moves(pair.after - pair.before for pair in pairs)
+    if not any(pair.cluster for pair in pairs):
+        return Flips(lost=lost, gained=gained)
+    moved = (_stratum(1.0, task, [pair.after - pair.before for pair in task]) for task in tasks)
+    return Flips(lost=lost, gained=gained, clusters=_moves(chain.from_iterable(one.sums(one.values) for one in moved)))
+
+
+def _moves(differences: Iterable[float]) -> tuple[int, int]:
+    """How many fell, and how many rose."""
+    signs = [(one > 0) - (one < 0) for one in differences]
+    return signs.count(-1), signs.count(1)
 
 
 def weighted_mean(values: Sequence[float], weights: Sequence[float]) -> Estimate:
@@ -234,24 +171,6 @@ def exponential(mean: Estimate) -> Estimate:
     return replace(found, se=None if mean.se is None else found.mid * mean.se)
 
 
-def _difference(moved: Sequence[Stratum]) -> Estimate:
-    mid, se = _mean(moved), _standard_error(moved)
-    if not _is_whole(moved):
-        return _estimate(moved, mid, se, _student_ends(moved, mid, -1.0))
-    n = _effective(moved)
-    return _estimate(moved, mid, se, tango_interval(_share_of(moved, -1.0) * n, _share_of(moved, 1.0) * n, n))
-
-
-def _share_of(moved: Sequence[Stratum], sign: float) -> float:
-    """Which share of the average was won (1) or lost (-1)."""
-    return sum(s.share * sum(value == sign for value in s.values) / len(s.values) for s in moved)
-
-
-def _is_whole(moved: Sequence[Stratum]) -> bool:
-    """Whether every question was won, lost or neither."""
-    return all(value in (-1.0, 0.0, 1.0) for stratum in moved for value in stratum.values)
-
-
 def _verdict(difference: Estimate, flips: Flips | None) -> ScoreVerdict:
     """Needs the whole interval on one side of 0 and, of answers that are right or wrong, flips beyond chance.
 
@@ -274,44 +193,14 @@ def _over(difference: Estimate, base: float) -> Estimate:
     return replace(relative, se=None if difference.se is None else difference.se / base)
 
 
-def _estimate(strata: Sequence[Stratum], mid: float, se: float | None, ends: tuple[float, float] | None) -> Estimate:
-    low, high = ends or (None, None)
-    return Estimate(mid=mid, se=se, low=low, high=high, n=sum(len(stratum.values) for stratum in strata))
-
-
-def _mean(strata: Sequence[Stratum]) -> float:
-    return sum(stratum.share * fmean(stratum.values) for stratum in strata)
+def _estimate(strata: Sequence[Stratum], least: float) -> Estimate:
+    low, high = ends_of_average(strata, least) or (None, None)
+    n = sum(len(stratum.values) for stratum in strata)
+    return Estimate(mid=mean_of(strata), se=_standard_error(strata), low=low, high=high, n=n)
 
 
 def _standard_error(strata: Sequence[Stratum]) -> float | None:
-    """Of the average of strata: each with its own variance. None where a stratum has a single question."""
-    parts = _variances(strata)
-    return None if parts is None else sqrt(sum(parts))
-
-
-def _variances(strata: Sequence[Stratum]) -> list[float] | None:
-    if any(len(stratum.values) < 2 for stratum in strata):
-        return None
-    return [s.share**2 * _variance(s.values) / len(s.values) for s in strata]
-
-
-def _variance(values: Sequence[float]) -> float:
-    """Unbiased; `statistics.variance` does it in fractions, which takes too long for thousands of questions."""
-    mean = fmean(values)
-    return fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
-
-
-def _effective(strata: Sequence[Stratum]) -> float:
-    """The effective number of questions of equal weight: 1 / sum of squared weights (Kish)."""
-    return 1 / sum(stratum.share**2 / len(stratum.values) for stratum in strata)
-
-
-def _student_ends(strata: Sequence[Stratum], mid: float, least: float) -> tuple[float, float] | None:
-    """The interval by Student's t within [least, 1]; degrees of freedom by Satterthwaite, Biometrics 2 (1946) 110."""
-    parts = _variances(strata)
-    if parts is None or not any(parts):
-        return None
-    sizes = [len(stratum.values) - 1 for stratum in strata]
-    df = sum(parts) ** 2 / sum(part**2 / size for part, size in zip(parts, sizes, strict=True))
-    half = student_quantile(max(1, floor(df))) * sqrt(sum(parts))
-    return max(least, mid - half), min(1.0, mid + half)
+    """Of the average of strata: each with its own variance. None where a stratum has a single question or cluster."""
+    variances = [(stratum.share, variance_of(stratum)) for stratum in strata]
+    known = [share**2 * variance for share, variance in variances if variance is not None]
+    return sqrt(fsum(known)) if len(known) == len(strata) else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
@@ -11,7 +11,7 @@ from math import comb, isfinite, log
 from statistics import median
 from typing import TypeAlias
 
-from ktbench.results.intervals import CONFIDENCE, Interval, interval_of
+from ktbench.results.intervals import CONFIDENCE, Interval, by_block, interval_of
 from ktbench.spec.core_layout import CoreLayout, core_layout_of
 from ktbench.spec.record import Record
 
@@ -99,9 +99,16 @@ def paired_ratios(baseline: Mapping[int, float], cell: Mapping[int, float]) -> d
     return {number: baseline[number] / cell[number] for number in sorted(baseline.keys() & cell.keys())}
 
 
-def paired_interval(baseline: Mapping[int, float], cell: Mapping[int, float]) -> Interval | None:
-    """Interval of the speed-up of `cell` over `baseline`; None where no round has both."""
-    return interval_of(paired_ratios(baseline, cell).values())
+def paired_interval(
+    baseline: Mapping[int, float], cell: Mapping[int, float], block_of: Callable[[int], int] = lambda number: number
+) -> Interval | None:
+    """Interval of the speed-up of `cell` over `baseline`; None where no round has both.
+
+    Rounds of one block count as one value, the median of their ratios: what cells differ by for as long as their
+    weights lie where they lie is one draw, and the interval, that of the median of independent values, is then over
+    draws (blocks as clusters, summarised: Donner and Klar, Cluster Randomization Trials, 2000, section 7.2).
+    """
+    return interval_of(by_block(paired_ratios(baseline, cell), block_of).values())
 
 
 def unpaired_interval(baseline: Sequence[float], cell: Sequence[float]) -> Interval | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ktbench.results.intervals import Interval, interval_of
+from ktbench.results.intervals import Interval, by_block, interval_of
 from ktbench.results.settings import by_key, cell_settings
 from ktbench.results.speedups import TrialTime, Values, goal_values, trial_time
 from ktbench.spec.record import Cell, Part, Record
@@ -16,8 +16,9 @@ from ktbench.spec.run_spec import MeasureSpec
 class Stopping:
     """Whether a sweep has reached the precision goal or a ceiling after so many `rounds`.
 
-    `values` are by name of a cell and by round. None: the cell ran, but its value cannot be compared and does not
-    count. A cell without a value in the last round has dropped out and is not waited for. `measure.goal` is the
+    `values` are by name of a cell and by round, or by block of rounds where weights are loaded anew. None: the cell
+    ran, but its value cannot be compared and does not count. A cell without a value in the last round, or its block,
+    has dropped out and is not waited for. `measure.goal` is the
     relative half-width that every other interval must reach (0.05: ±5 %), not before `min_rounds`. The caller passes
     the time spent since the beginning.
     """
@@ -49,7 +50,8 @@ class Stopping:
         return ""
 
     def _running(self) -> list[str]:
-        return sorted(name for name, values in self.values.items() if self.rounds - 1 in values)
+        last = self.measure.block_of(self.rounds - 1)
+        return sorted(name for name, values in self.values.items() if last in values)
 
     def _open(self) -> dict[str, Interval | None]:
         """Intervals that are too wide; None where there is no value yet."""
@@ -72,23 +74,25 @@ def _width(interval: Interval | None) -> str:
     return f"±{interval.half_width:.1%}" if interval.sound else f"of {interval.n} values, 6 needed"
 
 
-def open_reason(values: Sequence[float | None], goal: float) -> str:
-    """Why the interval of the values has not reached the goal; empty where it has, or where there are no rounds.
+def open_reason(values: Sequence[float | None], measure: MeasureSpec) -> str:
+    """Why the interval of the values of rounds, or of blocks of them, has not reached the goal.
 
-    None stands for a round that was measured, but with the cores elsewhere than those of the baseline.
+    Empty where it has, or where there are no values. None stands for a round that was measured, but with the cores
+    elsewhere than those of the baseline.
     """
-    found, interval = [value for value in values if value is not None], interval_of(values)
+    found, interval, goal = [value for value in values if value is not None], interval_of(values), measure.goal
     if not values or (interval and interval.closed(goal)):
         return ""
     if interval and interval.sound:
         return f"the interval stayed at ±{interval.half_width:.1%}, the goal was ±{goal:.1%}"
     if len(found) < len(values):
-        return f"{len(found)} of {_rounds(len(values))} compare cores in the same place, an interval of 95% needs 6"
-    return f"{_rounds(len(found))} of the 6 that an interval of 95% needs"
+        counted = _rounds(len(values), measure.unit)
+        return f"{len(found)} of {counted} compare cores in the same place, an interval of 95% needs 6"
+    return f"{_rounds(len(found), measure.unit)} of the 6 that an interval of 95% needs"
 
 
-def _rounds(count: int) -> str:
-    return f"{count} round{'' if count == 1 else 's'}"
+def _rounds(count: int, unit: str = "round") -> str:
+    return f"{count} {unit}{'' if count == 1 else 's'}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -158,13 +162,12 @@ class SweepCriterion:
         return tuple(self._standing(cell) for cell in self._cells)
 
     def _standing(self, cell: Cell) -> Standing:
-        steps = [trial.step_s for trial in self._timed(cell.key).values()]
+        steps = {number: trial.step_s for number, trial in self._timed(cell.key).items()}
         failed = "" if steps or not self._trials[cell.key] else self._failed[cell.key]
-        goal = cell.spec.measure.goal
-        why = failed or (open_reason([*self._values[cell.key].values()], goal) if steps else "not measured yet")
-        return Standing(
-            cell=cell, is_done=bool(failed) or not why, rounds=len(steps), step_s=interval_of(steps), why=why
-        )
+        measure = cell.spec.measure
+        why = failed or (open_reason([*self._values[cell.key].values()], measure) if steps else "not measured yet")
+        step_s = interval_of(by_block(steps, measure.block_of).values())
+        return Standing(cell=cell, is_done=bool(failed) or not why, rounds=len(steps), step_s=step_s, why=why)
 
     def _timed(self, key: str) -> dict[int, TrialTime]:
         """Turns by round; none where a round failed, as in the rows of a report."""
@@ -175,7 +178,8 @@ class SweepCriterion:
         for group in self._groups:
             baseline = self._baselines[group[0].part]
             base = next((cell.key for cell in group if cell.role == "arm" and cell.label == baseline), "")
-            control = next((cell.key for cell in group if cell.role == "control"), "")
+            control = next((cell.key for cell in group if cell.role == "control" and cell.arm == baseline), "")
             trials = {cell.key: self._timed(cell.key) for cell in group}
             for key, mine in trials.items():
-                yield key, goal_values(mine, trials.get(base), trials.get(control), is_baseline=key == base)
+                values = goal_values(mine, trials.get(base), trials.get(control), is_baseline=key == base)
+                yield key, by_block(values, self._stopping.measure.block_of)

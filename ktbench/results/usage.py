@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Literal
@@ -10,7 +10,8 @@ from typing import Literal
 from ktbench.results.intervals import Interval, summary
 from ktbench.results.settings import by_key
 from ktbench.spec.core_layout import core_layout_of
-from ktbench.spec.record import Record, RoofSample, Work
+from ktbench.spec.record import Record, RoleTimes, RoofSample, Work
+from ktbench.spec.run_spec import MeasureSpec, RunSpec
 from ktbench.spec.system_metrics import READ_BUFFER_BYTES, Energy, PeakMemory
 
 Limit = Literal["read", "arithmetic"]
@@ -49,7 +50,7 @@ def spread(values: Sequence[float]) -> Spread:
     return Spread(low=min(values), mid=median(values), high=max(values))
 
 
-def roof_share(records: Sequence[Record]) -> RoofShare | None:
+def roof_share(records: Sequence[Record], measure: MeasureSpec) -> RoofShare | None:
     """Least time over taken time, a round at a time, each round against the roofs sampled next to it.
 
     Least time is the larger of bytes over read bandwidth and operations over arithmetic peak (Williams, Waterman and
@@ -63,10 +64,11 @@ def roof_share(records: Sequence[Record]) -> RoofShare | None:
     steady = [(record, work) for record, work in usable if _is_steady(record.roofs)]
     counted = steady or usable
     least_s = [_least_s(work, record.roofs) for record, work in counted]
-    shares = [max(least) / median(record.samples_s) for least, (record, _) in zip(least_s, counted, strict=True)]
+    rounds = zip(least_s, counted, strict=True)
+    shares = {record.round: max(least) / median(record.samples_s) for least, (record, _) in rounds}
     roof = counted[-1][0].roofs[0]
     return RoofShare(
-        share=summary(shares, records),
+        share=summary(shares, records, measure),
         limit="arithmetic" if median(computing - reading for reading, computing in least_s) > 0 else "read",
         peak_isa=roof.peak_isa,
         peak_dtype=roof.peak_dtype,
@@ -109,15 +111,19 @@ class RoleShares:
     overlap: Interval
 
 
-def role_shares(records: Sequence[Record]) -> RoleShares | None:
+def role_shares(records: Sequence[Record], measure: MeasureSpec) -> RoleShares | None:
     """Each round with its own share; None where no record has the times of its roles."""
-    found = [record.roles for record in records if record.roles and record.roles.total_s > 0]
+    found = {record.round: record.roles for record in records if record.roles and record.roles.total_s > 0}
     if not found:
         return None
+
+    def share(seconds: Callable[[RoleTimes], float]) -> Interval:
+        return summary({n: seconds(roles) / roles.total_s for n, roles in found.items()}, records, measure)
+
     return RoleShares(
-        host_busy=summary([roles.host_busy_s / roles.total_s for roles in found], records),
-        device_busy=summary([roles.device_busy_s / roles.total_s for roles in found], records),
-        overlap=summary([roles.overlap_s / roles.total_s for roles in found], records),
+        host_busy=share(lambda roles: roles.host_busy_s),
+        device_busy=share(lambda roles: roles.device_busy_s),
+        overlap=share(lambda roles: roles.overlap_s),
     )
 
 
@@ -133,14 +139,17 @@ class EnergyUse:
     meters: tuple[str, ...]
 
 
-def energy_use(records: Sequence[Record], tokens_per_step: int) -> EnergyUse | None:
+def energy_use(records: Sequence[Record], spec: RunSpec) -> EnergyUse | None:
     """Each round with its own joules; None where no record has any, or not all have those of the same meters."""
     found, sums = _metered(records), _sums(records)
     if len(sums) != 1:
         return None
+    tokens = spec.workload.tokens_per_step
+    joules = {number: energy.total_j / (steps * tokens) for number, energy, steps in found}
+    watts = {number: energy.total_j / energy.seconds for number, energy, _ in found}
     return EnergyUse(
-        joules_per_token=summary([energy.total_j / (steps * tokens_per_step) for energy, steps in found], records),
-        watts=summary([energy.total_j / energy.seconds for energy, _ in found], records),
+        joules_per_token=summary(joules, records, spec.measure),
+        watts=summary(watts, records, spec.measure),
         meters=sums[0],
     )
 
@@ -159,14 +168,15 @@ def _reasons(records: Sequence[Record], name: str, not_read: str) -> Iterator[st
     return filter(None, dict.fromkeys(why))
 
 
-def _metered(records: Sequence[Record]) -> list[tuple[Energy, int]]:
-    """The energy of each round that has any, with its steps."""
-    return [(r.conduct.energy, len(r.samples_s)) for r in records if r.samples_s and r.conduct and r.conduct.energy]
+def _metered(records: Sequence[Record]) -> list[tuple[int, Energy, int]]:
+    """The energy of each round that has any: the round, the energy and the number of steps."""
+    watched = ((r, r.conduct.energy) for r in records if r.samples_s and r.conduct)
+    return [(r.round, energy, len(r.samples_s)) for r, energy in watched if energy]
 
 
 def _sums(records: Sequence[Record]) -> list[tuple[str, ...]]:
     """The sets of meters that were added up, whatever the order in which they were read."""
-    return list({frozenset(energy.counted): energy.counted for energy, _ in _metered(records)}.values())
+    return list({frozenset(energy.counted): energy.counted for _, energy, _ in _metered(records)}.values())
 
 
 # Peaks that differ by less are shown as one number.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
+from ktbench.files import whole_file
 from ktbench.spec.record import Agreement, Cell
 from ktbench.spec.wire import digest, to_plain
 
@@ -49,12 +49,9 @@ class SavedLogits:
     logits: NDArray[np.float32]
 
     def save(self, path: Path) -> None:
-        """Write the file atomically."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_suffix(f".{os.getpid()}.part")
-        with part.open("wb") as file:
+        """Write the file. Raises NotWritten."""
+        with whole_file(path) as part, part.open("wb") as file:
             np.savez(file, label=np.array(self.label), cell=np.array(self.cell), logits=self.logits)
-        part.replace(path)
 
     @classmethod
     def read(cls, path: Path) -> SavedLogits | None:

@@ -14,7 +14,7 @@ _ROUNDS = 12
 _COUNT, _LEAST = "measure.max_rounds", "measure.min_rounds"
 _UNLIMITED = "measure.max_minutes=1440"  # both sides get the same number of rounds
 # Keys that are set for each round.
-_RESERVED = ("run_name", "resume_changed", _LEAST)
+_RESERVED = ("run_name", "resume_changed", _LEAST, "measure.reload_blocks")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from ktbench.spec.errors import error_text
+from ktbench.spec.errors import FAILED, error_text
 from ktbench.spec.record import Outcome
 
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -65,6 +66,19 @@ def _counters(cgroups: Path, own: Path) -> Iterator[tuple[Path, str]]:
             yield from ((cgroups / at / "memory.events", "in this cgroup") for at in (below, ""))
         elif "memory" in controllers.split(","):
             yield from ((cgroups / "memory" / at / "memory.oom_control", "in this cgroup") for at in (below, ""))
+
+
+def child_exit_code(body: Callable[[], None]) -> int:
+    """Do `body` in a child that ends with its parent; a file that fails it is one line on stderr."""
+    from ktbench.run.serve import die_with_parent
+
+    die_with_parent()
+    try:
+        body()
+    except OSError as error:
+        print(error_text(error), file=sys.stderr)
+        return FAILED
+    return 0
 
 
 class ChildFailed(Exception):

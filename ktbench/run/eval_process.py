@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING
 import msgspec
 
 from ktbench.engine.loading.progress import Loading, LoadProgress
-from ktbench.run.child import run_subprocess
+from ktbench.run.child import child_exit_code, run_subprocess
 from ktbench.spec.record import Cell, SampleResult, TaskResult
 from ktbench.spec.suite import SuiteSpec
 
@@ -59,10 +59,12 @@ def evaluate_in_subprocess(request: EvalRequest, on_progress: Callable[[EvalProg
 
 def main() -> int:
     """Entry of the child: the request on standard input, messages on standard output."""
-    from ktbench.host.topology import read_topology
-    from ktbench.run.serve import die_with_parent
+    return child_exit_code(_answer)
 
-    die_with_parent()
+
+def _answer() -> None:
+    from ktbench.host.topology import read_topology
+
     output = _own_stdout()
     request = msgspec.json.decode(sys.stdin.buffer.read(), type=EvalRequest)
     topology = read_topology()
@@ -73,7 +75,6 @@ def main() -> int:
         output.flush()
 
     _evaluate(request, topology, say)
-    return 0
 
 
 def _own_stdout() -> IO[bytes]:

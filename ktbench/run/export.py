@@ -15,7 +15,7 @@ import msgspec
 from ktbench.engine.gguf.export import kept_file, weights_digest
 from ktbench.engine.gguf.families import GgufType, family_of
 from ktbench.engine.gguf.header import read_header
-from ktbench.run.child import run_subprocess
+from ktbench.run.child import child_exit_code, run_subprocess
 from ktbench.run.request import new_file, one_cell_request, take_word
 from ktbench.spec.errors import BAD_REQUEST, RequestError
 from ktbench.spec.peers import BY_NAME
@@ -87,18 +87,19 @@ def main() -> int:
 
     Exit code `BAD_REQUEST` for what can never be written.
     """
-    from ktbench.engine.gguf.export import export_gguf
-    from ktbench.run.serve import die_with_parent
-
-    die_with_parent()
-    request = msgspec.json.decode(sys.stdin.buffer.read(), type=ExportRequest)
     try:
-        kinds = {"experts": request.experts, "dense": request.dense}
-        export_gguf(request.model, Path(request.output), **kinds, say=partial(print, flush=True))
+        return child_exit_code(_export)
     except ValueError as error:
         print(error, file=sys.stderr)
         return BAD_REQUEST
-    return 0
+
+
+def _export() -> None:
+    from ktbench.engine.gguf.export import export_gguf
+
+    request = msgspec.json.decode(sys.stdin.buffer.read(), type=ExportRequest)
+    kinds = {"experts": request.experts, "dense": request.dense}
+    export_gguf(request.model, Path(request.output), **kinds, say=partial(print, flush=True))
 
 
 if __name__ == "__main__":

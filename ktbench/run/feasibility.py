@@ -10,6 +10,7 @@ from ktbench.engine.gguf.export import no_file
 from ktbench.engine.loading.packed_folder import PackedPart, packed_parts, require_room, split_experts
 from ktbench.engine.placement import place_experts
 from ktbench.engine.roles import split_cpus
+from ktbench.engine.workload.arrays import require_arrays
 from ktbench.engine.workload.recorded import read_profile, read_trace
 from ktbench.host.capabilities import feature_reasons, machine_capabilities
 from ktbench.host.cuda import read_cuda_devices
@@ -261,8 +262,19 @@ def _device_bytes(spec: RunSpec) -> int:
 
 
 def unsupported_simulated(cells: Iterable[Cell]) -> dict[str, str]:
-    """Why described machines cannot run the cells that are simulated on them, by cell key; other cells are skipped."""
-    return _unsupported(cells, lambda spec: None if spec.machine is None else Machine.described(spec.machine))
+    """Why described machines cannot run the cells that are simulated on them, by cell key; other cells are skipped.
+
+    Raises RequestError for a placement profile or a routing trace that cannot be read.
+    """
+    simulated = [cell for cell in cells if cell.spec.machine is not None]
+    try:
+        for text in {cell.spec.workload.trace for cell in simulated} - {None}:
+            require_arrays("workload.trace", str(text))
+        for text in {cell.spec.engine.placement.profile for cell in simulated} - {None}:
+            require_arrays("engine.placement.profile", str(text))
+    except ValueError as error:
+        raise RequestError(str(error)) from None
+    return _unsupported(simulated, lambda spec: None if spec.machine is None else Machine.described(spec.machine))
 
 
 def unsupported_locally(cells: Sequence[Cell], *, cuda_is_needed: bool) -> dict[str, str]:
@@ -314,7 +326,7 @@ def memory_missing(cells: Sequence[Cell], free_bytes: int, cache_bytes: int) -> 
     sizes = worker_bytes(cells, cache_bytes)
     found: dict[str, str] = {}
     for point in points_of(cells):
-        needed = sum(sizes[key] for key in {cell.spec.weights_key for cell in point})
+        needed = sum(sizes[key] for key in {cell.weights_key for cell in point})
         if needed > free_bytes:
             why = f"needs {gib(needed)}, {gib(free_bytes)} are free"
             found |= dict.fromkeys((cell.key for cell in point), why)

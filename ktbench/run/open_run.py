@@ -15,6 +15,7 @@ from ktbench.run.shards import end_nodes, gather_left, nodes_of, say_damage, who
 from ktbench.spec.errors import RequestError
 from ktbench.spec.published import Published
 from ktbench.spec.record import Cell, Environment, Header, Part, Record
+from ktbench.spec.run_spec import MeasureSpec
 
 
 def open_run(
@@ -112,6 +113,7 @@ def _resumed(request: Request, cells: tuple[Cell, ...], machine: Environment, lo
     folder = log.path.parent
     run = read_run(folder)
     _require_same_cells(run, cells)
+    _require_same_blocks(run.header.measure, request.measure)
     require_same_suite(run, request.suite)
     if nodes := nodes_of(folder):
         gather_left(log, nodes, trial_lines(cells))
@@ -150,6 +152,15 @@ def _restore(log: Log, run: Run, published: Iterable[Published]) -> None:
     if lost := [number for number in published if number.id not in known]:
         log.append(*lost)
         say(f"published numbers whose lines were lost, written again: {len(lost)}")
+
+
+def _require_same_blocks(then: MeasureSpec, now: MeasureSpec) -> None:
+    """Raises RequestError where weights would be loaded anew in the middle of blocks of the run that is resumed."""
+    if then.block_rounds != now.block_rounds:
+        raise RequestError(
+            f"resume: weights were loaded anew every {then.block_rounds} rounds, now every {now.block_rounds}; "
+            f"set measure.min_rounds={then.min_rounds} again, measure.max_rounds may differ"
+        )
 
 
 def _require_same_cells(run: Run, cells: tuple[Cell, ...]) -> None:

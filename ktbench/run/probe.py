@@ -13,6 +13,7 @@ from ktbench.host.cuda import read_cuda_devices
 from ktbench.host.describe import Constant, MachineDescription
 from ktbench.host.environment import environment
 from ktbench.host.memory import available_memory_bytes
+from ktbench.host.pauses import count_pauses
 from ktbench.host.probe import Readings, buffers_needed, describe, open_instruments, read_rounds
 from ktbench.host.topology import read_topology
 from ktbench.results.intervals import median_interval
@@ -47,6 +48,7 @@ def measure_machine() -> MachineDescription:
     for precision in extension.module.formats():
         say(f"probe: timing the loops of the {precision} kernels")
         use_crossovers(extension.module, [precision], topology.core_cpus, anew=True)
+    count_pauses()
     say(f"probe: filling {need / _GIB:.0f} GiB of buffers")
     machine = environment()
     instruments = open_instruments(extension.module, topology, read_cuda_devices())

@@ -12,6 +12,7 @@ from typing import TextIO
 from ktbench.engine.loading.progress import Loading
 from ktbench.results.settings import Setting, cell_settings, varying
 from ktbench.results.stopping import Standing, SweepCriterion
+from ktbench.spec.errors import one_line, printable
 from ktbench.spec.record import Cell, Record
 from ktbench.spec.run_spec import MeasureSpec
 
@@ -19,7 +20,7 @@ from ktbench.spec.run_spec import MeasureSpec
 def say(line: str) -> None:
     """Print one line of progress. Errors of stderr are ignored, as the reader may have closed it."""
     with suppress(OSError):
-        print(line, file=sys.stderr, flush=True)
+        print(printable(line), file=sys.stderr, flush=True)
 
 
 def cell_names(cells: Sequence[Cell]) -> dict[str, str]:
@@ -96,7 +97,8 @@ class LoadingLine:
         size, unit = next((one for one in _UNITS if report.total_bytes >= one[0]), _UNITS[-1])
         left_s = self._left_s(report)
         left = "" if left_s is None else f", {_minutes(left_s)} left"
-        return f"{report.doing}, {report.done_bytes / size:.1f} of {report.total_bytes / size:.1f} {unit}{left}"
+        done, total = report.done_bytes / size, report.total_bytes / size
+        return f"{one_line(report.doing)}, {done:.1f} of {total:.1f} {unit}{left}"
 
     def _left_s(self, report: Loading) -> float | None:
         began_s, first = self._began

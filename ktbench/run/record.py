@@ -14,6 +14,7 @@ import msgspec
 
 from ktbench.engine.loading.progress import LoadProgress
 from ktbench.results.find import RUNS
+from ktbench.run.child import child_exit_code
 from ktbench.run.progress import LoadingLine
 from ktbench.run.request import new_file, one_cell_request, plan_request, take_word
 from ktbench.spec.errors import RequestError
@@ -70,15 +71,16 @@ def summary(profile: ActivationProfile) -> Iterator[str]:
 
 def main() -> int:
     """Entry of the child: the request on standard input, progress on standard output."""
+    return child_exit_code(_record)
+
+
+def _record() -> None:
     from ktbench.engine.workload.recorded import record_profile
     from ktbench.host.topology import read_topology
-    from ktbench.run.serve import die_with_parent
 
-    die_with_parent()
     request = msgspec.json.decode(sys.stdin.buffer.read(), type=RecordRequest)
     os.sched_setaffinity(0, read_topology().core_cpus)  # before PyTorch counts the cores
     record_profile(_open_engine, request.spec).save(Path(request.output))
-    return 0
 
 
 def _open_engine(spec: RunSpec) -> HybridEngine:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,30 +10,32 @@ from pathlib import Path
 from typing import Any
 
 from ktbench.config import NATIVE, ModelFiles, Request, RequestPart, compose, config_file, freeze
-from ktbench.engine.checkpoint import inspect_checkpoint
-from ktbench.engine.gguf.inspecting import inspect_gguf, is_gguf
+from ktbench.engine.checkpoint import checkpoint_config, inspect_checkpoint
+from ktbench.engine.gguf.inspecting import is_gguf
 from ktbench.engine.inject.match import require_operators
 from ktbench.engine.loading.config_file import config_in, config_name, released_config, require_runnable
 from ktbench.engine.stored.formats import stored_formats
 from ktbench.engine.stored.methods import announced_formats
+from ktbench.host.capabilities import machine_capabilities
 from ktbench.host.describe import read_local_machine
 from ktbench.host.memory import available_memory_bytes
 from ktbench.host.topology import read_topology
 from ktbench.resources import checkpoint_folder
 from ktbench.run.feasibility import memory_missing, unsupported_locally, unsupported_simulated
+from ktbench.run.progress import say
 from ktbench.spec.cells import plan_cells
-from ktbench.spec.errors import RequestError
+from ktbench.spec.errors import RequestError, error_text
 from ktbench.spec.memory import blocks_of, require_memory
 from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import RunSpec
-from ktbench.spec.shape import known_config
 from ktbench.spec.suite import SuiteSpec
-from ktbench.spec.sweep import SweepSpec
+from ktbench.spec.sweep import SweepSpec, on_avx2
 from ktbench.spec.weights import FORMATS
 
 _NANO = "model=nano"
 # Keys of precisions by the fields of `StoredFormats` that they are for.
 _STORED_AS = {"precision": "experts", "device_precision": "attention"}
+_ARMS = {"sweep.arms", "sweep.baseline", "sweep.features", "sweep.design"}
 _NAMES_A_MODEL = {"model", "model.path", "model.config"}
 
 
@@ -77,18 +78,45 @@ def read_request(overrides: Sequence[str], *, evaluates: bool = False) -> Reques
     """The frozen request of overrides. Raises RequestError, also for a suite unless the verb `evaluates` it."""
     composed = compose(overrides, read_local_machine)
     try:
-        request = freeze(composed, _model_files(composed.parts.values()))
+        request = _on_this_vector(freeze(composed, _model_files(composed.parts.values())), overrides)
         for part in request.parts:
             require_operators(part.spec.inject)
             _require_network(part, composed.parts[part.name])
             _require_stored(part, composed.parts[part.name])
     except ValueError as error:
         raise RequestError(f"{error}{_stored(str(error), composed.parts.values())}") from None
+    except OSError as error:
+        raise RequestError(error_text(error)) from None
     if request.suite is not None and not evaluates:
         raise RequestError(
             f"suite={request.suite.name}: suites are run by `eval`: python -m ktbench eval {shlex.join(overrides)}"
         )
     return request
+
+
+def _on_this_vector(request: Request, overrides: Sequence[str]) -> Request:
+    """The request with +a in the arms of ablations where the machine has neither AVX-512 nor AMX.
+
+    Arms, features and baselines of the command line stay as they are.
+    """
+    keys = {word.lstrip("+").partition("=")[0] for word in overrides}
+    if "ablation" not in keys or keys & _ARMS:
+        return request
+    parts = tuple(
+        replace(part, sweep=on_avx2(part.sweep)) if _is_avx2(part) and part.sweep.arms else part
+        for part in request.parts
+    )
+    if parts != request.parts:
+        say("no AVX-512 or AMX: arms of the ablation have +a for +v and +m (sweep.arms=[...] sets others)")
+    return replace(request, parts=parts, sweep=request.sweep if request.sweep.parts else parts[0].sweep)
+
+
+def _is_avx2(part: RequestPart) -> bool:
+    """Whether AVX2 is the widest that the machine of a part has; False where that is varied."""
+    if part.spec.machine is not None:
+        return part.spec.machine.vector == "avx2" and "machine" not in part.sweep.axes
+    missing = machine_capabilities()
+    return not missing["avx2"] and bool(missing["avx512"] and missing["amx"]) and "machine" not in part.sweep.axes
 
 
 def _model_files(parts: Iterable[Mapping[str, Any]]) -> ModelFiles:
@@ -100,7 +128,7 @@ def _model_files(parts: Iterable[Mapping[str, Any]]) -> ModelFiles:
                 configs[file] = config_name(file), config_in(file)
                 stored[file] = dict(zip(_STORED_AS, announced_formats(released_config(file)), strict=True))
             elif (path := model["path"]) is not None:
-                checkpoints[path] = inspect_checkpoint(path) if _is_measured(content) else _configuration(path)
+                checkpoints[path] = inspect_checkpoint(path) if _is_measured(content) else checkpoint_config(path)
                 if _is_measured(content) and NATIVE in (content[key] for key in _STORED_AS):
                     stored[path] = _native(path)
     return ModelFiles(checkpoints=checkpoints, configs=configs, stored=stored)
@@ -152,19 +180,6 @@ def _models(content: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 def _is_measured(content: Mapping[str, Any]) -> bool:
     """Whether cells of a part may be measured here."""
     return content["machine"]["name"] == "here" or "machine" in (content["sweep"]["axes"] or ())
-
-
-def _configuration(path: str) -> dict[str, Any]:
-    """The configuration of a checkpoint, whose weights may be missing. Raises ValueError naming the file."""
-    if is_gguf(path):
-        return inspect_gguf(path)
-    file = checkpoint_folder(path) / "config.json"
-    if not file.is_file():
-        raise ValueError(f"model.path={path}: no config.json there, not a Hugging Face folder")
-    try:
-        return known_config(json.loads(file.read_text(encoding="utf-8")))
-    except (ValueError, TypeError, AttributeError) as error:
-        raise ValueError(f"{file}: is not a configuration ({error})") from None
 
 
 def one_cell_request(verb: str, overrides: Sequence[str]) -> Request:
@@ -261,7 +276,8 @@ def paired(request: Request) -> Request:
     if request.is_timed:
         return request
     return replace(
-        request, parts=tuple(replace(part, sweep=replace(part.sweep, control=False)) for part in request.parts)
+        request,
+        parts=tuple(replace(part, sweep=replace(part.sweep, control=False, copies=0)) for part in request.parts),
     )
 
 

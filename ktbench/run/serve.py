@@ -21,6 +21,7 @@ from ktbench.host.code import load_extension
 from ktbench.host.crossovers import use_crossovers
 from ktbench.host.cuda import read_cuda_devices
 from ktbench.host.energy import open_meters
+from ktbench.host.pauses import count_pauses
 from ktbench.host.roofs import Roofs, open_pool_roofs, open_roofs, pin_openmp
 from ktbench.host.topology import Topology, read_topology
 from ktbench.host.watch import MachineWatch
@@ -72,6 +73,7 @@ _REST_S = 0.01
 def serve(open_session: Callable[[OpenSession], Session], requests: IO[bytes], responses: IO[bytes]) -> int:
     """Serve one parent: returns when its end of the pipe closes."""
     die_with_parent()
+    count_pauses()
     opened = msgspec.json.decode(requests.readline(), type=OpenSession)
     try:
         session = open_session(opened)

@@ -8,20 +8,25 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 
 from ktbench.engine.protocol import HasClock, SelfTimed, System, Unsupported
+from ktbench.host.pauses import pauses
 from ktbench.host.roofs import Roofs
 from ktbench.host.watch import MachineWatch
 from ktbench.run.agreement import SavedLogits, agreement, collect_logits, disagreement
 from ktbench.run.check import check, check_the_check, stale
 from ktbench.run.messages import RecordIds, new_record
 from ktbench.spec.peers import BY_NAME
-from ktbench.spec.record import Agreement, Cell, Outcome, Record, RoleTimes, collect, dishonest
+from ktbench.spec.record import Agreement, Cell, Outcome, Record, RoleTimes, RoofSample, collect, dishonest
 from ktbench.spec.timeline import Timeline
 
+T = TypeVar("T")
 Clock = Callable[[], float]
+# Samples in seconds, counters that moved, and the roofs before and after.
+Timed = tuple[tuple[float, ...], dict[str, int], tuple[RoofSample, RoofSample]]
 _MAX_WARM_UPS = 8
 # Steps that take seconds are warm after one trial: remaining first touches are a small part of them.
 _MAX_WARM_UP_S = 2.0
@@ -59,6 +64,14 @@ def page_faults() -> int:
     return usage.ru_minflt + usage.ru_majflt
 
 
+# Attempts to time a trial while something stops the process again and again.
+_MAX_PAUSES = 5
+
+
+def _paused(times: int) -> str:
+    return f"timed {times + 1} times, as the process was stopped meanwhile"
+
+
 # Repeating a step runs the same arithmetic; threads may only reorder the last additions of a bf16 result.
 _REPEAT_TOLERANCE = 0.05
 
@@ -73,13 +86,17 @@ class TrialFailed(Exception):
 
 @dataclass(kw_only=True)
 class Session:
-    """Trials of cells that share one system. The ids go into every record."""
+    """Trials of cells that share one system. The ids go into every record.
+
+    `pauses` counts how often the process was stopped: what is timed meanwhile is timed again.
+    """
 
     system: System
     roofs: Roofs
     ids: RecordIds
     watch: MachineWatch | None = None
     clock: Clock = perf_counter
+    pauses: Callable[[], int] = pauses
     _checked: set[str] = field(default_factory=set)
     _agreed: dict[str, Agreement] = field(default_factory=dict)
 
@@ -104,6 +121,10 @@ class Session:
         self.system.configure(cell.spec)
         steps = cell.spec.workload.steps
         warm_up(lambda: self._untimed(steps), clock=self.clock)
+        timeline, _ = self._unpaused(lambda: self._traced(steps))
+        return timeline
+
+    def _traced(self, steps: int) -> Timeline:
         self._untimed(steps)
         return self.system.timeline()
 
@@ -113,20 +134,12 @@ class Session:
         self.system.configure(cell.spec)
         if not isinstance(self.system, SelfTimed):
             self._warm(cell)
-        before = self.roofs.sample(cell.spec.engine.isa, cell.spec.dtype)
-        self._wake(cell)
-        counted = dict(self.system.counters())
-        samples_s = self._samples_s(cell)
-        moved = _moved(counted, self.system.counters())
-        after = self.roofs.sample(cell.spec.engine.isa, cell.spec.dtype)
-        proof: dict[str, Any] = {
-            "work": self.system.work(),
-            "roofs": (before, after),
-        }
+        (samples_s, moved, roofs), paused = self._unpaused(lambda: self._timed(cell))
+        proof: dict[str, Any] = {"work": self.system.work(), "roofs": roofs}
         proof["conduct"] = None if self.watch is None else self.watch.metrics()
         proof["own_step_s"] = self.system.own_step_s() if isinstance(self.system, HasClock) else None
         error = None if _is_black_box(cell) else self._check_output(cell)
-        proof["notes"] = (*self.system.notes(), *_loops(moved))  # some are of the check
+        proof["notes"] = (*self.system.notes(), *_loops(moved), *paused, *_gap(samples_s))  # some are of the check
         self._checked.add(cell.key)
         evidence = collect({**cell.spec.engine.features, **self.system.chosen()}, moved)
         if why := dishonest(evidence):
@@ -134,10 +147,32 @@ class Session:
         roles = _roles(moved, samples_s)
         return proof | {"samples_s": samples_s, "evidence": evidence, "error": error, "roles": roles}
 
+    def _unpaused(self, measure: Callable[[], T]) -> tuple[T, tuple[str, ...]]:
+        """What `measure` gives when the process is not stopped meanwhile, and a note where it was before.
+
+        Raises TrialFailed where it is stopped again and again.
+        """
+        for paused in range(_MAX_PAUSES):
+            before = self.pauses()
+            found = measure()
+            if self.pauses() == before:
+                return found, (_paused(paused),) if paused else ()
+        raise TrialFailed(Outcome.TIMEOUT, f"the process was stopped in each of {_MAX_PAUSES} attempts to time it")
+
+    def _timed(self, cell: Cell) -> Timed:
+        if not isinstance(self.system, SelfTimed):
+            self.system.start()
+        before = self.roofs.sample(cell.spec.engine.isa, cell.spec.dtype)
+        self._wake(cell)
+        counted = dict(self.system.counters())
+        samples_s = self._samples_s(cell)
+        moved = _moved(counted, self.system.counters())
+        after = self.roofs.sample(cell.spec.engine.isa, cell.spec.dtype)
+        return samples_s, moved, (before, after)
+
     def _warm(self, cell: Cell) -> None:
         if cell.key not in self._checked:
             warm_up(lambda: self._untimed(cell.spec.workload.steps), clock=self.clock)
-        self.system.start()
 
     def _wake(self, cell: Cell) -> None:
         """Untimed steps that bring back the clocks of a GPU, which has had nothing to do for a while."""
@@ -222,6 +257,18 @@ def _loops(moved: Mapping[str, int]) -> tuple[str, ...]:
     """Which loops of the vector kernels took which calls; empty where none did."""
     taken = [f"{moved[counter]} by {loop}" for counter, loop in _LOOPS.items() if moved.get(counter)]
     return (f"calls of the expert kernels: {', '.join(taken)}",) if taken else ()
+
+
+# A step that takes so much longer than others was paused by something that does not tell: a frozen container.
+_GAP, _GAP_S = 10.0, 0.5
+
+
+def _gap(samples_s: Sequence[float]) -> tuple[str, ...]:
+    """A note of a pause between two readings of the clock; the sample is kept."""
+    longest_s, usual_s = max(samples_s), median(samples_s)
+    if longest_s < max(_GAP * usual_s, usual_s + _GAP_S):
+        return ()
+    return (f"one step took {longest_s:.3g} s, the median one {usual_s:.3g} s: the machine may have been paused",)
 
 
 def _moved(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:

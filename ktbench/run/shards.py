@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from ktbench.files import write_whole
 from ktbench.results import LOG_NAME, Damage, Log, NoPlan, Run, read_run
 from ktbench.results.log import try_lock
 from ktbench.results.merge import lacking
@@ -102,7 +103,7 @@ def _of_point(latest: Mapping[tuple[str, int], Record], point: Sequence[Cell]) -
 def write_shard(shard: Shard, folder: Path) -> None:
     """Write a shard into a new folder, from which a node reads it. Raises OSError."""
     folder.mkdir(parents=True)
-    (folder / _SHARD_FILE).write_bytes(msgspec.json.encode(shard))
+    write_whole(folder / _SHARD_FILE, msgspec.json.encode(shard))
 
 
 def read_shard(folder: Path) -> Shard | None:

@@ -78,12 +78,17 @@ class Sweep:
 
     def close(self) -> None:
         """End all workers."""
-        for worker in self._workers.values():
-            worker.stop()
-        self._workers.clear()
+        self._unload(set(self._workers))
+
+    def _unload(self, keys: set[WeightsKey]) -> None:
+        """End workers; the next trial of a cell starts another one, which loads the weights anew."""
+        for key in keys & self._workers.keys():
+            self._workers.pop(key).stop()
 
     def _round(self, cells: Sequence[Cell], round_number: int) -> None:
-        self._needed = {cell.spec.weights_key for cell in cells}
+        self._needed = {cell.weights_key for cell in cells}
+        if round_number and any(_begins_block(cell, round_number) for cell in cells):
+            self._unload(self._needed)
         for cell in turn_order(cells, round_number):
             if cell.key not in self._lost and not self._has(cell, round_number):
                 self._keep(self._trial(cell, round_number))
@@ -97,21 +102,21 @@ class Sweep:
             logits = logits_file(self.folder, cell, self.cells, self.ids.code_id)
             return self._worker(cell).trial(cell, round_number, cell.spec.measure.turn_timeout_s, logits)
         except WorkerDied as died:
-            self._workers.pop(cell.spec.weights_key, None)
+            self._workers.pop(cell.weights_key, None)
             return new_record(cell, round_number, self.ids, died.outcome, died.why)
 
     def _worker(self, cell: Cell) -> Worker:
-        worker = self._workers.pop(cell.spec.weights_key, None)
+        worker = self._workers.pop(cell.weights_key, None)
         if worker is None:
             self._make_room(cell)
             with self.on_load(cell) as on_loading:
                 worker = self._start(cell, on_loading)
-        self._workers[cell.spec.weights_key] = worker  # last: the one used most recently
+        self._workers[cell.weights_key] = worker  # last: the one used most recently
         return worker
 
     def _make_room(self, cell: Cell) -> None:
         idle = [key for key in self._workers if key not in self._needed]
-        while idle and self._held_bytes({cell.spec.weights_key, *self._workers}) > self.free_bytes:
+        while idle and self._held_bytes({cell.weights_key, *self._workers}) > self.free_bytes:
             self._workers.pop(idle.pop(0)).stop()
 
     def _held_bytes(self, keys: Iterable[WeightsKey]) -> int:
@@ -132,3 +137,9 @@ class Sweep:
         self.log.append(record)
         self._new.append(record)
         self.on_record(record)
+
+
+def _begins_block(cell: Cell, round_number: int) -> bool:
+    """Whether the weights of a cell are loaded anew before a round."""
+    measure = cell.spec.measure
+    return measure.load_of(round_number) != measure.load_of(round_number - 1)

@@ -19,6 +19,7 @@ import msgspec
 
 from ktbench.engine.loading.progress import Loading
 from ktbench.engine.protocol import Unsupported
+from ktbench.host.pauses import count_pauses, pauses
 from ktbench.host.software import find_peer
 from ktbench.run.child import OomCount, ending_of, oom_count
 from ktbench.run.messages import OpenSession, Response, TraceRequest, TrialRequest, WorkerRequest, encoded
@@ -60,6 +61,25 @@ class WorkerDied(Exception):
         self.outcome, self.why = outcome, why
 
 
+class _Deadline:
+    """A time limit. It begins anew where this process was stopped: what it waits for may have been stopped as well."""
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self.restart()
+
+    def restart(self) -> None:
+        """The whole time again."""
+        self._ends_s, self._paused = monotonic() + self._limit_s, pauses()
+
+    def wait(self, is_ready: Callable[[float], object]) -> None:
+        """Wait by means of `is_ready`, which waits for so many seconds at most. Raises TimeoutError."""
+        while not is_ready(max(0.0, self._ends_s - monotonic())):
+            if pauses() == self._paused:
+                raise TimeoutError
+            self.restart()
+
+
 @dataclass(kw_only=True)
 class Worker:
     """A running worker. Use `start`, then `trial` and `timeline` as often as needed, then `stop`."""
@@ -83,6 +103,7 @@ class Worker:
 
         Its output goes to the file `log`; `on_loading` is told how far it is. Raises WorkerDied.
         """
+        count_pauses()
         reading, writing = os.pipe()
         try:
             process = _started([*command, str(writing)], log, writing)
@@ -136,12 +157,12 @@ class Worker:
         doing: str,
         on_loading: OnLoading = lambda loading: None,
     ) -> Response:
-        deadline = monotonic() + timeout_s
+        deadline = _Deadline(timeout_s)
         try:
             self._send(encoded(message), deadline)
             while (response := msgspec.json.decode(self._line(deadline), type=Response)).loading is not None:
                 on_loading(response.loading)
-                deadline = monotonic() + timeout_s  # however large the model: it goes on
+                deadline.restart()  # however large the model: it goes on
         except BrokenPipeError:
             raise self._died(doing) from None
         except TimeoutError:
@@ -158,20 +179,18 @@ class Worker:
         self.oom_before = oom_count()
         return response
 
-    def _send(self, message: bytes, deadline: float) -> None:
+    def _send(self, message: bytes, deadline: _Deadline) -> None:
         """Write without blocking on a worker that does not read. Raises BrokenPipeError, TimeoutError."""
         assert self.process.stdin is not None
         pipe, left = self.process.stdin.fileno(), memoryview(message)
         while left:
-            if not select.select([], [pipe], [], max(0.0, deadline - monotonic()))[1]:
-                raise TimeoutError
+            deadline.wait(lambda left_s: select.select([], [pipe], [], left_s)[1])
             left = left[os.write(pipe, left) :]
 
-    def _line(self, deadline: float) -> bytes:
+    def _line(self, deadline: _Deadline) -> bytes:
         """The next message. Raises BrokenPipeError where the worker has ended, TimeoutError."""
         while b"\n" not in self._pending:
-            if not select.select([self.responses], [], [], max(0.0, deadline - monotonic()))[0]:
-                raise TimeoutError
+            deadline.wait(lambda left_s: select.select([self.responses], [], [], left_s)[0])
             chunk = os.read(self.responses, 1 << 16)
             if not chunk:
                 raise BrokenPipeError

@@ -144,14 +144,19 @@ class GpuCosts:
         return self._streamed(work, 0).seconds + self.cost["sync_ms"] * 1e-3 < on_host_s
 
     def _streamed(self, work: Pass, layer: int) -> DeviceTask:
-        """Packed experts over the link beside their products on the device, which reads them, writes bf16, reads it."""
+        """Packed experts over the links beside their products on the device, which reads them, writes bf16, reads it.
+
+        Each GPU gets its part of every expert over its own link. What the host writes before that is not hidden.
+        """
         loads = loads_of(self.spec, self.cost, work.rows, kept_experts(self.spec))[layer % SAMPLES]
         count, sizes = int((loads > 0).sum()), self.sizes
-        copied_s = count * sizes.expert_bytes / (self._of(self.machine.link_gb_per_s) * 1e9)
+        links = self.cost["link_stream"] * self._of(self.machine.link_gb_per_s) * self._of(self.machine.gpus)
+        copied_s = count * sizes.expert_bytes / (links * 1e9)
+        written_s = count * sizes.expert_bytes * 1e-6 * self.cost["stream_write_ms_per_mb"] * 1e-3
         moved = count * (sizes.expert_bytes + sizes.expert_flops * BF16_BYTES)
         multiplied_s = moved / self._stream + int(loads.sum()) * sizes.expert_flops / self._flops_per_s("gemm")
         kernels = _CHUNK_KERNELS * -(-count * sizes.expert_bytes // STREAMED_CHUNK_BYTES)
-        return self._task("streamed experts", "experts", max(copied_s, multiplied_s), kernels)
+        return self._task("streamed experts", "experts", written_s + max(copied_s, multiplied_s), kernels)
 
     def _on_host_s(self, work: Pass, layer: int, first: int, last: int) -> float:
         picks, sample, placed = last - first, layer % SAMPLES, self._placed(layer)

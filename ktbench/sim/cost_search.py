@@ -9,8 +9,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from ktbench.resources import read_text
 from ktbench.sim.graph import machine_of
 from ktbench.sim.sensitivity import Bottleneck, bottleneck
 from ktbench.sim.simulation import simulate
@@ -18,6 +17,7 @@ from ktbench.spec.errors import did_you_mean
 from ktbench.spec.machine import BY_NAME, MachineSpec
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.wire import from_plain, to_plain
+from ktbench.spec.yaml_text import MOST_BYTES, plain_yaml
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,8 +106,6 @@ def closest(offers: Sequence[Offer]) -> Offer | None:
     return max((one for one in offers if one.tokens_per_s), key=lambda one: one.tokens_per_s or 0.0, default=None)
 
 
-# By PyYAML's constructors for a scalar that is not what its tag says, and for what is no text.
-_LET_THROUGH = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 _GPU = "gpu"  # the one constant that is a name, and needs no source
 
 
@@ -175,7 +173,9 @@ def read_prices(path: Path) -> PriceList:
 
     Raises ValueError in one line that names the file, the entry and the field which is missing or wrong.
     """
-    content = _mapping(_content(path), str(path), ("currency", "machines"), needed=("currency", "machines"))
+    where = str(path)
+    read = plain_yaml(read_text(path, where, MOST_BYTES), where, "prices")
+    content = _mapping(read, where, ("currency", "machines"), needed=("currency", "machines"))
     currency, machines = content["currency"], content["machines"]
     if not isinstance(currency, str) or not currency:
         raise ValueError(f"{path}: currency={currency}: must be a text, such as EUR")
@@ -183,15 +183,6 @@ def read_prices(path: Path) -> PriceList:
         raise ValueError(f"{path}: machines: must be a list of at least one entry")
     entries = tuple(_entry(entry, f"{path}: entry {number}") for number, entry in enumerate(machines, 1))
     return PriceList(path=path, currency=currency, machines=entries)
-
-
-def _content(path: Path) -> Any:
-    try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(f"{path}: cannot be read ({error.strerror})") from None
-    except (yaml.YAMLError, *_LET_THROUGH) as error:
-        raise ValueError(f"{path}: is not YAML ({' '.join(str(error).split())})") from None
 
 
 def _entry(content: Any, where: str) -> PriceEntry:

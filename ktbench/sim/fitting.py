@@ -48,6 +48,13 @@ def _is_placed(one: PublishedCell) -> bool:
     return one.figure == "placement" and (at_end or half)
 
 
+def _streams_at_an_end(one: PublishedCell) -> bool:
+    """Layerwise prefill of prompts that are not long, on the fewest GPUs and on the most: copies take most of it."""
+    machine = one.spec.machine
+    at_end = machine is not None and machine.gpus in (1, 8)
+    return one.figure == "layerwise" and at_end and one.spec.workload.prompt <= 8_192
+
+
 _KTRANSFORMERS: tuple[Stage, ...] = (
     Stage(name="AMX kernel", constants=("amx_stream_one", "amx_peak", "amx_overlap"), selects=of("fig3")),
     Stage(
@@ -91,6 +98,11 @@ _KT_SGLANG = (
         name="experts on GPUs",
         constants=("decode_stream", "kernel_us", "call_ms", "skew_qwen3_next"),
         selects=_is_placed,
+    ),
+    Stage(
+        name="experts that stream to GPUs",
+        constants=("link_stream", "stream_write_ms_per_mb"),
+        selects=_streams_at_an_end,
     ),
 )
 # By the calibration whose constants they fit.

@@ -91,6 +91,7 @@ GROUPS: tuple[Target, ...] = (
         p90=0.24,
     ),
     Target(name="expert placement, four static strategies", holds=_is_placed, median=0.04, p90=0.10),
+    Target(name="layerwise prefill, 2,048 to 32,768 tokens, one to eight GPUs", holds=of("layerwise")),
 )
 
 

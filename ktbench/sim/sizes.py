@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ktbench.spec.run_spec import RunSpec
-from ktbench.spec.shape import text_config
+from ktbench.spec.shape import attention_heads, latent_widths, text_config
 from ktbench.spec.weights import FORMATS, Precision, expert_bytes
 
 BF16_BYTES, F32_BYTES = 2, 4
@@ -62,15 +62,14 @@ class Sizes:
 def sizes_of(spec: RunSpec) -> Sizes:
     """The sizes of a cell's model in its precisions."""
     shape, config = spec.model.shape, text_config(spec.model.config)
-    heads, latent = int(config["num_attention_heads"]), bool(config.get("kv_lora_rank"))
+    latent = bool(config.get("kv_lora_rank"))
     if latent:
-        rope, value = int(config["qk_rope_head_dim"]), int(config["v_head_dim"])
-        nope, rank = int(config["qk_nope_head_dim"]), int(config["kv_lora_rank"])
-        key, cached, expanded = nope + rope, rank + rope, heads * (nope + rope + value)
-        absorbed = cached + rank
+        at = latent_widths(config)
+        heads, key, value, cached = at.heads, at.nope + at.rope, at.value, at.rank + at.rope
+        expanded, absorbed = heads * (key + value), cached + at.rank
     else:
-        key = value = int(config.get("head_dim") or shape.hidden // heads)
-        cached = 2 * int(config.get("num_key_value_heads") or heads) * key
+        heads, kv_heads, key = attention_heads(config)
+        value, cached = key, 2 * kv_heads * key
         expanded, absorbed = cached, key + value
     return Sizes(
         family=str(config.get("model_type")),

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import fields
+from itertools import product
 from typing import Any
 
 from ktbench.spec.errors import RequestError
@@ -48,6 +49,9 @@ def _cells_at(spec: RunSpec, changes: Mapping[str, Any], sweep: SweepSpec, part:
     if sweep.control:
         base = specs[sweep.baseline]
         yield Cell(label=f"{sweep.baseline} (A/A)", spec=base, spec_id=spec_id(base), role="control", part=part)
+    for copy, (arm, changed) in product(range(1, sweep.copies + 1), specs.items()):
+        label = f"{arm} (A/A {copy + 1})"
+        yield Cell(label=label, spec=changed, spec_id=spec_id(changed), role="control", part=part, copy=copy)
 
 
 def _require_distinct(cells: Sequence[Cell]) -> None:
@@ -88,15 +92,11 @@ def points_of(cells: Sequence[Cell]) -> tuple[tuple[Cell, ...], ...]:
 
     They differ in system and features, and in precision where labels of their part name one.
     """
-    worded = {cell.part for cell in cells if arm_precision(_arm(cell))}
+    worded = {cell.part for cell in cells if arm_precision(cell.arm)}
     points: dict[tuple[object, ...], list[Cell]] = {}
     for cell in cells:
         points.setdefault(_point(cell, worded=cell.part in worded), []).append(cell)
     return tuple(tuple(point) for point in points.values())
-
-
-def _arm(cell: Cell) -> str:
-    return cell.label.removesuffix(" (A/A)")
 
 
 def _point(cell: Cell, *, worded: bool) -> tuple[object, ...]:
@@ -126,7 +126,7 @@ def worker_groups(cells: Sequence[Cell]) -> tuple[tuple[Cell, ...], ...]:
     """Cells that share weights share a worker; groups come in order of their first cell."""
     groups: dict[tuple[object, ...], list[Cell]] = {}
     for cell in cells:
-        groups.setdefault(cell.spec.weights_key, []).append(cell)
+        groups.setdefault(cell.weights_key, []).append(cell)
     return tuple(tuple(group) for group in groups.values())
 
 

@@ -12,6 +12,39 @@ def at_least(key: str, value: float | None, least: float) -> None:
         raise ValueError(f"{key}={value}: must be at least {least}")
 
 
+_MOST_CHARACTERS = 100  # of the name of a file or folder, to which endings are added
+_MOST_NUMBER = 1e100
+
+
+def number_at_least(key: str, value: float | None, least: float) -> None:
+    """Raises ValueError where `value` is below `least`, or no number to compute with; None is allowed."""
+    if value is not None and not least <= value <= _MOST_NUMBER:
+        raise ValueError(f"{key}={value}: must be at least {least:g}, and below {_MOST_NUMBER:g}")
+
+
+def fields_at_least(of: object, least: float, *names: str) -> None:
+    """As `number_at_least` for attributes of an object, which its class names."""
+    for name in names:
+        number_at_least(f"{type(of).__name__}.{name}", getattr(of, name), least)
+
+
+def require_name(key: str, name: str) -> None:
+    """Raises ValueError for what cannot be the name of a new file or folder where it is made, and of no other."""
+    if name in (".", "..") or "/" in name or "\\" in name or not name.isprintable():
+        raise ValueError(f"{key}={name!r}: must be a name without folders, of printable characters")
+    if not 1 <= len(name.encode()) <= _MOST_CHARACTERS or name.startswith("."):
+        raise ValueError(f"{key}={name!r}: must have 1 to {_MOST_CHARACTERS} characters, of which the first is no dot")
+
+
+def is_utf8(text: str) -> bool:
+    """Whether a text has no half of a character, as names of files that are not UTF-8 give."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def repeated(names: Sequence[str]) -> str | None:
     """The first name that is there more than once; None where all differ."""
     return next((name for name in names if names.count(name) > 1), None)
@@ -29,6 +62,19 @@ BAD_REQUEST, FAILED, INTERRUPTED = 2, 4, 130
 
 class RequestError(ValueError):
     """The request cannot be carried out as written: one line that says what, where and what is allowed."""
+
+
+_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+
+
+def printable(text: str) -> str:
+    """A text of several lines for a terminal: control characters, which could move its cursor, as escapes."""
+    return text.translate(_CONTROLS)
+
+
+def one_line(text: str) -> str:
+    """A text for a place that a newline would end, such as a comment: newlines and tabs as escapes, too."""
+    return printable(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def error_text(error: Exception) -> str:

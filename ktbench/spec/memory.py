@@ -28,7 +28,7 @@ def blocks_of(cells: Sequence[Cell], free_bytes: int, cache_bytes: int) -> tuple
 
 
 def _held(cells: Sequence[Cell], sizes: dict[WeightsKey, int]) -> int:
-    return sum(sizes[key] for key in {cell.spec.weights_key for cell in cells})
+    return sum(sizes[key] for key in {cell.weights_key for cell in cells})
 
 
 _GIB = 2**30
@@ -157,7 +157,7 @@ def _workspace(spec: RunSpec) -> int:
 
 def worker_bytes(cells: Sequence[Cell], cache_bytes: int) -> dict[WeightsKey, int]:
     """Bytes of every worker of a plan by the weights it holds."""
-    return {group[0].spec.weights_key: estimate_memory(group, cache_bytes).total for group in worker_groups(cells)}
+    return {group[0].weights_key: estimate_memory(group, cache_bytes).total for group in worker_groups(cells)}
 
 
 def require_memory(cells: Sequence[Cell], free_bytes: int, cache_bytes: int) -> int:
@@ -169,7 +169,7 @@ def require_memory(cells: Sequence[Cell], free_bytes: int, cache_bytes: int) -> 
     sizes = worker_bytes(cells, cache_bytes)
     for point in points_of(cells):
         groups = worker_groups(point)
-        needed = sum(sizes[group[0].spec.weights_key] for group in groups)
+        needed = sum(sizes[group[0].weights_key] for group in groups)
         if needed > free_bytes:
             part = point[0].part
             raise RequestError(

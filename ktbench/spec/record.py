@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from typing import Any, Literal
 
+from ktbench.spec.errors import fields_at_least, number_at_least, repeated, require_name
 from ktbench.spec.features import BY_NAME, FEATURES, FeatureValue
 from ktbench.spec.run_spec import MeasureSpec, RunSpec
 from ktbench.spec.suite import SuiteSpec
 from ktbench.spec.sweep import FigureKind
-from ktbench.spec.system_metrics import SystemMetrics
+from ktbench.spec.system_metrics import MachineFacts, SystemMetrics
+from ktbench.spec.wire import from_plain
 
 
 class Outcome(StrEnum):
@@ -41,6 +44,11 @@ class Evidence:
     asked: FeatureValue
     counter: str
     seen: int | None
+
+    def __post_init__(self) -> None:
+        if self.feature not in BY_NAME:
+            raise ValueError(f"Evidence.feature={self.feature}: no such feature; allowed are {', '.join(BY_NAME)}")
+        fields_at_least(self, 0, "seen")
 
     @property
     def wanted(self) -> bool:
@@ -73,6 +81,7 @@ def dishonest(evidence: tuple[Evidence, ...]) -> str:
 
 
 SCORE = "score"
+_MOST_VALUE = 1e9
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,7 +91,7 @@ class SampleResult:
     `question` is the same for every cell that was asked the same. `metric` is `score` (0 to 1) where answers are
     graded, else what is measured: `nll_nats`, `kl_nats`, `top1`; values are means over `weight` tokens then. None is
     an answer that cannot be graded here, `why` says why. `tokens` counts the new tokens of a generated answer, None
-    where none was generated.
+    where none was generated. Questions of one `cluster` of a task are not independent; empty: a cluster of its own.
     """
 
     cell: str
@@ -95,6 +104,12 @@ class SampleResult:
     tokens: int | None = None
     answer: str = ""
     why: str = ""
+    cluster: str = ""
+
+    def __post_init__(self) -> None:
+        fields_at_least(self, 0, "weight", "sample", "tokens")
+        least = 0 if self.metric == SCORE else -_MOST_VALUE
+        number_at_least(f"SampleResult.value of {self.metric}", self.value, least)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -123,7 +138,12 @@ class TaskResult:
     evidence: tuple[Evidence, ...] = ()
     setting: str = ""
 
+    def __post_init__(self) -> None:
+        _require_time("TaskResult.started", self.started)
+        fields_at_least(self, 0, "took_s", "questions", "requests", "cached", "prompt_tokens", "new_tokens")
 
+
+LATEST = "latest"  # names the run that was started or resumed last
 Provenance = Literal["measured", "simulated", "published"]
 Role = Literal["arm", "control"]
 
@@ -132,6 +152,7 @@ Role = Literal["arm", "control"]
 class Cell:
     """One line of a plan. A control repeats the baseline under its own name, to show what noise alone does.
 
+    A `copy` repeats a cell as a control with weights of its own in memory; cells that share weights are of one copy.
     `part` names the part of the sweep (`Part.name`) whose table shows the cell, empty in a sweep of one part.
     """
 
@@ -140,12 +161,23 @@ class Cell:
     spec_id: str
     role: Role = "arm"
     part: str = ""
+    copy: int = 0
 
     @property
     def key(self) -> str:
-        """Identity inside a run: the spec, the part of the sweep it stands in, and whether this is its control."""
-        words = (self.spec_id, self.part, "" if self.role == "arm" else self.role)
+        """Identity inside a run: the spec, the part of the sweep it stands in, and which of its repetitions this is."""
+        words = (self.spec_id, self.part, "" if self.role == "arm" else self.role, str(self.copy or ""))
         return "-".join(word for word in words if word)
+
+    @property
+    def arm(self) -> str:
+        """The label without the mark of a repetition: `base` of `base (A/A)`."""
+        return self.label.partition(" (A/A")[0]
+
+    @property
+    def weights_key(self) -> tuple[object, ...]:
+        """Cells with equal keys share one worker (see `RunSpec.weights_key`)."""
+        return (self.copy, *self.spec.weights_key)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -163,6 +195,10 @@ class RoofSample:
     ping_pong_ns: float | None = None
     peak_dtype: str = "bf16"
 
+    def __post_init__(self) -> None:
+        fields_at_least(self, 1, "read_bytes_per_s", "peak_flops")
+        fields_at_least(self, 0, "ping_pong_ns")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Work:
@@ -171,6 +207,9 @@ class Work:
     weight_bytes: int
     flops: int
     tokens: int
+
+    def __post_init__(self) -> None:
+        fields_at_least(self, 0, "weight_bytes", "flops", "tokens")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -184,6 +223,9 @@ class RoleTimes:
     host_busy_s: float
     device_wait_s: float
     total_s: float
+
+    def __post_init__(self) -> None:
+        fields_at_least(self, 0, "host_busy_s", "device_wait_s", "total_s")
 
     @property
     def device_busy_s(self) -> float:
@@ -209,6 +251,24 @@ class Agreement:
     top1: float
     kl_nats: float
     positions: int
+
+    def __post_init__(self) -> None:
+        fields_at_least(self, 0, "top1", "positions")
+        fields_at_least(self, -1, "kl_nats")  # rounding may take it below 0
+
+
+# A step that takes less than a cycle, or centuries, was not measured and cannot be reckoned with.
+_LEAST_S, _MOST_S = 1e-12, 1e12
+
+
+def _require_time(key: str, text: str) -> None:
+    """Raise ValueError for what is no time of a known zone; empty where it was not noted."""
+    try:
+        has_zone = datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        has_zone = False
+    if text and not has_zone:
+        raise ValueError(f"{key}={text!r}: must be a time such as 2026-01-31T12:00:00+00:00")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -250,15 +310,25 @@ class Record:
             raise ValueError(f"record {self.cell} round {self.round}: {self.outcome} must not hold samples")
         if self.outcome.timed and not self.samples_s:
             raise ValueError(f"record {self.cell} round {self.round}: {self.outcome} without samples")
+        if wrong := [step_s for step_s in self.samples_s if not _LEAST_S <= step_s <= _MOST_S]:
+            raise ValueError(f"record {self.cell} round {self.round}: no step takes {wrong[0]} s")
+        _require_time("Record.started", self.started)
+        fields_at_least(self, 0, "round", "took_s", "error", "own_step_s")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Environment:
-    """The machine and the code behind records: `facts` is plain content, shown in reports as it is."""
+    """The machine and the code behind records: `facts` is plain content, shown in reports as it is.
+
+    Raises ValueError for a fact of another type than `MachineFacts` says.
+    """
 
     env_id: str
     code_id: str
     facts: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        from_plain(self.facts, MachineFacts)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -273,6 +343,10 @@ class Part:
     baseline: str
     figure: FigureKind = "bars"
     published: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.name:
+            require_name("Part.name", self.name)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -293,3 +367,13 @@ class Header:
     code_id: str
     env_id: str
     suite: SuiteSpec | None = None
+
+    def __post_init__(self) -> None:
+        _require_time("Header.created", self.created)
+        names = [part.name for part in self.parts]
+        if not names or repeated(names) is not None:
+            raise ValueError(f"Header.parts: must be parts of different names, not {names}")
+        if lost := [cell.key for cell in self.cells if cell.part not in names]:
+            raise ValueError(f"Header.cells: {lost[0]} is in none of the parts {names}")
+        if len({cell.key for cell in self.cells}) < len(self.cells):
+            raise ValueError("Header.cells: two cells have the same key")

@@ -121,7 +121,9 @@ class MeasureSpec:
 
     `goal` is the half-width of an interval relative to its median, `tolerance` the largest relative (Frobenius) error
     against the float32 reference (None: what the precision allows), `turn_timeout_s` and `load_timeout_s` deadlines of
-    the worker in seconds, for loading since its last report of progress.
+    the worker in seconds, for loading since its last report of progress. The least rounds are divided into
+    `reload_blocks` blocks, all further rounds into blocks of the same length, and the weights are loaded anew between
+    blocks (1: they stay loaded).
     """
 
     min_rounds: int = 6
@@ -131,14 +133,42 @@ class MeasureSpec:
     tolerance: float | None = None
     turn_timeout_s: float = 120.0
     load_timeout_s: float = 900.0
+    reload_blocks: int = 1
 
     def __post_init__(self) -> None:
         at_least("measure.min_rounds", self.min_rounds, 1)
         at_least("measure.max_rounds", self.max_rounds, self.min_rounds)
+        if not 1 <= self.reload_blocks <= self.min_rounds:
+            raise ValueError(
+                f"measure.reload_blocks={self.reload_blocks}: allowed are 1 to measure.min_rounds={self.min_rounds}"
+            )
         for name in ("max_minutes", "goal", "tolerance", "turn_timeout_s", "load_timeout_s"):
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise ValueError(f"measure.{name}={value}: must be above 0")
+
+    @property
+    def reloads(self) -> bool:
+        """Whether the weights are loaded anew between blocks of rounds."""
+        return self.reload_blocks > 1
+
+    @property
+    def block_rounds(self) -> int:
+        """Rounds of a block; one where the weights stay loaded, as each round is a value of its own then."""
+        return self.min_rounds // self.reload_blocks if self.reloads else 1
+
+    @property
+    def unit(self) -> str:
+        """What is one of the independent values of a cell: a `block` of rounds, or a `round`."""
+        return "block" if self.reloads else "round"
+
+    def block_of(self, round_number: int) -> int:
+        """The number of the block that a round is of; that of the round where the weights stay loaded."""
+        return round_number // self.block_rounds
+
+    def load_of(self, round_number: int) -> int:
+        """How often the weights were loaded anew before a round."""
+        return self.block_of(round_number) if self.reloads else 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -2,27 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ktbench.spec.config_facts import Count, count_in, require_plain, wrong
+
+# Upper bounds are several times what any released model has: a larger number is a mistake, and would take minutes or
+# all memory before it is noticed.
+_MOST_LAYERS, _MOST_EXPERTS, _MOST_WIDTH, _MOST_TOKENS, _MOST_HEADS = 512, 2**14, 2**20, 2**24, 2**14
+_NO_MOE = "not a Mixture-of-Experts model"
 # Families spell the same fact differently in their configuration files; the first key present wins.
-_LAYERS = ("num_hidden_layers",)
-_EXPERTS = ("n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts", "moe_num_primary_experts")
-_TOP_K = (
-    "num_experts_per_tok",
-    "num_experts_per_token",
-    "experts_per_token",
-    "top_k_experts",
-    "moe_topk",
-    "moe_k",
-    "moe_num_active_primary_experts",
+_LAYERS = Count(("num_hidden_layers",), _MOST_LAYERS)
+_HIDDEN = Count(("hidden_size",), _MOST_WIDTH)
+_VOCAB = Count(("vocab_size",), _MOST_TOKENS)
+_EXPERTS = Count(
+    ("n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts", "moe_num_primary_experts"),
+    _MOST_EXPERTS,
+    tells=_NO_MOE,
 )
-_EXPERT_FFN = ("moe_intermediate_size", "moe_ffn_hidden_size", "intermediate_size")
-_DENSE_FFN = ("dense_intermediate_size", "prefix_dense_intermediate_size", "intermediate_size")
-_FIRST_DENSE = ("first_k_dense_replace", "num_dense_layers")
-_SHARED_FFN = ("shared_expert_intermediate_size", "shared_experts_intermediate_size", "shared_intermediate_size")
-_SHARED = ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts")
+_TOP_K = Count(
+    (
+        "num_experts_per_tok",
+        "num_experts_per_token",
+        "experts_per_token",
+        "top_k_experts",
+        "moe_topk",
+        "moe_k",
+        "moe_num_active_primary_experts",
+    ),
+    _MOST_EXPERTS,
+    tells=_NO_MOE,
+)
+_EXPERT_FFN = Count(("moe_intermediate_size", "moe_ffn_hidden_size", "intermediate_size"), _MOST_WIDTH, tells=_NO_MOE)
+_DENSE_FFN = Count(("dense_intermediate_size", "prefix_dense_intermediate_size", "intermediate_size"), _MOST_WIDTH)
+_FIRST_DENSE = Count(("first_k_dense_replace", "num_dense_layers"), _MOST_LAYERS, least=0)
+_SHARED_FFN = Count(
+    ("shared_expert_intermediate_size", "shared_experts_intermediate_size", "shared_intermediate_size"),
+    _MOST_WIDTH,
+    least=0,
+)
+_SHARED = Count(("n_shared_experts", "num_shared_experts", "moe_num_shared_experts"), _MOST_EXPERTS, least=0)
+_HEADS = Count(("num_attention_heads",), _MOST_HEADS)
+_KV_HEADS = Count(("num_key_value_heads",), _MOST_HEADS)
+_HEAD_DIM = Count(("head_dim",), _MOST_WIDTH)
+# Groups of experts of which a token takes its own from a few.
+_GROUPS, _GROUPS_TAKEN = Count(("n_group",), _MOST_EXPERTS), Count(("topk_group",), _MOST_EXPERTS)
 # These have a dense part beside the experts of every layer and no key that says so.
 _DENSE_BESIDE_EXPERTS = ("gemma4_text", "hunyuan_v1_moe")
 _EXPERT_BIASES = ("gpt_oss",)
@@ -87,103 +112,134 @@ class MoEShape:
 def moe_shape(config: Mapping[str, Any]) -> MoEShape:
     """Shape behind a Hugging Face `config.json`; of a multimodal model that of its `text_config`.
 
-    Attention other than grouped-query, latent and gated linear attention (sparse, compressed) counts as grouped-query
-    with the same heads. Raises ValueError naming the keys that are missing where the configuration does not tell a
-    shape.
+    Every configuration goes through here, wherever it comes from. Attention other than grouped-query, latent and gated
+    linear attention (sparse, compressed) counts as grouped-query with the same heads. Raises ValueError in one line for
+    what is not plain content (see `require_plain`), naming the keys that are missing where the configuration does not
+    tell a shape, and the key whose value no model can have: of another type, out of bounds, a top-k of more than all
+    experts, groups that do not divide.
     """
+    require_plain(config)
     facts = text_config(config)
-    ffn, hidden = _number(facts, _EXPERT_FFN), _number(facts, ("hidden_size",))
-    is_moe = _has_experts(facts)
-    return MoEShape(
+    ffn, hidden, is_moe = count_in(facts, _EXPERT_FFN), count_in(facts, _HIDDEN), _has_experts(facts)
+    shape = MoEShape(
         hidden=hidden,
         expert_ffn=ffn,
-        experts=_number(facts, _EXPERTS),
-        top_k=_number(facts, _TOP_K),
+        experts=count_in(facts, _EXPERTS),
+        top_k=count_in(facts, _TOP_K),
         layers=len(is_moe),
         dense_layers=is_moe.count(False),
-        dense_ffn=_number(facts, _DENSE_FFN, ffn),
+        dense_ffn=count_in(facts, _DENSE_FFN, ffn),
         shared_ffn=_shared_ffn(facts, ffn),
         attention_params=_attention_params(facts, len(is_moe)),
-        vocab=_number(facts, ("vocab_size",)),
+        vocab=count_in(facts, _VOCAB),
         tied_head=bool(facts.get("tie_word_embeddings", config.get("tie_word_embeddings", False))),
         expert_biases=2 * ffn + hidden if facts.get("model_type") in _EXPERT_BIASES else 0,
         latent_params=_latent_params(facts) if facts.get("kv_lora_rank") else 0,
     )
+    _require_routing(facts, shape)
+    return shape
+
+
+def _require_routing(facts: Mapping[str, Any], shape: MoEShape) -> None:
+    """Raise ValueError where a token cannot get so many experts."""
+    if shape.top_k > shape.experts:
+        key = next(key for key in _TOP_K.keys if facts.get(key) is not None)
+        raise wrong(key, shape.top_k, f"a token gets at most all {shape.experts} experts")
+    groups, taken = count_in(facts, _GROUPS, 1), count_in(facts, _GROUPS_TAKEN, 1)
+    if groups == 1:
+        return
+    if shape.experts % groups:
+        raise wrong("n_group", groups, f"must divide {shape.experts} experts")
+    if taken > groups or shape.top_k > taken * (shape.experts // groups):
+        found = f"{shape.top_k} of {shape.experts} experts in {groups} groups"
+        raise wrong("topk_group", taken, f"a token gets {found} and cannot take them from so many")
 
 
 def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The part that describes the language model: all of it, but of a multimodal model its `text_config`."""
-    nested: Mapping[str, Any] | None = config.get(_NESTED)
-    return nested or config
+    """The part that describes the language model: all of it, but of a multimodal model its `text_config`.
+
+    Raises ValueError for one that is no mapping.
+    """
+    nested = config.get(_NESTED) or config
+    if not isinstance(nested, Mapping):
+        raise wrong(_NESTED, nested, "must be an object")
+    return nested
 
 
 def known_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """A released configuration under the `model_type` by which Transformers knows its architecture.
 
-    How its weights are quantised is left to who reads them.
+    How its weights are quantised is left to who reads them. Raises ValueError as `moe_shape`.
     """
-    facts = dict(text_config(config) if config.get("model_type") in _TEXT_ONLY else config)
+    require_plain(config)
+    facts = dict(text_config(config) if config["model_type"] in _TEXT_ONLY else config)
     facts.pop("quantization_config", None)
-    if (kind := facts.get("model_type")) in _SAME_AS:
+    if same := _SAME_AS.get(str(facts.get("model_type"))):
         facts.pop("auto_map", None)
-        facts["model_type"] = _SAME_AS[kind]
+        facts["model_type"] = same
+    moe_shape(facts)
     return facts
 
 
 def with_experts(config: Mapping[str, Any], experts: int) -> dict[str, Any]:
-    """The configuration with so many routed experts, under the key that its family counts them by."""
+    """The configuration with so many routed experts, under the key that its family counts them by.
+
+    Groups of experts that do not go with the number are left out.
+    """
     if config.get(_NESTED):
         return dict(config) | {_NESTED: with_experts(config[_NESTED], experts)}
-    return dict(config) | {next(key for key in _EXPERTS if config.get(key) is not None): experts}
-
-
-def _number(config: Mapping[str, Any], keys: tuple[str, ...], default: int | None = None) -> int:
-    """The first of `keys` that is set. Some families list it layer by layer: all alike, or there is no one number."""
-    key = next((key for key in keys if config.get(key) is not None), None)
-    if key is None and default is None:
-        is_of_experts = keys in (_EXPERTS, _TOP_K, _EXPERT_FFN)
-        kind = ": not a Mixture-of-Experts model" if is_of_experts else ": cannot tell the model's shape"
-        raise ValueError(f"model configuration of {config.get('model_type')} has none of {', '.join(keys)}{kind}")
-    value = default if key is None else config[key]
-    if isinstance(value, list):
-        if len(set(value)) != 1:
-            raise ValueError(f"model configuration has {key} that differs from layer to layer: {value}")
-        value = value[0]
-    return int(value)  # type: ignore[arg-type]
+    fewer = dict(config) | {next(key for key in _EXPERTS.keys if config.get(key) is not None): experts}
+    try:
+        moe_shape(fewer)
+    except ValueError:
+        return fewer | {key: 1 for count in (_GROUPS, _GROUPS_TAKEN) for key in count.keys if key in config}
+    return fewer
 
 
 def _has_experts(config: Mapping[str, Any]) -> list[bool]:
     """For each layer whether it has routed experts, by whichever of its family's rules excludes it or none does."""
-    layers = _number(config, _LAYERS)
-    if kinds := config.get("mlp_layer_types"):
+    layers = count_in(config, _LAYERS)
+    if kinds := _listed(config, "mlp_layer_types", str):
         return [kind != "dense" for kind in kinds[:layers]]
-    first = _number(config, _FIRST_DENSE, 0)
-    named = config.get("mlp_only_layers") or ()
-    return [
-        layer >= first and layer not in named and all(rule(config, layer, layers) for rule in (_qwen, _jamba, _ernie))
-        for layer in range(layers)
-    ]
+    first, named = count_in(config, _FIRST_DENSE, 0), _listed(config, "mlp_only_layers", int)
+    rules = (_qwen(config), _jamba(config), _ernie(config, layers))
+    return [layer >= first and layer not in named and all(rule(layer) for rule in rules) for layer in range(layers)]
 
 
-def _qwen(config: Mapping[str, Any], layer: int, _layers: int) -> bool:
-    return (layer + 1) % _number(config, ("decoder_sparse_step",), 1) == 0
+def _listed(config: Mapping[str, Any], key: str, kind: type) -> list[Any]:
+    """A list of a configuration, empty without one. Raises ValueError for what is no list of `kind`."""
+    value = config.get(key) or []
+    if not isinstance(value, list) or not all(type(one) is kind for one in value):
+        raise wrong(key, value, f"must be a list of {kind.__name__}")
+    return value
 
 
-def _jamba(config: Mapping[str, Any], layer: int, _layers: int) -> bool:
-    return layer % _number(config, ("expert_layer_period",), 1) == _number(config, ("expert_layer_offset",), 0)
+_Rule = Callable[[int], bool]  # for the number of a layer, counted from 0
 
 
-def _ernie(config: Mapping[str, Any], layer: int, layers: int) -> bool:
+def _qwen(config: Mapping[str, Any]) -> _Rule:
+    step = count_in(config, Count(("decoder_sparse_step",), _MOST_LAYERS), 1)
+    return lambda layer: (layer + 1) % step == 0
+
+
+def _jamba(config: Mapping[str, Any]) -> _Rule:
+    period = count_in(config, Count(("expert_layer_period",), _MOST_LAYERS), 1)
+    offset = count_in(config, Count(("expert_layer_offset",), _MOST_LAYERS, least=0), 0)
+    return lambda layer: layer % period == offset
+
+
+def _ernie(config: Mapping[str, Any], layers: int) -> _Rule:
     """Its last index may be -1: the last layer."""
-    last = _number(config, ("moe_layer_end_index",), -1) % layers
-    in_step = (layer + 1) % _number(config, ("moe_layer_interval",), 1) == 0
-    return in_step and _number(config, ("moe_layer_start_index",), 0) <= layer <= last
+    last = count_in(config, Count(("moe_layer_end_index",), _MOST_LAYERS, least=-1), -1) % layers
+    first = count_in(config, Count(("moe_layer_start_index",), _MOST_LAYERS, least=0), 0)
+    interval = count_in(config, Count(("moe_layer_interval",), _MOST_LAYERS), 1)
+    return lambda layer: (layer + 1) % interval == 0 and first <= layer <= last
 
 
 def _shared_ffn(config: Mapping[str, Any], ffn: int) -> int:
     if config.get("model_type") in _DENSE_BESIDE_EXPERTS:
-        return _number(config, _DENSE_FFN)
-    return _number(config, _SHARED_FFN, 0) or _number(config, _SHARED, 0) * ffn
+        return count_in(config, _DENSE_FFN)
+    return count_in(config, _SHARED_FFN, 0) or count_in(config, _SHARED, 0) * ffn
 
 
 def _attention_params(config: Mapping[str, Any], layers: int) -> int:
@@ -192,40 +248,74 @@ def _attention_params(config: Mapping[str, Any], layers: int) -> int:
         return _mla_params(config)
     if config.get("model_type") not in _GATED_LINEAR:
         return _gqa_params(config)
-    heads, head = _number(config, ("num_attention_heads",)), _number(config, ("head_dim",))
-    gated = _gqa_params(config) + _number(config, ("hidden_size",)) * heads * head
-    whole = layers // _number(config, ("full_attention_interval",), 4)
+    gated = _gqa_params(config) + count_in(config, _HIDDEN) * count_in(config, _HEADS) * count_in(config, _HEAD_DIM)
+    whole = layers // count_in(config, Count(("full_attention_interval",), _MOST_LAYERS), 4)
     return (whole * gated + (layers - whole) * _gated_linear_params(config)) // layers
+
+
+def _widths(config: Mapping[str, Any], *keys: str) -> Iterator[int]:
+    """Those that a kind of attention needs."""
+    return (count_in(config, Count((key,), _MOST_WIDTH)) for key in keys)
 
 
 def _gated_linear_params(config: Mapping[str, Any]) -> int:
     """Gated delta net: query, key, value, gate, decay and output projection; its short convolution is left out."""
-    hidden, value_heads = _number(config, ("hidden_size",)), _number(config, ("linear_num_value_heads",))
-    keys = _number(config, ("linear_num_key_heads",)) * _number(config, ("linear_key_head_dim",))
-    values = value_heads * _number(config, ("linear_value_head_dim",))
-    return hidden * (2 * keys + 3 * values + 2 * value_heads)
+    key_heads, key_head, value_heads, value_head = _widths(
+        config, "linear_num_key_heads", "linear_key_head_dim", "linear_num_value_heads", "linear_value_head_dim"
+    )
+    keys, values = key_heads * key_head, value_heads * value_head
+    return count_in(config, _HIDDEN) * (2 * keys + 3 * values + 2 * value_heads)
+
+
+def attention_heads(config: Mapping[str, Any]) -> tuple[int, int, int]:
+    """Heads of the queries, heads of the keys, and the width of a head, of grouped-query attention.
+
+    Raises ValueError where heads do not share keys evenly.
+    """
+    hidden, heads = count_in(config, _HIDDEN), count_in(config, _HEADS)
+    kv_heads = count_in(config, _KV_HEADS, heads)
+    if heads % kv_heads:
+        raise wrong("num_key_value_heads", kv_heads, f"must divide {heads} heads")
+    if not config.get("head_dim") and heads > hidden:
+        raise wrong("num_attention_heads", heads, f"without a head_dim they share a hidden_size of {hidden}")
+    return heads, kv_heads, count_in(config, _HEAD_DIM, hidden // heads)
 
 
 def _gqa_params(config: Mapping[str, Any]) -> int:
     """Grouped-query attention: query, key, value and output projection."""
-    hidden, heads = _number(config, ("hidden_size",)), _number(config, ("num_attention_heads",))
-    head = _number(config, ("head_dim",), hidden // heads)
-    kv_heads = _number(config, ("num_key_value_heads",), heads)
-    return hidden * head * (2 * heads + 2 * kv_heads)
+    heads, kv_heads, head = attention_heads(config)
+    return count_in(config, _HIDDEN) * head * (2 * heads + 2 * kv_heads)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LatentWidths:
+    """Heads and widths of multi-head latent attention (DeepSeek-V2, section 2.1): of a head's query and key without and
+    with rotation, of its value, and of a token's latent.
+    """
+
+    heads: int
+    nope: int
+    rope: int
+    value: int
+    rank: int
+
+
+def latent_widths(config: Mapping[str, Any]) -> LatentWidths:
+    """Those of a configuration with a `kv_lora_rank`."""
+    nope, rope, value, rank = _widths(config, "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "kv_lora_rank")
+    return LatentWidths(heads=count_in(config, _HEADS), nope=nope, rope=rope, value=value, rank=rank)
 
 
 def _mla_params(config: Mapping[str, Any]) -> int:
-    """Multi-head latent attention (DeepSeek-V2, section 2.1): low-rank query and key-value projections, then output."""
-    hidden, heads = _number(config, ("hidden_size",)), _number(config, ("num_attention_heads",))
-    nope, rope, value = (_number(config, (key,)) for key in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"))
-    rank, q_rank = _number(config, ("kv_lora_rank",)), config.get("q_lora_rank")
-    q_width = heads * (nope + rope)
-    query = hidden * q_width if q_rank is None else int(q_rank) * (hidden + q_width)
-    return query + hidden * (rank + rope) + _latent_params(config) + heads * value * hidden
+    """Low-rank query and key-value projections, then output."""
+    hidden, at = count_in(config, _HIDDEN), latent_widths(config)
+    q_width = at.heads * (at.nope + at.rope)
+    low_rank = config.get("q_lora_rank") is not None
+    query = sum(_widths(config, "q_lora_rank")) * (hidden + q_width) if low_rank else hidden * q_width
+    return query + hidden * (at.rank + at.rope) + _latent_params(config) + at.heads * at.value * hidden
 
 
 def _latent_params(config: Mapping[str, Any]) -> int:
     """The up-projection of a latent to the keys, without rotation, and values of all heads."""
-    sizes = ("num_attention_heads", "kv_lora_rank", "qk_nope_head_dim", "v_head_dim")
-    heads, rank, nope, value = (_number(config, (key,)) for key in sizes)
-    return rank * heads * (nope + value)
+    at = latent_widths(config)
+    return at.rank * at.heads * (at.nope + at.value)

@@ -23,7 +23,8 @@ class TaskSpec:
     `source` says where its questions and its grader come from (`ktbench.eval.tasks`): `nano/addition`,
     `livebench/math/olympiad`, `mmlu/anatomy`, `gsm8k`, `lm_eval/arc_easy`. `shots` worked examples come before each
     question. `samples` answers are drawn for each at `temperature`; at temperature 0 decoding is greedy and one is
-    enough. None leaves the length of an answer to the task.
+    enough. None leaves the length of an answer to the task. `cluster` is the field of a question's row that names what
+    it has in common with others (a passage, say): questions with the same value are not taken as independent.
     """
 
     name: str
@@ -34,6 +35,7 @@ class TaskSpec:
     temperature: float = 0.0
     top_p: float = 1.0
     max_new_tokens: int | None = None
+    cluster: str = ""
 
     def __post_init__(self) -> None:
         where = f"suite.tasks.{self.name}"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations, product
 from typing import Any, Literal, get_args
 
 from ktbench.spec.engine import EngineSpec
-from ktbench.spec.errors import repeated
+from ktbench.spec.errors import at_least, repeated, require_name
 from ktbench.spec.features import BY_NAME, FUSED, FeatureValue, features_label, parse_features
 from ktbench.spec.peers import IMPLEMENTATIONS, PEERS
 from ktbench.spec.weights import Precision
@@ -180,7 +180,8 @@ class SweepSpec:
     own; a part is called after the last word of its name. `published` names files of `reports/published` whose numbers
     are shown beside the cells that they are about, or the panel of one alone (`fig14a`); without arms they are all that
     is shown. The figure `paper` draws them. With a `design` the arms are those that it makes of `features` on top of
-    the baseline (see `Design`).
+    the baseline (see `Design`). Every arm is planned `copies` more times, each copy with weights of its own in memory,
+    which shows how often equal cells are called unequal.
     """
 
     name: str = "run"
@@ -189,6 +190,7 @@ class SweepSpec:
     baseline: str = "base"
     axes: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     control: bool = True
+    copies: int = 0
     figure: FigureKind = "bars"
     parts: tuple[str, ...] = ()
     published: tuple[str, ...] = ()
@@ -196,7 +198,9 @@ class SweepSpec:
     features: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        require_name("sweep.name", self.name)
         self._check_design()
+        at_least("sweep.copies", self.copies, 0)
         for arm in self.arms:
             arm_changes(arm)
         if twice := repeated(self.arms):
@@ -243,6 +247,30 @@ class SweepSpec:
         return tuple({key: value for changes in point for key, value in changes.items()} for point in product(*axes))
 
 
+def on_avx2(sweep: SweepSpec) -> SweepSpec:
+    """The sweep with +a in place of +v and +m, for a machine that has neither; what is then there twice, once.
+
+    A sweep beside published numbers stays as it is: those are about its own arms.
+    """
+    if sweep.published:
+        return sweep
+    features = tuple(dict.fromkeys(_with_avx2(feature) for feature in sweep.features))
+    arms, baseline = dict.fromkeys(map(_with_avx2, sweep.arms)), _with_avx2(sweep.baseline)
+    if sweep.design is not None:
+        arms = dict.fromkeys(Design(kind=sweep.design, features=features, baseline=baseline).arms)
+    return replace(sweep, arms=tuple(arms), baseline=baseline, features=features)
+
+
+def _with_avx2(words: str) -> str:
+    """The words of a label, `+v+m+d int8`, with AVX2 as what runs the fused operator: `+a+d int8`."""
+    ours, *others = (BY_NAME[name].mark for name in FUSED)
+    found = []
+    for word in words.split(" "):
+        letters = [f"+{letter}" for letter in word.split("+")[1:]] if word.startswith("+") else [word]
+        found.append("".join(dict.fromkeys(ours if letter in others else letter for letter in letters)))
+    return " ".join(found)
+
+
 def axis_changes(key: str, value: Any) -> dict[str, Any]:
     """Spec changes by dotted key that one value of the axis `key` stands for."""
     return dict(value) if isinstance(value, Mapping) else {key: value}
@@ -253,9 +281,14 @@ def part_name(ablation: str) -> str:
     return ablation.rpartition("/")[2]
 
 
+_RELOADS = "measure.reload_blocks"
+
+
 def _check_axis(key: str, values: tuple[Any, ...]) -> None:
     if not values:
         raise ValueError(f"sweep.axes.{key} has no values")
     for value in values:
+        if _RELOADS in axis_changes(key, value):
+            raise ValueError(f"sweep.axes.{key}: {_RELOADS} is the same for all cells of a run, it is no axis")
         if key not in axis_changes(key, value):
             raise ValueError(f"sweep.axes.{key}: the mapping {dict(value)} must set {key} too")

@@ -1,9 +1,58 @@
-"""How the machine behaved during the timed steps of a trial, as kernel, meters and allocators count it."""
+"""What is recorded of a machine: its facts, and how it behaved during the timed steps of a trial."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import TypedDict
+
+from ktbench.spec.errors import fields_at_least, number_at_least
+
+
+class MachineFacts(TypedDict, total=False):
+    """Facts of an `Environment` that checks and reports read, by their types; None where a machine does not say."""
+
+    cpu_model: str | None
+    cpus: list[int]
+    cores: int
+    numa_nodes: list[list[int]]
+    smt: bool | None
+    last_level_cache_bytes: int | None
+    hypervisor: str | None
+    kernel: str | None
+    granted: list[str]
+    refused: dict[str, str]
+    isa: dict[str, str]
+    gpus: list[str]
+    memory_total_gib: int
+    memory_available_bytes: int | None
+    memory_limit: str | None
+    installed_bytes: int | None
+    free_bytes: int | None
+    cached_bytes: int | None
+    dirty_bytes: int | None
+    swap_total_bytes: int | None
+    swap_used_bytes: int | None
+    swappiness: int | None
+    governor: str | None
+    energy_preference: str | None
+    turbo: bool | None
+    clock_source: str | None
+    thp: str | None
+    numa_balancing: bool | None
+    cpu_quota: float | None
+    load: float | None
+    others_running: int | None
+    foreign_siblings: list[int] | None
+    stolen_share: float | None
+    thermal_stops: int | None
+    core_to_core_ns: float | None
+    missing: dict[str, str]
+    python: str | None
+    versions: dict[str, str | None]
+    commit: str | None
+    dirty: bool | None
+
 
 # Counts what the packages and more take together: it is shown, and never added to them.
 WHOLE_PLATFORM = "psys"
@@ -40,6 +89,9 @@ class InterferenceCounters:
     gpu_clock_hz: float | None = None
     gpu_held_back_s: float | None = None
 
+    def __post_init__(self) -> None:
+        fields_at_least(self, 0, *(one.name for one in fields(self)))
+
 
 def added_up(meters: Iterable[str]) -> tuple[str, ...]:
     """The meters that are added up: of packages, their memory and GPUs; of the whole platform where it is alone."""
@@ -53,6 +105,11 @@ class Energy:
 
     joules: dict[str, float]
     seconds: float
+
+    def __post_init__(self) -> None:
+        fields_at_least(self, 0, "seconds")
+        for meter, joules in self.joules.items():
+            number_at_least(f"Energy.{meter}", joules, 0)
 
     @property
     def counted(self) -> tuple[str, ...]:
@@ -78,6 +135,11 @@ class PeakMemory:
     of_turn: bool
     node_bytes: dict[str, int] = field(default_factory=dict)
     device_bytes: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        fields_at_least(self, 0, "process_bytes")
+        for name, count in (self.node_bytes | self.device_bytes).items():
+            number_at_least(f"PeakMemory.{name}", count, 0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

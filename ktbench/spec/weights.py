@@ -111,10 +111,13 @@ FORMATS: Mapping[Precision, Format] = {
 BLOCK_BYTES = {name: row.block_bytes for name, row in FORMATS.items() if row.block_bytes}
 
 
-def expert_bytes(shape: MoEShape, precision: Precision) -> int:
-    """Bytes of one routed expert's weights and scales, without any padding of the tiles that they are packed in."""
-    matrices = ((shape.expert_ffn, shape.hidden),) * 2 + ((shape.hidden, shape.expert_ffn),)
-    return round(sum(rows * _row_bytes(columns, precision) for rows, columns in matrices))
+def expert_bytes(shape: MoEShape, precision: Precision, down: Precision | None = None) -> int:
+    """Bytes of one routed expert's weights and scales, without any padding of the tiles that they are packed in.
+
+    `down` is the precision of the down projection, where it has another.
+    """
+    gate_up = 2 * shape.expert_ffn * _row_bytes(shape.hidden, precision)
+    return round(gate_up + shape.hidden * _row_bytes(shape.expert_ffn, down or precision))
 
 
 # Formats that a CUDA device unpacks as the host packs them, and bytes of a copy, which take far longer than its start.

@@ -22,10 +22,15 @@ def digest(content: Any) -> str:
 
 
 def spec_id(spec: RunSpec) -> str:
-    """Identity of the request. Left out: labels of model and machine, how long to measure, where a peer is found."""
+    """Identity of the request. Left out: labels of model and machine, how long to measure, where a peer is found.
+
+    Whether weights are loaded anew is part of it: a value is then one over many loads.
+    """
     content = to_wire(spec)
     content["engine"] = _as_before(spec, content["engine"])
     del content["measure"]
+    if spec.measure.reloads:
+        content["measure"] = {"reload_blocks": spec.measure.reload_blocks}
     content["peer"] = content["peer"]["implementation"] if spec.system == "transformers" else None
     del content["model"]["name"]
     del content["model"]["packed"]

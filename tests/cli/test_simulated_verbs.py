@@ -16,6 +16,7 @@ from ktbench.run import request
 from ktbench.run.request import Planned, plan_request, read_request
 from ktbench.spec.errors import RequestError
 from ktbench.spec.record import Outcome, Record
+from ktbench.spec.sweep import arm_features
 from ktbench.spec.wire import to_plain
 from tests.sim.testbed import testbed
 from tests.tiny import CONFIG
@@ -165,6 +166,28 @@ def test_the_ladder_of_avx2_on_machines_without_avx512() -> None:
     assert [(cell.label, cell.spec.engine.device) for cell in lacking] == [("+a+d+l", "cuda")]
 
 
+@pytest.mark.parametrize(
+    ("missing", "machine", "runs"),
+    [
+        (("avx512", "amx"), "here", "avx2"),
+        (("amx",), "here", "avx512"),
+        ((), "ryzen_5950x", "avx2"),
+        (("avx512", "amx"), "paper_a100", "avx512"),
+    ],
+)
+def test_arms_of_an_ablation_run_on_the_widest_vectors_of_the_machine(
+    missing: tuple[str, ...], machine: str, runs: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grants = {name: "not there" if name in missing else "" for name in ("avx2", "avx512", "amx")}
+    monkeypatch.setattr(request, "machine_capabilities", lambda: grants)
+    words = ["+ablation=lean", f"machine={machine}"]
+    (part,) = read_request(words).parts
+    assert {arm_features(arm)[runs] for arm in part.sweep.arms} == {True}
+    assert part.sweep.baseline in part.sweep.arms
+    (part,) = read_request([*words, "sweep.arms=[+v+d,+v,+a]"]).parts
+    assert part.sweep.arms == ("+v+d", "+v", "+a")
+
+
 def test_of_a_checkpoint_only_its_configuration_is_needed(home: Path) -> None:
     folder = home / "there"
     folder.mkdir()
@@ -176,7 +199,7 @@ def test_of_a_checkpoint_only_its_configuration_is_needed(home: Path) -> None:
             read_request([*words, "sweep.arms=[base]", machine])
 
 
-@pytest.mark.parametrize(("content", "says"), [(None, "no config.json there"), ("{", "is not a configuration")])
+@pytest.mark.parametrize(("content", "says"), [(None, "no config.json there"), ("{", "is not JSON")])
 def test_a_checkpoint_without_a_configuration_is_refused(home: Path, content: str | None, says: str) -> None:
     if content is not None:
         (home / "config.json").write_text(content)

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from ktbench.cli import main
+from ktbench.cli.validate import FIGURES
 from ktbench.results import published_names, read_published
 from ktbench.sim.validation import read_explanations
 
@@ -23,7 +24,7 @@ def test_judges_without_fitting(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert not [line for line in out.splitlines() if line.endswith("— not explained")]
     with (tmp_path / "cells.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert {row["figure"] for row in rows} == {"fig3", "fig7", "fig10", "fig11", "fig12", "fig14", "placement"}
+    assert {row["figure"] for row in rows} == set(FIGURES)
     assert all(float(row["error"]) > -1 for row in rows)
     assert (tmp_path / "validation.md").read_text().startswith("# The machine model against published numbers")
 

@@ -125,7 +125,7 @@ def test_presets_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
             ("what_if=LIST", "what_if.target=1", "workload=layer", "model.layers=null", "workload.prompt=1"),
             "workload.phase=layer: what_if",
         ),
-        (("what_if=none.yaml", "what_if.target=1"), "none.yaml: cannot be read"),
+        (("what_if=none.yaml", "what_if.target=1"), "none.yaml: No such file"),
     ],
 )
 def test_a_wrong_question_is_refused_in_one_line(

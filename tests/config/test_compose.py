@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import get_args
 
@@ -140,6 +141,23 @@ def test_lists_kept_per_layer_are_cut_with_the_depth() -> None:
         (["workload=layer", "workload.routing=model"], "a layer alone has no router"),
         (["workload=layer", "workload.active_experts=4"], "workload.active_experts=4: allowed are 8 to 128"),
         (["workload.active_experts=8"], "active_experts is for phase=layer"),
+        (["engine=3"], "engine=3: must be a mapping"),
+        (["model.path={a: 1}"], "model.path={'a': 1}: must be the name of a folder or a file"),
+        (["model.path=[[a]]"], "model.path=[['a']]: must be the name of a folder or a file"),
+        (["workload.trace={a: 1}"], "workload.trace={'a': 1}: must be the name of a file"),
+        ([f"model.seed={'9' * 4400}"], "does not parse"),
+        ([f"sweep.arms={'[' * 3000}{']' * 3000}"], "does not parse"),
+        ([f"model.name={'a' * 20_000}"], "is longer than 10,000 characters"),
+        (["run_name=.."], "run_name='..': must be a name without folders"),
+        (["run_name=../x"], "run_name='../x': must be a name without folders"),
+        (["run_name=/tmp/x"], "run_name='/tmp/x': must be a name without folders"),
+        (["run_name=."], "run_name='.': must be a name without folders"),
+        (["run_name='a\tb'"], "of printable characters"),
+        (["run_name=''"], "run_name='': must have 1 to 100 characters"),
+        (["run_name=.hidden"], "of which the first is no dot"),
+        ([f"run_name={'x' * 300}"], "must have 1 to 100 characters"),
+        (["run_name=latest"], "run_name=latest: stands for the run that was started last"),
+        (["sweep.name=../x"], "sweep.name='../x': must be a name without folders"),
         (["workload.trace=file.npz"], "workload.trace=file.npz: set workload.routing=recorded"),
         (["sweep.arms=[+v]"], "sweep.baseline='base' is none of"),
     ],
@@ -155,3 +173,49 @@ def test_configuration_is_found_from_any_folder(tmp_path: Path, monkeypatch: pyt
     monkeypatch.chdir(tmp_path)
     assert requested("+ablation=decode").sweep.name == "decode"
     assert requested("+ablation=kernels/domains").sweep.name == "domains"
+
+
+BOMB = "a0: &a0 [x, x, x]\n" + "\n".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9))
+BROKEN = {
+    "half a list": "sweep: [a",
+    "a bomb": BOMB,
+    "no mapping": "- 1",
+    "too long": "#" * 1_000_000,
+    "deep": "[" * 9999,
+}
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Data folders of an installation that the test may change."""
+    for name in ("conf", "ablations", "evals"):
+        shutil.copytree(data_folder(name), tmp_path / name, ignore=shutil.ignore_patterns("*.safetensors"))
+    monkeypatch.setattr("ktbench.resources._PACKAGE", tmp_path / "ktbench")
+    return tmp_path
+
+
+@pytest.mark.parametrize("what", BROKEN)
+@pytest.mark.parametrize(
+    ("file", "word"),
+    [
+        ("ablations/mine.yaml", "+ablation=mine"),
+        ("evals/mine.yaml", "+suite=mine"),
+        ("conf/model/mine.yaml", "model=mine"),
+        ("conf/workload/mine.yaml", "workload=mine"),
+    ],
+)
+def test_a_broken_option_breaks_only_requests_that_name_it(what: str, file: str, word: str, installed: Path) -> None:
+    (installed / file).write_text(BROKEN[what])
+    with pytest.raises(RequestError) as raised:
+        compose([word])
+    assert str(installed / file) in str(raised.value)
+    assert "\n" not in str(raised.value)
+    assert requested("model=tiny").parts[0].spec.model.name == "tiny"
+    assert requested("+ablation=decode").parts[0].sweep.arms
+
+
+def test_options_that_an_option_names_are_read_with_it(installed: Path) -> None:
+    (installed / "ablations/mine.yaml").write_text("defaults: [override /suite: broken]")
+    (installed / "evals/broken.yaml").write_text("tasks: [")
+    with pytest.raises(RequestError, match=r"suite=broken: .*broken\.yaml: is not YAML"):
+        compose(["+ablation=mine"])

@@ -81,12 +81,12 @@ def test_show_is_asked_for_with_one_cell_only() -> None:
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        ("", "the key name is missing"),
-        ("text", "unknown key 'text'"),
-        ("3", "is not YAML of rules (AssertionError)"),
+        ("", "must be a mapping with the keys name, rules"),
+        ("text", "must be a mapping with the keys name, rules"),
+        ("3", "must be a mapping with the keys name, rules"),
         ("[]", "must be a mapping with the keys name, rules"),
         ("a: [", "is not YAML"),
-        ("name: a\nname: b\nrules: []", "found duplicate key name"),
+        ("name: a\nname: b\nrules: []", "the key name is there twice"),
         ("x: !!timestamp y", "is not YAML of rules (AttributeError)"),
         ({"name": "mine"}, "the key rules is missing"),
         ({"name": "mine", "rules": 3}, "rules must be a list"),

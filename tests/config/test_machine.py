@@ -133,7 +133,7 @@ def test_a_file_may_leave_out_what_a_machine_need_not_have(tmp_path: Path) -> No
         (described(name="paper_4080"), "paper_4080 is a shipped machine with other constants"),
         (described(name="here"), "here is a shipped machine with other constants"),
         ("a: [", "is not YAML of a machine"),
-        ("3", "is not YAML of a machine"),
+        ("3", "must be a mapping with the keys name, title"),
         ("- 1", "must be a mapping with the keys name, title"),
         ("cores: 1\ncores: 2", "is not YAML of a machine"),
     ],

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ktbench.config import ModelFiles, compose, freeze
-from ktbench.config.compose import suite_names
+from ktbench.config import ModelFiles, compose, freeze, suite_names
 from ktbench.spec.errors import RequestError
 from ktbench.spec.suite import SuiteSpec
 from tests.tiny import CONFIG

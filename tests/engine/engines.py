@@ -17,8 +17,10 @@ from ktbench.engine.hybrid import HybridEngine
 from ktbench.engine.load import load_engine
 from ktbench.engine.protocol import HostRole
 from ktbench.engine.weight_plan import WeightPlan
+from ktbench.host.code import isa_reasons, load_extension
 from ktbench.resources import data_folder
 from ktbench.spec.engine import EngineSpec
+from ktbench.spec.features import BY_NAME
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
 from ktbench.spec.weights import Precision
 from tests.engine.families.plain import build
@@ -30,8 +32,8 @@ LEAN = read_rules(data_folder("conf") / "inject" / "lean.yaml")
 # within 0.02 of float32.
 TOLERANCE = 0.03
 CPUS = tuple(sorted(os.sched_getaffinity(0)))[:2]
+PACKED_DENSE = pytest.mark.parametrize("lean", [False, True], ids=["packed experts", "all packed"])
 TWO_CORES = pytest.mark.skipif(len(CPUS) < 2, reason="concurrent roles need a core each, this process may use one")
-PACKED_DENSE = pytest.mark.parametrize("lean", [False, True], ids=["+v", "+v+l"])
 
 
 def granted(isa: str) -> Any:
@@ -41,9 +43,14 @@ def granted(isa: str) -> Any:
     return pytest.mark.skipif(bool(missing), reason=f"{isa}: {missing}")
 
 
-def needs_avx512() -> Any:
-    """`granted` of the instruction set that most kernels are tested with."""
-    return granted("avx512")
+# The fused operator of tests that are not about one instruction set: on the widest vectors of this machine.
+VECTOR = BY_NAME["avx512" if isa_reasons(load_extension()).get("avx512") == "" else "avx2"]
+FUSED: dict[str, Any] = {VECTOR.name: True}
+
+
+def needs_vector() -> Any:
+    """`granted` of VECTOR."""
+    return granted(VECTOR.name)
 
 
 def changed(name: str, **changes: Any) -> ModelSpec:
@@ -98,7 +105,7 @@ def cell(
 
 def split_cell(model: ModelSpec, workload: WorkloadSpec, **engine: Any) -> RunSpec:
     """A cell of the fused operator whose roles have cores of their own."""
-    return cell(model, workload, threads=None, avx512=True, roles="split", **engine)
+    return cell(model, workload, threads=None, roles="split", **FUSED, **engine)
 
 
 def engine_for(*cells: RunSpec, cpus: tuple[int, ...] = ()) -> HybridEngine:

@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM
 
 from ktbench.engine.checkpoint import inspect_checkpoint
 from ktbench.engine.weight_plan import Packing
-from tests.engine.engines import needs_avx512
+from tests.engine.engines import FUSED, needs_vector
 from tests.engine.families.plain import build
 from tests.engine.prompts import together
 from tests.engine.tiny import PACKABLE, decode, load, prefill, run, spec, tiny_model
@@ -43,7 +43,7 @@ def test_saved_checkpoint_gives_the_logits_of_transformers(name: str, tmp_path: 
         assert all(map(torch.equal, run(system, workload.steps), together(network, workload)))
 
 
-@needs_avx512()
+@needs_vector()
 @pytest.mark.parametrize("name", ["qwen3_30b_a3b", "deepseek_v3"])
 def test_packed_checkpoint_equals_packed_slice(name: str, tmp_path: Path) -> None:
     assert name in PACKABLE
@@ -51,7 +51,7 @@ def test_packed_checkpoint_equals_packed_slice(name: str, tmp_path: Path) -> Non
     for path in (None, str(saved(tmp_path, name))):
         model = tiny_model(name, path=path)
         system = load(model, keep_original=False, packing=Packing())
-        system.configure(spec(model, decode(), avx512=True))
+        system.configure(spec(model, decode(), **FUSED))
         logits.append(run(system, 3))
     assert all(map(torch.equal, *logits))
 
@@ -71,10 +71,14 @@ def in_shards(index: object) -> dict[str, Change]:
     return {WEIGHTS: lambda held: None, INDEX: lambda held: json.dumps(index).encode()}
 
 
+def safetensors(header: bytes) -> bytes:
+    return len(header).to_bytes(8, "little") + header
+
+
 # What becomes of files, by name: their content, or None where they are gone.
 BAD: dict[str, tuple[dict[str, Change], str]] = {
     "no config": ({CONFIG: lambda held: None}, "no config.json there"),
-    "broken config": ({CONFIG: lambda held: b'{"model_type": '}, "config.json: not valid JSON"),
+    "broken config": ({CONFIG: lambda held: b'{"model_type": '}, "config.json: is not JSON"),
     "config is a list": ({CONFIG: lambda held: b"[]"}, "config.json: holds list"),
     "quantised": (
         {CONFIG: lambda held: json.dumps(json.loads(held) | {"quantization_config": {"quant_method": "hqq"}}).encode()},
@@ -101,7 +105,40 @@ BAD: dict[str, tuple[dict[str, Change], str]] = {
         "model-00001-of-00002.safetensors: named by model.safetensors.index.json but missing",
     ),
     "index without map": (in_shards({}), "has no weight_map"),
+    "index of nothing": (in_shards({"weight_map": {}}), "has no weight_map"),
+    "index of files elsewhere": (
+        in_shards({"weight_map": {"lm_head.weight": "../whole/model.safetensors"}}),
+        "names '../whole/model.safetensors', must name files beside it",
+    ),
+    "index of no names": (in_shards({"weight_map": {"lm_head.weight": "a\0b"}}), "must name files beside it"),
+    "nested index": ({WEIGHTS: lambda held: None, INDEX: lambda held: b"[" * 100_000}, "is not JSON"),
+    "nested config": ({CONFIG: lambda held: b"[" * 100_000}, "config.json: is not JSON"),
+    "long config": ({CONFIG: lambda held: held + b" " * 5_000_000}, "config.json: is longer than"),
+    "config of another text": ({CONFIG: lambda held: b"\xff"}, "config.json: is not UTF-8"),
+    "nested header": ({WEIGHTS: lambda held: safetensors(b'{"a":' * 3_000)}, "model.safetensors: truncated or damaged"),
+    "infinite offsets": (
+        {WEIGHTS: lambda held: safetensors(b'{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,1e999]}}')},
+        "model.safetensors: truncated or damaged",
+    ),
+    "negative offsets": (
+        {WEIGHTS: lambda held: safetensors(b'{"a":{"dtype":"F32","shape":[1],"data_offsets":[-4,0]}}')},
+        "model.safetensors: truncated or damaged",
+    ),
     "index of numbers": (in_shards({"weight_map": {"lm_head.weight": 1}}), "has no weight_map"),
+}
+
+
+# What loading does not ask: it has the configuration already.
+BAD_CONFIGS: dict[str, tuple[dict[str, Change], str]] = {
+    "config without a family": ({CONFIG: lambda held: b"{}"}, "config.json: .*has no model_type"),
+    "config without layers": (
+        {CONFIG: lambda held: held.replace(b'"num_hidden_layers"', b'"num_hidden_layer"')},
+        "config.json: .*has none of num_hidden_layers",
+    ),
+    "text model of no kind": (
+        {CONFIG: lambda held: json.dumps(json.loads(held) | {"text_config": 5}).encode()},
+        "text_config=5: must be an object",
+    ),
 }
 
 
@@ -123,6 +160,16 @@ def test_spoilt_folder_is_refused_in_one_line(what: str, whole: Path, tmp_path: 
             refuse(folder)
         assert str(folder) in str(refused.value)
         assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("what", BAD_CONFIGS)
+def test_configuration_of_no_model_is_refused_by_its_file(what: str, whole: Path, tmp_path: Path) -> None:
+    changes, why = BAD_CONFIGS[what]
+    folder = shutil.copytree(whole, tmp_path / "folder")
+    (folder / CONFIG).write_bytes(changes[CONFIG]((folder / CONFIG).read_bytes()) or b"")
+    with pytest.raises(ValueError, match=why) as refused:
+        inspect_checkpoint(folder)
+    assert str(refused.value).startswith(str(folder / CONFIG))
 
 
 def test_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:

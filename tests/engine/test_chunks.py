@@ -9,18 +9,16 @@ import torch
 
 from ktbench.engine.routing import PassRouting
 from ktbench.spec.run_spec import WorkloadSpec
-from tests.engine.engines import TOLERANCE, cell, changed, engine_for, logits, needs_avx512, relative
+from tests.engine.engines import FUSED, TOLERANCE, cell, changed, engine_for, logits, needs_vector, relative
 from tests.engine.families.plain import build
 from tests.engine.families.zoo import ALL, TOP_K
 from tests.engine.prompts import alone, together
 from tests.engine.tiny import decode, prefill
 
-pytestmark = needs_avx512()
+pytestmark = needs_vector()
 
 CHUNKS = [1, 5, 13, 40]  # of prompts of 13 tokens
-EITHER = pytest.mark.parametrize(
-    "engine", [{}, {"avx512": True}, {"avx512": True, "packed_dense": True}], ids=["base", "+v", "+v+l"]
-)
+EITHER = pytest.mark.parametrize("engine", [{}, FUSED, FUSED | {"packed_dense": True}], ids=["base", "fused", "lean"])
 
 
 @EITHER

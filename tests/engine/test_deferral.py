@@ -10,6 +10,7 @@ from ktbench.engine.protocol import Unsupported
 from ktbench.spec.engine import choose_deferral, deferral_candidates
 from tests.engine.engines import (
     CPUS,
+    FUSED,
     PACKED_DENSE,
     TOLERANCE,
     TWO_CORES,
@@ -17,7 +18,7 @@ from tests.engine.engines import (
     changed,
     engine_for,
     logits,
-    needs_avx512,
+    needs_vector,
     relative,
     split_cell,
 )
@@ -28,7 +29,7 @@ MODEL = changed("qwen3_moe", num_experts_per_tok=4)
 
 
 @TWO_CORES
-@needs_avx512()
+@needs_vector()
 @PACKED_DENSE
 @pytest.mark.parametrize("busy", [[0.5, 0.9, 0.9], [0.9, 0.9, 0.9], [0.5, 0.7, 0.9]])
 def test_the_engine_defers_what_was_chosen(busy: list[float], lean: bool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,7 +54,7 @@ def test_the_engine_defers_what_was_chosen(busy: list[float], lean: bool, monkey
 
 
 @TWO_CORES
-@needs_avx512()
+@needs_vector()
 def test_what_the_engine_measured_is_noted_until_it_is_configured_anew() -> None:
     system = engine_for(split_cell(MODEL, decode()), cpus=CPUS)
     logits(system, split_cell(MODEL, decode(batch=2, steps=5), deferral="auto"))
@@ -66,7 +67,7 @@ def test_what_the_engine_measured_is_noted_until_it_is_configured_anew() -> None
 
 
 @TWO_CORES
-@needs_avx512()
+@needs_vector()
 def test_auto_acts_in_decode_only() -> None:
     system = engine_for(split_cell(MODEL, decode()), cpus=CPUS)
     with pytest.raises(Unsupported, match="decode only"):
@@ -76,7 +77,7 @@ def test_auto_acts_in_decode_only() -> None:
 TOP_K = 4
 
 
-@pytest.fixture(params=["original", pytest.param("fused", marks=needs_avx512())])
+@pytest.fixture(params=["original", pytest.param("fused", marks=needs_vector())])
 def backend(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -97,13 +98,13 @@ def test_counts_are_of_decode_steps_alone() -> None:
 
 @pytest.mark.parametrize("name", ["qwen3_moe", "deepseek_v3"])  # the second has a dense layer first
 def test_prefill_on_request_follows_the_formula(name: str, backend: str) -> None:
-    fused = backend == "fused"
+    kernels = FUSED if backend == "fused" else {}
     model, workload = changed(name, num_experts_per_tok=TOP_K), prefill(batch=2)
-    system = engine_for(cell(model, workload, avx512=fused))
+    system = engine_for(cell(model, workload, **kernels))
     for n in range(TOP_K + 1):
-        seen = logits(system, cell(model, workload, avx512=fused, deferral=n, defer_prefill=True))
+        seen = logits(system, cell(model, workload, **kernels, deferral=n, defer_prefill=True))
         assert relative(seen, Late(build(model), n).logits(workload)) < TOLERANCE
-        plain = logits(system, cell(model, workload, avx512=fused))
+        plain = logits(system, cell(model, workload, **kernels))
         assert all(map(torch.equal, seen, plain)) == (n == 0)
 
 

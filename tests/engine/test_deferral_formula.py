@@ -14,13 +14,14 @@ from ktbench.engine.observe import ExpertsReference
 from ktbench.engine.routing import Routing
 from ktbench.engine.synthetic import WeightPool, materialise_experts, skeleton
 from ktbench.engine.weight_plan import Packing
-from tests.engine.engines import cell, engine_for, logits, needs_avx512
+from ktbench.spec.engine import EngineSpec
+from tests.engine.engines import FUSED, cell, engine_for, logits, needs_vector
 from tests.engine.tiny import decode, tiny_model
 
 TOKENS, EXPERTS, TOP_K, LAYERS = 5, 8, 4, 3
 
 
-@pytest.fixture(params=["original", pytest.param("fused", marks=needs_avx512())])
+@pytest.fixture(params=["original", pytest.param("fused", marks=needs_vector())])
 def backend(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -61,6 +62,7 @@ def operators(modules: list[nn.Module], state: MoERuntimeState, backend: str) ->
 
         host = FusedHost((0,), Packing(), state.recorder)
         fused = [host.pack(original.matrices, original.form) for original in originals]
+        host.choose(EngineSpec(**FUSED))
     state.fused = backend == "fused"
     positions = [ExpertsPosition(layer=i, number=i, is_last=i == len(modules) - 1) for i in range(len(modules))]
     return [
@@ -100,10 +102,8 @@ def test_skipping_drops_the_lowest_without_renormalising(n: int, backend: str) -
 
 @pytest.mark.parametrize("feature", ["deferral", "skipping"])
 def test_none_is_the_engine_without_bit_for_bit(feature: str, backend: str) -> None:
-    model, fused = tiny_model("deepseek_v3"), backend == "fused"
-    system = engine_for(cell(model, decode(), avx512=fused))
-    plain, none = (
-        logits(system, cell(model, decode(batch=3), avx512=fused, **engine)) for engine in ({}, {feature: 0})
-    )
+    model, kernels = tiny_model("deepseek_v3"), FUSED if backend == "fused" else {}
+    system = engine_for(cell(model, decode(), **kernels))
+    plain, none = (logits(system, cell(model, decode(batch=3), **kernels, **engine)) for engine in ({}, {feature: 0}))
     assert all(map(torch.equal, plain, none))
     assert system.counters()["deferred_experts"] == system.counters()["skipped_experts"] == 0

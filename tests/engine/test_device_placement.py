@@ -18,6 +18,7 @@ from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
 from tests.engine.engines import (
     CPUS,
+    FUSED,
     PACKED_DENSE,
     TOLERANCE,
     TWO_CORES,
@@ -25,7 +26,7 @@ from tests.engine.engines import (
     changed,
     engine_for,
     logits,
-    needs_avx512,
+    needs_vector,
     relative,
     split_cell,
 )
@@ -33,7 +34,7 @@ from tests.engine.families.plain import build
 from tests.engine.prompts import together
 from tests.engine.tiny import decode, prefill, run
 
-pytestmark = [needs_avx512(), TWO_CORES]
+pytestmark = [needs_vector(), TWO_CORES]
 POLICIES = ("uniform", "front_loading", "random", "dynamic", "frequency")
 
 
@@ -185,7 +186,7 @@ def test_frequency_places_what_was_counted_most(split: Split) -> None:
 
 def test_placement_needs_the_fused_operator(split: Split) -> None:
     with pytest.raises(ValueError, match="on shared cores nothing is gained"):
-        cell(split.model, decode(), avx512=True, placement=split.placed("uniform", 0.5))
+        cell(split.model, decode(), **FUSED, placement=split.placed("uniform", 0.5))
     with pytest.raises(Exception, match=r"engine\.placement\.policy=uniform"):
         split.system.configure(
             cell(split.model, decode(), threads=None, roles="split", placement=split.placed("uniform", 0.5))

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ktbench.engine.weight_plan import Packing
-from tests.engine.engines import granted, relative
+from tests.engine.engines import FUSED, VECTOR, granted, needs_vector, relative
 from tests.engine.tiny import PACKABLE, decode, load, logits_of_steps, prefill, run, spec, tiny_model
 
 # bf16 rounds at 2^-9; base rounds after each of some ten operations, the fused kernel once.
@@ -16,12 +16,12 @@ _LOGITS_TOLERANCE = 0.02
 AVX512, AMX = granted("avx512"), granted("amx")
 
 
-@AVX512
+@needs_vector()
 @pytest.mark.parametrize("name", PACKABLE)
 def test_fused_logits_agree_with_base(name: str) -> None:
     model = tiny_model(name)
     for workload in (decode(batch=3), prefill(batch=2)):
-        base, fused = logits_of_steps(model, workload), logits_of_steps(model, workload, avx512=True)
+        base, fused = logits_of_steps(model, workload), logits_of_steps(model, workload, **FUSED)
         assert relative(fused, base) < _LOGITS_TOLERANCE
 
 
@@ -62,19 +62,19 @@ def test_hybrid_splits_by_tokens_per_expert() -> None:
         assert (system.counters()["amx_tiles"] > before) == amx
 
 
-@AVX512
+@needs_vector()
 def test_thread_count_changes_nothing_but_the_threads() -> None:
     model, workload = tiny_model(), decode(batch=2)
     system = load(model, keep_original=False, packing=Packing())
-    system.configure(spec(model, workload, avx512=True, threads=1))
+    system.configure(spec(model, workload, threads=1, **FUSED))
     one = run(system, workload.steps)
-    counted = system.counters()["avx512_calls"]
-    system.configure(spec(model, workload, avx512=True, threads=None))
+    counted = system.counters()[VECTOR.counter]
+    system.configure(spec(model, workload, threads=None, **FUSED))
     assert all(map(torch.equal, one, run(system, workload.steps)))
-    assert system.counters()["avx512_calls"] > counted
+    assert system.counters()[VECTOR.counter] > counted
 
 
-@AVX512
+@needs_vector()
 def test_fused_alone_lets_the_original_weights_go() -> None:
     model = tiny_model()
     system = load(model, keep_original=False, packing=Packing())

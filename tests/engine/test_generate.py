@@ -18,18 +18,18 @@ from ktbench.engine.generate import Generator, Sampling, open_generator
 from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.run_spec import ModelSpec
-from tests.engine.engines import TOLERANCE, cell, changed, needs_avx512, split_cell
+from tests.engine.engines import FUSED, TOLERANCE, cell, changed, needs_vector, split_cell
 from tests.engine.families.plain import Late, build
 from tests.engine.families.zoo import ALL, VOCAB, tiny
 from tests.engine.tiny import decode
 
-pytestmark = [needs_avx512(), pytest.mark.peers]
+pytestmark = [needs_vector(), pytest.mark.peers]
 
 WORK = decode()
 ARMS: dict[str, dict[str, Any]] = {
     "base": {},
-    "+v+d": {"avx512": True, "dynamic": True},
-    "+v+l": {"avx512": True, "packed_dense": True},
+    "dynamic": FUSED | {"dynamic": True},
+    "lean": FUSED | {"packed_dense": True},
 }
 LENGTHS = (9, 4, 12, 6, 7)
 Ids = list[list[int]]
@@ -126,7 +126,7 @@ def test_one_recording_serves_batch_after_batch(
     replay = StepRecorder.replay
     monkeypatch.setattr(StepRecorder, "replay", lambda self: (replays.append(id(self)), replay(self))[1])
     answering.use(cell(model, WORK))
-    answering.use(cell(model, WORK, avx512=True, packed_dense=True))
+    answering.use(cell(model, WORK, **FUSED, packed_dense=True))
     for seed, lengths in enumerate(((12, 9, 5), (3, 4, 6), (7, 1), (2, 11, 8))):
         prompts, given = drawn(lengths, seed), drawn((5,) * len(lengths), seed + 10)
         for row, prompt, tokens in zip(answering.forced(prompts, given), prompts, given, strict=True):
@@ -137,7 +137,7 @@ def test_one_recording_serves_batch_after_batch(
 
 
 def test_lean_steps_move_the_counter(answering: Generator, model: ModelSpec) -> None:
-    answering.use(cell(model, WORK, avx512=True, packed_dense=True))
+    answering.use(cell(model, WORK, **FUSED, packed_dense=True))
     before = answering.counters()["linear_calls"]
     answering.generate(drawn((4, 4)), [Sampling()] * 2, room=4, ended=lambda i, tokens: False)
     assert answering.counters()["linear_calls"] > before
@@ -152,7 +152,7 @@ def test_facts_of_the_model(answering: Generator) -> None:
 
 
 def test_requests_that_cannot_be_answered(answering: Generator, model: ModelSpec) -> None:
-    answering.use(cell(model, WORK, avx512=True))
+    answering.use(cell(model, WORK, **FUSED))
     never: Any = partial(answering.generate, samplings=[Sampling()] * 2, room=3, ended=lambda i, tokens: False)
     with pytest.raises(ValueError, match="prompt 1 of 2: has no tokens"):
         never([[1], []])
@@ -170,7 +170,7 @@ def test_cells_that_cannot_answer(answering: Generator, model: ModelSpec) -> Non
     with pytest.raises(Unsupported, match="placement"):
         answering.use(replace(split, engine=placed))
     with pytest.raises(ValueError, match="precision=int8"):
-        answering.use(cell(model, WORK, avx512=True, precision="int8"))
+        answering.use(cell(model, WORK, **FUSED, precision="int8"))
     with pytest.raises(ValueError, match="is loaded"):
         answering.use(cell(tiny("qwen3_moe"), WORK))
     with pytest.raises(ValueError, match="configure comes before"):
@@ -249,7 +249,7 @@ def test_passes_over_prompts_defer_only_on_request(answering: Generator, model: 
         "decode": {"skipping": 6},
         "both": {"skipping": 6, "defer_prefill": True},
     }.items():
-        answering.use(cell(model, WORK, avx512=True, **features))
+        answering.use(cell(model, WORK, **FUSED, **features))
         seen[name] = torch.cat([*answering.passed(row), answering.forced(row, [[1]])[0]])
     assert torch.equal(seen["whole"], seen["decode"])
     assert error(seen["both"], seen["whole"]) > TOLERANCE

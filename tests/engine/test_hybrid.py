@@ -15,6 +15,7 @@ from ktbench.engine.work import ExpertsWork, active_experts, layer_work, mean_wo
 from ktbench.spec.record import Work
 from ktbench.spec.run_spec import Routing, WorkloadSpec
 from ktbench.spec.shape import moe_shape
+from ktbench.spec.weights import FORMATS, expert_bytes
 from tests.engine.arrays import relative
 from tests.engine.families.plain import build
 from tests.engine.prompts import together
@@ -42,10 +43,22 @@ ROWS = 768 + 768 + 2048
 def test_work_of_a_layer() -> None:
     """Two tokens share expert 3: three experts are read, four run."""
     routing = Selected(ids=torch.tensor([[3, 5], [3, 9]]), gates=torch.full((2, 2), 0.5))
-    work = layer_work(ExpertsWork(shape=QWEN, precision="int8"), routing)
+    work = layer_work(ExpertsWork(shape=QWEN, precisions=(("int8", "int8"),)), routing)
     assert work == Work(weight_bytes=3 * (WEIGHTS + 8 * ROWS), flops=2 * 4 * WEIGHTS, tokens=2)
-    skipping = layer_work(ExpertsWork(shape=QWEN, precision="bf16", skipping=1), routing)
+    skipping = layer_work(ExpertsWork(shape=QWEN, precisions=(("bf16", "bf16"),), skipping=1), routing)
     assert skipping.flops == 2 * 2 * WEIGHTS
+
+
+def test_work_of_layers_that_mix_formats() -> None:
+    """As in Q4_K_M: super-blocks of 256 weights of 144 and 210 bytes."""
+    routing = Selected(ids=torch.tensor([[3, 5]]), gates=torch.full((1, 2), 0.5))
+    mixed = ExpertsWork(shape=QWEN, precisions=(("q4_k", "q6_k"), ("q4_k", "q4_k")))
+    one = 2048 * 768
+    assert mixed.weight_bytes([routing] * 2) == pytest.approx(
+        2 * sum(expert_bytes(QWEN, *pair) for pair in mixed.precisions)
+    )
+    extra = expert_bytes(QWEN, "q4_k", "q6_k") - expert_bytes(QWEN, "q4_k")
+    assert extra == pytest.approx(one * (FORMATS["q6_k"].bits - FORMATS["q4_k"].bits) / 8)
 
 
 def test_mean_of_steps() -> None:

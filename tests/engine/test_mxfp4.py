@@ -16,7 +16,7 @@ from ktbench.engine.checkpoint import inspect_checkpoint
 from ktbench.engine.hybrid import HybridEngine
 from ktbench.engine.weight_plan import Packing
 from ktbench.spec.run_spec import ModelSpec
-from tests.engine.engines import needs_avx512, relative
+from tests.engine.engines import FUSED, needs_vector, relative
 from tests.engine.families.plain import build, experts_of
 from tests.engine.prompts import together
 from tests.engine.tiny import decode, load, prefill, run, spec, tiny_model
@@ -82,7 +82,7 @@ def test_original_experts_give_the_logits_of_transformers(released: Path, truth:
         assert all(map(torch.equal, run(system, workload.steps), together(truth, workload)))
 
 
-@needs_avx512()
+@needs_vector()
 def test_packed_experts_hold_the_numbers_of_transformers(released: Path, truth: PreTrainedModel) -> None:
     operators = packed(released, "mxfp4")._components.operators
     for operator, module in zip(operators, experts_of(truth), strict=True):
@@ -93,13 +93,13 @@ def test_packed_experts_hold_the_numbers_of_transformers(released: Path, truth: 
             assert torch.equal(seen.down, down)
 
 
-@needs_avx512()
+@needs_vector()
 @pytest.mark.parametrize("precision", ["mxfp4", "bf16"])
 def test_packed_experts_give_logits_near_those_of_transformers(
     precision: str, released: Path, truth: PreTrainedModel
 ) -> None:
     system = packed(released, precision)
-    system.configure(replace(spec(model_of(released), prefill(), avx512=True), precision=precision))  # type: ignore[arg-type]
+    system.configure(replace(spec(model_of(released), prefill(), **FUSED), precision=precision))  # type: ignore[arg-type]
     for seen, expected in zip(run(system, 2), together(truth, prefill()), strict=True):
         assert relative(seen, expected) < TOLERANCE
 

@@ -17,19 +17,21 @@ from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
 from ktbench.spec.timeline import Span, Timeline
 from tests.engine.engines import (
     CPUS,
+    FUSED,
     PACKED_DENSE,
     TWO_CORES,
+    VECTOR,
     cell,
     changed,
     engine_for,
     logits,
-    needs_avx512,
+    needs_vector,
     split_cell,
 )
 from tests.engine.families.zoo import LAYERS, TOP_K
 from tests.engine.tiny import decode, prefill, run
 
-pytestmark = [needs_avx512(), TWO_CORES]
+pytestmark = [needs_vector(), TWO_CORES]
 
 # Qwen2's blocks call the shared expert before the routed ones, DeepSeek's and GLM's after them; Mixtral has none.
 NAMES = ("qwen2_moe", "deepseek_v3", "mixtral")
@@ -47,7 +49,7 @@ class Pair:
         return split_cell(self.model, workload, **engine)
 
     def of_shared(self, workload: WorkloadSpec, **engine: Any) -> list[Tensor]:
-        return logits(self.shared, cell(self.model, workload, avx512=True, **engine))
+        return logits(self.shared, cell(self.model, workload, **FUSED, **engine))
 
     def of_split(self, workload: WorkloadSpec, **engine: Any) -> list[Tensor]:
         return logits(self.split, self.cell(workload, **engine))
@@ -60,7 +62,7 @@ class Pair:
 @pytest.fixture(scope="module", params=NAMES)
 def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
     model = changed(request.param)
-    shared = [cell(model, decode(), avx512=True, packed_dense=lean) for lean in (False, True)]
+    shared = [cell(model, decode(), **FUSED, packed_dense=lean) for lean in (False, True)]
     split = [split_cell(model, decode(), packed_dense=lean) for lean in (False, True)]
     pair = Pair(model, engine_for(*shared), engine_for(*split, cpus=CPUS))
     yield pair
@@ -106,7 +108,7 @@ def test_counters_of_both_roles_move(pair: Pair, lean: bool) -> None:
     before = dict(pair.split.counters())
     run(pair.split, 3)
     after = pair.split.counters()
-    assert all(after[name] > before[name] for name in ("host_busy_ns", "device_wait_ns", "avx512_calls"))
+    assert all(after[name] > before[name] for name in ("host_busy_ns", "device_wait_ns", VECTOR.counter))
     assert "host_busy_ns" not in pair.shared.counters()
 
 
@@ -122,7 +124,7 @@ def first(timeline: Timeline, resource: str, kind: str, layer: int) -> Span:
 @pytest.mark.parametrize("deferral", [0, 1])
 def test_spans_lie_in_the_step_one_after_the_other(pair: Pair, lean: bool, deferral: int) -> None:
     timeline = pair.timeline(decode(batch=2), packed_dense=lean, deferral=deferral)
-    assert timeline.title == f"+v{'+l' if lean else ''}{' deferral=1' if deferral else ''}"
+    assert timeline.title == f"{VECTOR.mark}{'+l' if lean else ''}{' deferral=1' if deferral else ''}"
     for resource in ("host", "device"):
         own = spans(timeline, resource)
         assert own

@@ -17,12 +17,23 @@ from ktbench.engine.dense import PackedLinear
 from ktbench.engine.hybrid import HybridEngine
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
 from ktbench.spec.weights import Precision
-from tests.engine.engines import TOLERANCE, cell, changed, engine_for, logits, needs_avx512, plain, relative, saved
+from tests.engine.engines import (
+    FUSED,
+    TOLERANCE,
+    cell,
+    changed,
+    engine_for,
+    logits,
+    needs_vector,
+    plain,
+    relative,
+    saved,
+)
 from tests.engine.families.zoo import ALL, EXPERTS
 from tests.engine.prompts import together
 from tests.engine.tiny import decode, prefill, run
 
-pytestmark = [needs_avx512(), pytest.mark.peers]
+pytestmark = [needs_vector(), pytest.mark.peers]
 
 _WINDOW = {"use_sliding_window": True, "sliding_window": 8}
 _BY_TURNS = ["full_attention", "sliding_attention"] * 2
@@ -58,7 +69,7 @@ WORKLOADS = {
 
 @dataclass(frozen=True)
 class Form:
-    """A checkpoint, an engine for base, +v and +v+l on it, and the same in Transformers."""
+    """A checkpoint, an engine on it for base and the fused operator, also with +l, and the same in Transformers."""
 
     model: ModelSpec
     system: HybridEngine
@@ -68,11 +79,11 @@ class Form:
         return cell(self.model, workload, **engine)
 
     def lean(self, workload: WorkloadSpec) -> list[Tensor]:
-        return logits(self.system, self.cell(workload, avx512=True, packed_dense=True))
+        return logits(self.system, self.cell(workload, **FUSED, packed_dense=True))
 
 
 def opened(model: ModelSpec) -> Form:
-    cells = [cell(model, decode(), avx512=True, packed_dense=lean) for lean in (False, True)]
+    cells = [cell(model, decode(), **FUSED, packed_dense=lean) for lean in (False, True)]
     return Form(model, engine_for(cell(model, decode()), *cells), plain(model))
 
 
@@ -129,16 +140,16 @@ def test_observing_and_starting_anew_leave_no_trace(form: Form) -> None:
 
 def test_settings_take_turns_in_one_engine(form: Form) -> None:
     workload = decode(batch=2, steps=3)
-    settings: list[dict[str, Any]] = [{}, {"avx512": True}, {"avx512": True, "packed_dense": True}]
+    settings: list[dict[str, Any]] = [{}, FUSED, FUSED | {"packed_dense": True}]
     first = [logits(form.system, form.cell(workload, **engine)) for engine in settings]
-    logits(form.system, form.cell(prefill(), avx512=True, packed_dense=True))
+    logits(form.system, form.cell(prefill(), **FUSED, packed_dense=True))
     for engine, before in zip(settings[::-1], first[::-1], strict=True):
         assert all(map(torch.equal, logits(form.system, form.cell(workload, **engine)), before))
     assert all(map(torch.equal, first[0], together(form.network, workload)))
 
 
 def test_logits_of_a_step_outlive_the_next(qwen: Form) -> None:
-    qwen.system.configure(qwen.cell(decode(), avx512=True, packed_dense=True))
+    qwen.system.configure(qwen.cell(decode(), **FUSED, packed_dense=True))
     qwen.system.step()
     kept = qwen.system.logits()
     copy = kept.copy()
@@ -150,7 +161,7 @@ def test_logits_of_a_step_outlive_the_next(qwen: Form) -> None:
 def test_linear_calls_move_with_it_alone(form: Form) -> None:
     for lean in (True, False):
         for workload in (decode(), prefill()):
-            form.system.configure(form.cell(workload, avx512=True, packed_dense=lean))
+            form.system.configure(form.cell(workload, **FUSED, packed_dense=lean))
             before = form.system.counters()["linear_calls"]
             run(form.system, workload.steps)
             assert (form.system.counters()["linear_calls"] > before) == lean
@@ -231,7 +242,7 @@ def test_packed_layers_multiply_by_what_they_hold(
 ) -> None:
     """Every linear layer against float64 on its stored weights; activations have 8 bits where weights are integers."""
     model = saved(changed(name), tmp_path)
-    system = engine_for(cell(model, decode(), avx512=True, packed_dense=True, device_precision=precision))
+    system = engine_for(cell(model, decode(), **FUSED, packed_dense=True, device_precision=precision))
     reference = dict(plain(model).named_modules())
     draw = torch.Generator().manual_seed(0)
     for module_name, layer in packed_layers(system):
@@ -263,11 +274,11 @@ def test_quantised_layers_give_the_logits_of_the_quantised_model(
 ) -> None:
     """Transformers on the stored weights routes as it likes: where every token goes to all experts it cannot differ."""
     model = saved(changed(name, num_experts_per_tok=EXPERTS), tmp_path)
-    system = engine_for(cell(model, decode(), avx512=True, packed_dense=True, device_precision=precision))
+    system = engine_for(cell(model, decode(), **FUSED, packed_dense=True, device_precision=precision))
     network = plain(model)
     stand_in(network, system)
     for workload in (decode(batch=3, steps=STEPS), prefill(batch=2)):
-        seen = logits(system, cell(model, workload, avx512=True, packed_dense=True, device_precision=precision))
+        seen = logits(system, cell(model, workload, **FUSED, packed_dense=True, device_precision=precision))
         assert relative(seen, together(network, workload)) < tolerance
 
 
@@ -276,8 +287,8 @@ def test_work_counts_the_bytes_that_are_packed(tmp_path: Path) -> None:
     works = {}
     model = saved(changed("qwen3_moe"), tmp_path)
     for precision in ("bf16", "int8"):
-        system = engine_for(cell(model, decode(), avx512=True, packed_dense=True, device_precision=precision))  # type: ignore[arg-type]
-        system.configure(cell(model, decode(), avx512=True, packed_dense=True, device_precision=precision))  # type: ignore[arg-type]
+        system = engine_for(cell(model, decode(), **FUSED, packed_dense=True, device_precision=precision))  # type: ignore[arg-type]
+        system.configure(cell(model, decode(), **FUSED, packed_dense=True, device_precision=precision))  # type: ignore[arg-type]
         works[precision] = system.work()
     layers = [layer for _, layer in packed_layers(system)]
     params = sum(layer.in_features * layer.out_features for layer in layers)

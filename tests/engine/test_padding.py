@@ -9,13 +9,13 @@ import torch
 from transformers import PreTrainedModel
 
 from ktbench.spec.run_spec import WorkloadSpec
-from tests.engine.engines import TOLERANCE, cell, changed, engine_for, logits, needs_avx512, relative, stirred
+from tests.engine.engines import FUSED, TOLERANCE, cell, changed, engine_for, logits, needs_vector, relative, stirred
 from tests.engine.families.plain import build
 from tests.engine.families.zoo import ALL
 from tests.engine.prompts import alone, drawn, together
 from tests.engine.tiny import decode, prefill
 
-pytestmark = [needs_avx512(), pytest.mark.peers]
+pytestmark = [needs_vector(), pytest.mark.peers]
 
 FORMS: dict[str, dict[str, Any]] = {
     "qwen3_moe": {},
@@ -33,10 +33,10 @@ WORKLOADS = [decode(batch=3, shortest=4), decode(batch=2, shortest=1), prefill(b
 def test_padded_sequences_get_what_they_get_alone(name: str) -> None:
     model = changed(name, **(FORMS[name] | ALL))
     network = build(model)
-    system = engine_for(cell(model, decode()), cell(model, decode(), avx512=True))
+    system = engine_for(cell(model, decode()), cell(model, decode(), **FUSED))
     for workload in WORKLOADS:
         truth = alone(network, workload)
-        for engine in ({}, {"avx512": True}):
+        for engine in ({}, FUSED):
             assert relative(logits(system, cell(model, workload, **engine)), truth) < TOLERANCE
 
 

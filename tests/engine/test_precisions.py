@@ -18,6 +18,7 @@ from ktbench.spec.record import Outcome, collect, dishonest
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
 from ktbench.spec.weights import FORMATS, Precision, expert_bytes
 from tests.engine.arrays import relative
+from tests.engine.engines import FUSED, VECTOR, granted, needs_vector
 from tests.engine.test_fused import AMX, AVX512
 from tests.engine.test_layer import exact
 from tests.engine.tiny import decode, layer, load, prefill, run, spec, tiny_model
@@ -42,6 +43,7 @@ _SUPERS = {"q2_k": 0.2968, "q3_k": 0.1508, "q4_k": 0.0713, "q5_k": 0.0361, "q6_k
 _SUPERS |= {"nvfp4": 0.0951, "int4_zp": 0.0807}
 TOLERANCE |= {name: 1.4 * 3**0.5 * error for name, error in _SUPERS.items()}
 SETTINGS = [
+    pytest.param({"avx2": True}, marks=granted("avx2"), id="a"),
     pytest.param({"avx512": True}, marks=AVX512, id="v"),
     pytest.param({"amx": True}, marks=AMX, id="m"),
     pytest.param({"avx512": True, "amx": True, "dynamic": True}, marks=[AVX512, AMX], id="v+m+d"),
@@ -88,7 +90,7 @@ def test_layer_agrees_with_float64_and_passes_the_check(precision: Precision, en
         assert check_the_check(seen, system.reference, requested.tolerance) == ""
 
 
-@AVX512
+@needs_vector()
 @pytest.mark.parametrize(
     ("precision", "step", "error"),
     [
@@ -123,43 +125,43 @@ def test_reference_takes_the_weights_as_stored(precision: Precision, step: float
         assert relative(seen.numpy(), truth.numpy()) < error
 
 
-@AVX512
+@needs_vector()
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("workload", [decode(batch=2), prefill()], ids=["decode", "prefill"])
 def test_the_whole_engine_runs_in_every_precision(precision: Precision, workload: WorkloadSpec) -> None:
     model = tiny_model(**wide(precision))
     system = load(model, keep_original=False, packing=Packing(precision=precision))
-    requested = cell(model, workload, precision, avx512=True)
+    requested = cell(model, workload, precision, **FUSED)
     system.configure(requested)
     assert evidence_of(system, requested) == ""
     verdict = check(system.observe(), system.reference, requested.tolerance)
     assert verdict.outcome is Outcome.OK, verdict.why
 
 
-@AVX512
+@needs_vector()
 def test_bytes_of_a_step_follow_the_precision() -> None:
     model, workload = tiny_model(**wide("q4_k")), decode(routing="concentrated", steps=1)
     held: dict[str, int] = {}
     for precision in PRECISIONS:
         system = load(model, keep_original=False, packing=Packing(precision=precision))
-        system.configure(cell(model, workload, precision, avx512=True))
+        system.configure(cell(model, workload, precision, **FUSED))
         run(system, 1)
         held[precision] = system.work().weight_bytes
         alone = load_layer(model, host=HostRole(cores=1), keep_original=False, packing=Packing(precision=precision))
-        alone.configure(cell(model, layer(batch=1, routing="concentrated"), precision, avx512=True))
+        alone.configure(cell(model, layer(batch=1, routing="concentrated"), precision, **FUSED))
         assert alone.work().weight_bytes == 4 * expert_bytes(model.shape, precision)
     for precision in PRECISIONS:
         saved = 2 * 4 * (expert_bytes(model.shape, "bf16") - expert_bytes(model.shape, precision))
         assert held["bf16"] - held[precision] == saved
 
 
-@AVX512
+@needs_vector()
 @pytest.mark.parametrize("precision", ["bf16", "int8", "int4_g32", "q4_0"])
 @pytest.mark.parametrize("workload", [decode(batch=3), layer(batch=20)], ids=["decode", "layer"])
 def test_domains_give_the_same_output_and_their_own_evidence(precision: Precision, workload: WorkloadSpec) -> None:
     model = tiny_model(moe_intermediate_size=256)
     system = opened(model, workload, keep_original=False, packing=Packing(precision=precision, domains=2))
-    on, off = (cell(model, workload, precision, avx512=True, numa=n, domains=2, threads=2) for n in (True, False))
+    on, off = (cell(model, workload, precision, **FUSED, numa=n, domains=2, threads=2) for n in (True, False))
     for requested in (on, off, on):
         system.configure(requested)
         assert evidence_of(system, requested) == ""
@@ -167,49 +169,49 @@ def test_domains_give_the_same_output_and_their_own_evidence(precision: Precisio
         assert verdict.outcome is Outcome.OK, verdict.why
 
 
-@AVX512
+@needs_vector()
 @pytest.mark.parametrize("workload", [decode(), layer()], ids=["decode", "layer"])
 def test_packed_weights_of_another_cell_are_refused(workload: WorkloadSpec) -> None:
     model = tiny_model()
     system = opened(model, workload, packing=Packing(precision="int8"))
     with pytest.raises(ValueError, match="precision=bf16 .*packed with int8"):
-        system.configure(cell(model, workload, "bf16", avx512=True))
+        system.configure(cell(model, workload, "bf16", **FUSED))
     with pytest.raises(ValueError, match=r"engine\.domains=2 .*packed with 1"):
-        system.configure(cell(model, workload, "int8", avx512=True, domains=2, threads=2))
+        system.configure(cell(model, workload, "int8", **FUSED, domains=2, threads=2))
     with pytest.raises(Unsupported, match=r"lie on one NUMA node, engine\.domains=2 splits them"):
-        system.configure(cell(model, workload, "int8", avx512=True, numa=True))
+        system.configure(cell(model, workload, "int8", **FUSED, numa=True))
 
 
-@AVX512
+@needs_vector()
 def test_domains_need_a_thread_each() -> None:
     model = tiny_model(moe_intermediate_size=256)
     system = load(model, cores=1, keep_original=False, packing=Packing(domains=2))
     with pytest.raises(Unsupported, match="2 domains need a thread each, there are 1"):
-        system.configure(cell(model, decode(), "bf16", avx512=True, numa=True, domains=2, threads=None))
+        system.configure(cell(model, decode(), "bf16", **FUSED, numa=True, domains=2, threads=None))
 
 
-@AVX512
+@needs_vector()
 def test_steps_leave_no_numbers_behind_that_were_not_computed() -> None:
     """The output is not a number until a step has run, so that a step which does nothing is found out."""
     model = tiny_model()
     system = load_layer(model, host=HostRole(cores=1), keep_original=False, packing=Packing())
-    system.configure(cell(model, layer(batch=2), "bf16", avx512=True))
+    system.configure(cell(model, layer(batch=2), "bf16", **FUSED))
     system.start()
     assert np.isnan(system._traced.output.float().numpy()).all()
     system.step()
     assert np.isfinite(system.logits()).all()
 
 
-@AVX512
+@needs_vector()
 def test_every_copy_has_run_before_a_step_is_timed() -> None:
     model = tiny_model()
     host = HostRole(cores=1, cache_bytes=5 * model.shape.experts * expert_bytes(model.shape, "int8"))
     system = load_layer(model, host=host, keep_original=False, packing=Packing(precision="int8"))
-    requested = cell(model, layer(steps=2), "int8", avx512=True)
+    requested = cell(model, layer(steps=2), "int8", **FUSED)
     system.configure(requested)
     copies = system._replicas_in_turn
     assert copies.count == 7
-    assert all(backend.counters()["avx512_calls"] for backend in copies._backends)  # type: ignore[attr-defined]
+    assert all(backend.counters()[VECTOR.counter] for backend in copies._backends)  # type: ignore[attr-defined]
     before = dict(system.counters())
     system.configure(requested)
     assert system.counters() == before

@@ -106,7 +106,7 @@ def load(
 
 def logits_of_steps(model: ModelSpec, workload: WorkloadSpec, **engine: Any) -> list[torch.Tensor]:
     """Logits of every step of the engine, the layouts kept that the features need."""
-    fused = bool(engine.get("avx512") or engine.get("amx"))
+    fused = EngineSpec(**engine).fused
     system = load(model, keep_original=not fused, packing=Packing() if fused else None)
     system.configure(spec(model, workload, **engine))
     return run(system, workload.steps)

@@ -16,21 +16,21 @@ from ktbench.eval.drift import DriftPlan, Phase, measure_drift
 from ktbench.eval.evaluate import GradedAnswer
 from ktbench.eval.texts import TextDocument
 from ktbench.spec.run_spec import ModelSpec, RunSpec
-from tests.engine.engines import cell, changed, needs_avx512, plain, saved
+from tests.engine.engines import FUSED, cell, changed, needs_vector, plain, saved
 from tests.engine.tiny import decode
 from tests.eval.conftest import ByteTokenizer
 
-pytestmark = needs_avx512()
+pytestmark = needs_vector()
 TEXT = "Mister Verloc, going out in the morning, left his shop nominally in charge of his brother-in-law."
 DOCUMENTS = [TextDocument(name="text", text=TEXT), TextDocument(name="sum", text="12+34=", continuation="46\n")]
 PLAN = DriftPlan(phase="decode", model="tiny", vocab=256, prompt=12, given=6)
 ARMS: dict[str, dict[str, Any]] = {
     "base": {},
-    "fused": {"avx512": True},
-    "deferral": {"avx512": True, "deferral": 2},
-    "skipping": {"avx512": True, "skipping": 2},
-    "more skipping": {"avx512": True, "skipping": 3},
-    "deferral in prefill": {"avx512": True, "deferral": 2, "defer_prefill": True},
+    "fused": FUSED,
+    "deferral": FUSED | {"deferral": 2},
+    "skipping": FUSED | {"skipping": 2},
+    "more skipping": FUSED | {"skipping": 3},
+    "deferral in prefill": FUSED | {"deferral": 2, "defer_prefill": True},
 }
 
 

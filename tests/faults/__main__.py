@@ -10,10 +10,14 @@ from pathlib import Path
 from random import Random
 
 from tests.faults.disks import flipped_bits, full_disk, full_output, half_lines, read_only
+from tests.faults.files import WRITERS, full_while_writing
 from tests.faults.findings import Finding, summary
 from tests.faults.kills import Undisturbed, killed_any_time, killed_while_writing
 from tests.faults.others import WORKERS, bad_worker, clock_back, interrupted, two_sweeps
 from tests.faults.real import oom_killed, really_full, really_read_only
+from tests.faults.setups import killed_set_ups
+from tests.faults.signals import ENDINGS, ended, stopped, suspended
+from tests.faults.verbs import VERBS, killed_verb
 
 
 def findings(folder: Path, kills: int, random: Random) -> Iterator[Finding]:
@@ -34,6 +38,20 @@ def findings(folder: Path, kills: int, random: Random) -> Iterator[Finding]:
     for script in WORKERS:
         yield bad_worker(folder / script, script)
     yield from oom_killed(folder / "oom")
+    yield from real_engine(folder, kills // 5, random)
+
+
+def real_engine(folder: Path, times: int, random: Random) -> Iterator[Finding]:
+    """Faults of commands that really load and compute."""
+    for number, verb in enumerate(VERBS):
+        yield killed_verb(folder / f"verb-{number}", verb, random, times)
+    for number, verb in enumerate(WRITERS):
+        yield full_while_writing(folder / f"full-{number}", verb, random, times)
+    for number, fault in enumerate(ENDINGS):
+        yield ended(folder / f"ended-{number}", fault, random, times)
+    yield stopped(folder / "stopped", random, times)
+    yield suspended(folder / "suspended")
+    yield killed_set_ups(folder / "set-ups", random, times)
 
 
 def main() -> int:

@@ -43,7 +43,8 @@ def full_disk(folder: Path, undisturbed: Undisturbed, random: Random, times: int
             continue
         full += 1
         assert code == FULL and "Traceback" not in "\n".join(life.said()), (code, life.said()[-3:])
-        message = life.message() or message
+        message = life.message() if after else message  # without a plan there is nothing to go on with
+        assert after or not hurt_folder(folder).exists(), "nothing was kept, and something is left"
     life = begin(folder)
     assert life.end() == 0, life.message()
     run = read_run(hurt_folder(folder))

@@ -11,9 +11,3 @@ from ktbench.host.capabilities import machine_capabilities
 def needs_cuda() -> None:
     if reason := machine_capabilities()["cuda"]:
         pytest.skip(reason)
-
-
-@pytest.fixture
-def needs_avx512() -> None:
-    if reason := machine_capabilities()["avx512"]:
-        pytest.skip(f"avx512: {reason}")

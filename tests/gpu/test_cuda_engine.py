@@ -13,6 +13,7 @@ from ktbench.engine.load import load_engine
 from ktbench.engine.protocol import HostRole
 from ktbench.engine.weight_plan import WeightPlan
 from ktbench.spec.run_spec import ModelSpec, WorkloadSpec
+from tests.engine.engines import FUSED, needs_vector
 from tests.engine.tiny import decode, prefill, run, spec, tiny_model
 
 pytestmark = pytest.mark.gpu
@@ -46,23 +47,23 @@ def test_base(name: str, work: Any) -> None:
     assert_alike(logits(name, workload, device="cuda"), logits(name, workload))
 
 
-@pytest.mark.usefixtures("needs_avx512")
+@needs_vector()
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("work", [decode, prefill])
 def test_fused(name: str, work: Any) -> None:
     workload = work(batch=2, routing="balanced")
-    assert_alike(logits(name, workload, avx512=True, device="cuda"), logits(name, workload, avx512=True))
+    assert_alike(logits(name, workload, **FUSED, device="cuda"), logits(name, workload, **FUSED))
 
 
-@pytest.mark.usefixtures("needs_avx512")
+@needs_vector()
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("deferral", [0, 1, 2])
 @pytest.mark.parametrize("shortest", [None, 5])
 def test_replayed_steps(name: str, deferral: int, shortest: int | None) -> None:
     workload = decode(batch=2, steps=5, routing="balanced", shortest=shortest)
-    truth = logits(name, workload, avx512=True, deferral=deferral)
-    assert_alike(logits(name, workload, avx512=True, device="cuda", deferral=deferral), truth)
-    system = engine(tiny_model(name), workload, avx512=True, cuda_graph=True, device="cuda", deferral=deferral)
+    truth = logits(name, workload, **FUSED, deferral=deferral)
+    assert_alike(logits(name, workload, **FUSED, device="cuda", deferral=deferral), truth)
+    system = engine(tiny_model(name), workload, **FUSED, cuda_graph=True, device="cuda", deferral=deferral)
     before = system.counters()["graph_replays"]
     for _ in range(2):
         assert_alike(run(system, workload.steps), truth)
@@ -70,14 +71,14 @@ def test_replayed_steps(name: str, deferral: int, shortest: int | None) -> None:
     assert system.notes() == ()
 
 
-@pytest.mark.usefixtures("needs_avx512")
+@needs_vector()
 def test_features_are_toggled_on_loaded_weights() -> None:
     """A call captured with other kernels is not replayed; what a step observes agrees with the reference."""
     model, workload = tiny_model(NAMES[0]), decode(batch=2, routing="balanced")
-    system = engine(model, workload, avx512=True, cuda_graph=True, device="cuda")
+    system = engine(model, workload, **FUSED, cuda_graph=True, device="cuda")
     truth = run(system, workload.steps)
     for features in ({"dynamic": True}, {"cuda_graph": False}, {"cuda_graph": True, "deferral": 1}, {}):
-        asked = {"avx512": True, "cuda_graph": True, "device": "cuda", "threads": None} | features
+        asked = FUSED | {"cuda_graph": True, "device": "cuda", "threads": None} | features
         system.configure(spec(model, workload, **asked))
         seen = run(system, workload.steps)
         if "deferral" not in features:

@@ -94,6 +94,85 @@ def test_the_driver_must_run_what_torch_is_built_for(
     assert runs or cuda in reason
 
 
+# As PyTorch's wheels have them, and what else CUDA's compiler can make.
+CU130 = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")
+TRANSLATED = ("sm_80", "compute_90")
+
+
+@pytest.mark.parametrize(
+    ("capability", "architectures", "runs"),
+    [
+        ((7, 5), CU130, True),
+        ((8, 9), CU130, True),  # binaries run on later minor versions
+        ((9, 0), CU130, True),
+        ((12, 1), CU130, True),
+        ((6, 1), CU130, False),
+        ((7, 0), CU130, False),  # and not on earlier ones
+        ((11, 0), CU130, False),
+        ((12, 0), TRANSLATED, True),
+        ((8, 6), TRANSLATED, True),
+        ((7, 5), TRANSLATED, False),
+        ((9, 0), ("sm_90a",), True),
+        ((10, 0), ("sm_90a", "sm_100a"), True),
+        ((10, 3), ("sm_100a",), False),  # made for one version alone
+        ((10, 3), ("sm_100f",), True),  # for its family
+        (None, CU130, True),  # nothing is known against it
+        ((6, 1), (), True),
+    ],
+)
+def test_torch_must_have_kernels_for_the_gpu(
+    tmp_path: Path, capability: tuple[int, int] | None, architectures: tuple[str, ...], runs: bool
+) -> None:
+    gpu = replace(H200.gpus[0], capability=capability)
+    build = replace(FOR_CUDA, architectures=architectures)
+    topology = read_topology(tmp_path, {0})
+    reason = capabilities_of(extension(), topology, replace(H200, gpus=(gpu,)), build)["cuda"]
+    assert (reason == "") == runs
+    if capability is not None and not runs:
+        assert gpu.name in reason and ".".join(map(str, capability)) in reason and architectures[0] in reason
+        assert "\n" not in reason
+
+
+def test_pytorchs_first_gpu_counts(tmp_path: Path) -> None:
+    new, old = (Gpu(name=name, memory_bytes=1, capability=(major, 0)) for name, major in (("new", 9), ("old", 6)))
+    build, topology = replace(FOR_CUDA, architectures=CU130), read_topology(tmp_path, {0})
+    for gpus, runs in (((new, old), True), ((old, new), False)):
+        assert (capabilities_of(extension(), topology, CudaDevices(gpus=gpus), build)["cuda"] == "") == runs
+
+
+@pytest.mark.parametrize(
+    ("held", "architectures"),
+    [
+        (b"\x7fELF sm_10\0sm_75 sm_90a compute_120\0invalid argument\0", ("sm_75", "sm_90a", "compute_120")),
+        (b"\x7fELF\0sm_90\0", ("sm_90",)),
+        (b"\x7fELF\0sm_90 or later\0", ()),
+        (b"", ()),
+        (None, ()),
+    ],
+)
+def test_what_torch_has_kernels_for_is_read_from_its_bindings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: bytes | None, architectures: tuple[str, ...]
+) -> None:
+    build = installed(tmp_path, monkeypatch, "cuda = '13.0'", held)
+    assert build == TorchBuild(version=build.version, cuda="13.0", architectures=architectures)
+    assert installed(tmp_path, monkeypatch, "cuda = None", held).architectures == ()
+
+
+def installed(folder: Path, monkeypatch: pytest.MonkeyPatch, line: str, bindings: bytes | None = None) -> TorchBuild:
+    """The build of a torch that has this line in its version, and such bindings."""
+    package = folder / "torch"
+    (package / "lib").mkdir(parents=True, exist_ok=True)
+    (package / "version.py").write_text(f"__version__ = '2.13.0'\n{line}\n")
+    (package / "__init__.py").write_text("raise AssertionError")
+    if bindings is not None:
+        (package / "lib" / "libtorch_python.so").write_bytes(bindings)
+    spec = importlib.util.spec_from_file_location("torch", package / "__init__.py")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: spec)
+    build = torch_build()
+    assert build is not None
+    return build
+
+
 @pytest.mark.parametrize(
     ("line", "cuda"),
     [
@@ -106,15 +185,7 @@ def test_the_driver_must_run_what_torch_is_built_for(
 def test_what_torch_is_built_for_is_read_without_importing_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, cuda: str | None
 ) -> None:
-    package = tmp_path / "torch"
-    package.mkdir()
-    (package / "version.py").write_text(f"__version__ = '2.13.0'\n{line}\n")
-    (package / "__init__.py").write_text("raise AssertionError")
-    spec = importlib.util.spec_from_file_location("torch", package / "__init__.py")
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _: spec)
-    build = torch_build()
-    assert build is not None
-    assert build.cuda == cuda
+    assert installed(tmp_path, monkeypatch, line).cuda == cuda
 
 
 def test_kernels_run_on_the_granted_instruction_sets() -> None:
@@ -182,6 +253,10 @@ class Driver:
         bus_id.value = b"0000:3B:00.0"
         return self._code("cuDeviceGetPCIBusId")
 
+    def cuDeviceGetAttribute(self, value: Any, attribute: int, device: Any) -> int:
+        value._obj.value = {75: 9, 76: 0}[attribute]
+        return self._code("cuDeviceGetAttribute")
+
     def cuDriverGetVersion(self, version: Any) -> int:
         version._obj.value = 12080
         return self._code("cuDriverGetVersion")
@@ -193,7 +268,7 @@ class Driver:
 
 def test_the_driver_lists_its_devices() -> None:
     found = read_cuda_devices(lambda _: Driver())
-    assert found.gpus == (Gpu(name="GPU", memory_bytes=1024, bus_id="0000:3B:00.0"),) * 2
+    assert found.gpus == (Gpu(name="GPU", memory_bytes=1024, bus_id="0000:3B:00.0", capability=(9, 0)),) * 2
     assert found.driver == (12, 8)
     assert read_cuda_devices(lambda _: Driver(failing="cuDriverGetVersion")).driver is None
 

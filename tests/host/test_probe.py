@@ -298,7 +298,7 @@ def test_a_description_comes_back_from_its_file(tmp_path: Path) -> None:
     ("content", "said"),
     [
         (None, "No such file"),
-        ("a: [1", "not a machine description"),
+        ("a: [1", "not YAML of a machine description"),
         ("name: x", "missing required field"),
         ("- 1", "Expected object"),
     ],

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -56,7 +59,7 @@ def filled(folder: Path, *facts: Record | Environment | SampleResult | TaskResul
 
 
 @settings(deadline=None, max_examples=30)
-@given(st.lists(st.floats(allow_nan=False, allow_infinity=False, min_value=0), min_size=1))
+@given(st.lists(st.floats(min_value=1e-9, max_value=1e9), min_size=1))
 def test_every_sample_comes_back_exactly(tmp_path_factory: pytest.TempPathFactory, samples_s: list[float]) -> None:
     folder = tmp_path_factory.mktemp("run")
     filled(folder, record(0, tuple(samples_s)))
@@ -154,6 +157,10 @@ def test_a_file_system_without_locks_is_no_other_writer(
     monkeypatch.setattr(fcntl, "flock", refuse)
     why = f"{LOG_NAME}: {os.strerror(number)}: this file system gives no locks; put runs/ on one that does"
     with pytest.raises(StoreError, match=why):
+        Log(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    (tmp_path / LOG_NAME).touch()
+    with pytest.raises(StoreError, match=why):
         Log(tmp_path)
     with (tmp_path / LOG_NAME).open("rb") as file, pytest.raises(StoreError, match=why):
         try_lock(file, shared=True)
@@ -189,6 +196,47 @@ def test_a_disk_that_became_read_only_keeps_its_message_and_frees_the_run(
             log.close()
     monkeypatch.undo()
     Log(tmp_path).close()
+
+
+def test_a_run_whose_first_write_fails_leaves_nothing_to_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = Log(tmp_path / "run", new=True)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: os.write(-1, b"x"))
+    with pytest.raises(NotKept) as raised:
+        log.append(HEADER)
+    monkeypatch.undo()
+    assert "resume" not in str(raised.value) and str(tmp_path / "run") in str(raised.value)
+    assert not (tmp_path / "run").exists()
+    log.close()
+    filled(tmp_path / "run", record(0))  # the same name is free
+
+
+def test_a_disk_that_takes_nothing_ends_the_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """POSIX allows write() to return 0; to repeat it for ever would hang."""
+    filled(tmp_path, record(0))
+    log = Log(tmp_path)
+    monkeypatch.setattr(os, "write", lambda descriptor, content: 0)
+    with pytest.raises(NotKept):
+        log.append(record(1))
+    monkeypatch.undo()
+    log.close()
+    assert [r.round for r in read_run(tmp_path).records] == [0]
+
+
+@pytest.mark.parametrize("content", [b"notes", b"notes\n", b"my notes\nof two lines", b'{"a": 1}\n', b"\0" * 5000])
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_file_that_is_no_log_stays_as_it_is(tmp_path: Path, content: bytes, linked: bool) -> None:
+    (tmp_path / "run").mkdir()
+    mine = tmp_path / ("mine.txt" if linked else f"run/{LOG_NAME}")
+    mine.write_bytes(content)
+    if linked:
+        (tmp_path / "run" / LOG_NAME).symlink_to(mine)
+    for new in (False, True):
+        with pytest.raises(StoreError, match=r"no log of ktbench"):
+            Log(tmp_path / "run", new=new)
+    assert mine.read_bytes() == content
+    assert [file.name for file in (tmp_path / "run").iterdir()] == [LOG_NAME]
 
 
 def test_a_new_run_does_not_go_where_one_is(tmp_path: Path) -> None:
@@ -264,3 +312,100 @@ def test_a_sitting_that_adds_nothing_leaves_the_log_as_it_was(tmp_path: Path) ->
     log.append(record(2))
     log.close()
     assert read_run(tmp_path / "run").environments == (machine,)
+
+
+def changed(folder: Path, fact: Record | Environment | SampleResult | TaskResult, **values: Any) -> Path:
+    """A log with a fact that is not what its class allows, under a checksum that is right."""
+    path = filled(folder, fact)
+    *others, last = path.read_bytes().splitlines(keepends=True)
+    content = json.loads(last)
+    del content["crc"]
+    content["body"] |= values
+    checked = json.dumps(content, separators=(",", ":")).encode()[1:]
+    path.write_bytes(b"".join([*others, b'{"crc":%d,%b\n' % (zlib.crc32(checked), checked)]))
+    return path
+
+
+ANSWER = SampleResult(cell=CELL.key, task="sort", question="a", value=1.0)
+MACHINE = Environment(env_id="env", code_id="code", facts={"cores": 2})
+ROOF = {"read_bytes_per_s": 1e9, "peak_flops": 1e12, "peak_isa": "avx2"}
+
+
+@pytest.mark.parametrize(
+    ("fact", "values"),
+    [
+        (record(0), {"samples_s": [0.0]}),
+        (record(0), {"samples_s": [-1.0]}),
+        (record(0), {"samples_s": [1e308]}),
+        (record(0), {"samples_s": [1e-320]}),
+        (record(0), {"samples_s": []}),
+        (record(0), {"round": -1}),
+        (record(0), {"took_s": -1.0}),
+        (record(0), {"error": -1.0}),
+        (record(0), {"error": 1e300}),
+        (record(0), {"own_step_s": -1.0}),
+        (record(0), {"started": "yesterday"}),
+        (record(0), {"started": "2026-11-25T12:00:00"}),
+        (record(0), {"roofs": [ROOF | {"read_bytes_per_s": 0.0}]}),
+        (record(0), {"roofs": [ROOF | {"peak_flops": 0.0}]}),
+        (record(0), {"roofs": [ROOF | {"ping_pong_ns": -5.0}]}),
+        (record(0), {"work": {"weight_bytes": -1, "flops": 1, "tokens": 1}}),
+        (record(0), {"work": {"weight_bytes": 10**300, "flops": 1, "tokens": 1}}),
+        (record(0), {"roles": {"host_busy_s": -1.0, "device_wait_s": 0.0, "total_s": 1.0}}),
+        (record(0), {"evidence": [{"feature": "song", "asked": True, "counter": "songs", "seen": 1}]}),
+        (record(0), {"conduct": {"disturbance": {"seconds": -1.0}}}),
+        (record(0), {"cell": "another"}),
+        (ANSWER, {"value": -1.0}),
+        (ANSWER, {"value": 1e300}),
+        (ANSWER, {"weight": -1.0}),
+        (ANSWER, {"cell": "another"}),
+        (MACHINE, {"facts": {"cores": "many"}}),
+        (MACHINE, {"facts": {"versions": ["torch"]}}),
+    ],
+    ids=str,
+)
+def test_nonsense_under_a_right_checksum_is_refused_by_name(fact: Any, values: dict[str, Any], tmp_path: Path) -> None:
+    path = changed(tmp_path, fact, **values)
+    with pytest.raises(StoreError) as refused:
+        read_run(tmp_path)
+    assert str(refused.value).startswith(str(path))
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"parts": ()},
+        {"parts": (Part(name="a", title="", baseline="base"),)},
+        {"parts": (Part(name="", title="", baseline="base"),) * 2},
+        {"cells": (CELL, CELL)},
+        {"created": "yesterday"},
+    ],
+    ids=str,
+)
+def test_a_plan_that_contradicts_itself_is_refused(values: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"^Header\."):
+        replace(HEADER, **values)
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", ".", ".hidden", "x" * 300, "a\x1b"])
+def test_a_part_is_called_what_a_file_can_be_called(name: str) -> None:
+    with pytest.raises(ValueError, match=r"^Part\.name="):
+        Part(name=name, title="", baseline="base")
+
+
+@pytest.mark.parametrize(
+    ("why", "kept"),
+    [("\udcff", "\ufffd"), ("a\ud800b", "a\ufffdb"), ("\U0001f600", "\U0001f600"), ("\\ud800", "\\ud800"), ("é", "é")],
+)
+def test_half_a_character_is_replaced_before_it_is_written(why: str, kept: str, tmp_path: Path) -> None:
+    """As in names of files that are not UTF-8: the line would not be JSON."""
+    filled(tmp_path, replace(record(0), outcome=Outcome.CRASHED, samples_s=(), why=why))
+    assert read_run(tmp_path).records[0].why == kept
+
+
+def test_a_line_that_is_no_json_is_damaged_whatever_its_checksum(tmp_path: Path) -> None:
+    path = changed(tmp_path, record(0), why="\ud800")
+    run = read_run(tmp_path)
+    assert run.records == ()
+    assert [one.where for one in run.damage] == [f"{path}:2"]

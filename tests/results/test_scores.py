@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from math import comb, exp, log, sqrt
 from random import Random
@@ -17,29 +18,25 @@ from ktbench.results.scores import (
     Flips,
     Pair,
     ScoreVerdict,
-    Stratum,
     change_of,
     exponential,
     flips_of,
-    normal_quantile,
     pairs_of,
     score_of,
-    student_quantile,
-    tango_interval,
     weighted_mean,
-    wilson_interval,
 )
+from ktbench.results.strata import Stratum, normal_quantile, student_quantile, tango_interval, wilson_interval
 
 
 def test_only_questions_that_both_answered_are_paired() -> None:
     before = {"a": 1.0, "b": 0.0, "c": 1.0, "only before": 1.0}
     after = {"c": 0.0, "a": 1.0, "only after": 1.0, "b": 1.0}
-    assert pairs_of(before, after) == ((1.0, 1.0), (0.0, 1.0), (1.0, 0.0))
+    assert pairs_of(before, after) == (Pair(1.0, 1.0), Pair(0.0, 1.0), Pair(1.0, 0.0))
     assert flips_of(pairs_of(before, after)) == Flips(lost=1, gained=1)
 
 
 def test_partly_right_answers_flip_where_their_score_moves() -> None:
-    assert flips_of([(0.5, 0.4), (0.2, 0.9), (1.0, 0.99), (0.3, 0.3)]) == Flips(lost=2, gained=1)
+    assert flips_of([Pair(0.5, 0.4), Pair(0.2, 0.9), Pair(1.0, 0.99), Pair(0.3, 0.3)]) == Flips(lost=2, gained=1)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +147,8 @@ def stratum(share: float, *values: float) -> Stratum:
 
 
 def pairs(kept: int, lost: int, gained: int, wrong: int = 0) -> list[Pair]:
-    return [(1.0, 1.0)] * kept + [(1.0, 0.0)] * lost + [(0.0, 1.0)] * gained + [(0.0, 0.0)] * wrong
+    counts = {Pair(1.0, 1.0): kept, Pair(1.0, 0.0): lost, Pair(0.0, 1.0): gained, Pair(0.0, 0.0): wrong}
+    return [*Counter(counts).elements()]
 
 
 def test_one_task_has_the_plain_standard_error_and_wilsons_interval() -> None:
@@ -213,7 +211,7 @@ def test_a_change_of_one_task_is_tangos_and_relative_to_the_baseline() -> None:
 
 def test_the_standard_error_of_a_change_is_that_of_the_differences() -> None:
     chosen = pairs(kept=60, lost=20, gained=4, wrong=16)
-    moved = [after - before for before, after in chosen]
+    moved = [pair.after - pair.before for pair in chosen]
     assert change_of([(1.0, chosen)]).difference.se == pytest.approx(np.std(moved, ddof=1) / 10)
 
 
@@ -263,7 +261,7 @@ def test_nothing_loses_more_than_all() -> None:
 def test_partial_credit_is_compared_by_students_t() -> None:
     before, after = [0.4, 0.9, 0.75, 0.1], [0.3, 0.7, 0.75, 0.0]
     moved = np.array(after) - np.array(before)
-    change = change_of([(1.0, list(zip(before, after, strict=True)))])
+    change = change_of([(1.0, [*map(Pair, before, after)])])
     half = student_quantile(3) * moved.std(ddof=1) / 2
     assert (change.difference.low, change.difference.high) == pytest.approx((moved.mean() - half, moved.mean() + half))
 

@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from ktbench.config import ModelFiles, compose, freeze
-from ktbench.config.compose import ablation_names
+from ktbench.config import ModelFiles, ablation_names, compose, freeze
 from ktbench.resources import data_folder
 from ktbench.results.settings import Setting, alike, by_key, cell_settings, precision_word, settings_of, varying
 from ktbench.spec.cells import plan_cells, points_of

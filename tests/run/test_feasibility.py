@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 
+from ktbench.host.capabilities import feature_reasons
 from ktbench.run.feasibility import Machine, feasibility, unsupported_simulated
+from ktbench.run.request import cells_of, read_request
 from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.support import features_missing
 from ktbench.spec.weights import expert_bytes
 from ktbench.spec.wire import spec_id
 from tests.sim.testbed import cell_on, testbed
@@ -135,3 +138,44 @@ def test_cells_that_are_not_simulated_are_skipped() -> None:
     described = replace(SPEC, machine=HOST_ONLY)
     cells = [tiny_cell("base"), Cell(label="+v", spec=described, spec_id=spec_id(described))]
     assert list(unsupported_simulated(cells)) == [cells[1].key]
+
+
+# Machines with a large GPU, one NUMA node and no AMX; the second without AVX-512, as most desktops are.
+GRANTS = {"avx2": "", "avx512": "", "amx": "no AMX", "numa": "one NUMA node", "cuda": ""}
+MACHINES = {"+v": GRANTS, "+a": GRANTS | {"avx512": "no AVX-512"}}
+DEFERRED = {f"+d+c deferral={number}" for number in (*range(1, 9), "auto")}
+
+
+DECODE: dict[str, set[str]] = {
+    "decode": {"base", "", "+d", "+d+c"},
+    "deferral": {"+d+c"} | DEFERRED,
+    "placement": {"+d+c"},
+    "depth": {"+d", "+d+c"},
+}
+
+
+@pytest.mark.parametrize(
+    ("vector", "ablation", "runs"),
+    [
+        *((vector, ablation, runs) for vector in MACHINES for ablation, runs in DECODE.items()),
+        ("+v", "prefill", {"base", ""}),
+        ("+a", "prefill", {"base", "", "+d"}),  # +a stands for +m, too, which +d comes after
+    ],
+)
+def test_shipped_ablations_run_on_a_gpu_with_one_numa_node(
+    vector: str, ablation: str, runs: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At every point; arms that need what the machine lacks say so."""
+    missing, grants = feature_reasons(MACHINES[vector]), MACHINES[vector]
+    monkeypatch.setattr("ktbench.run.request.machine_capabilities", lambda: grants)
+    machine = Machine(cpus=range(16), no_cuda="", features_missing=missing, gpu_bytes=80 * 2**30)
+    cells = list(cells_of(read_request([f"+ablation={ablation}", "engine.device=cuda"])))
+    seen = {(cell.label, feasibility(cell.spec, machine)) for cell in cells if cell.role == "arm"}
+    expected = {"base" if label == "base" else vector + label for label in runs}
+    assert expected <= {label for label, reason in seen if reason is None}
+    for label, reason in seen:
+        assert (reason is None) == (label in expected), f"{label}: {reason}"
+        assert reason is None or str(reason) in ("+m: no AMX", "+n: one NUMA node")
+    for cell in cells:
+        if "+n" in cell.label:
+            assert "+n: one NUMA node" in map(str, features_missing(cell.spec, missing))

@@ -18,11 +18,11 @@ from ktbench.spec.memory import estimate_memory
 from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.support import rules_broken
-from tests.engine.engines import needs_avx512
+from tests.engine.engines import FUSED, VECTOR, needs_vector
 from tests.tiny import tiny_spec
 
-pytestmark = needs_avx512()
-WORDS = ["model=tiny", "workload.prompt=8", "engine.avx512=true"]
+pytestmark = needs_vector()
+WORDS = ["model=tiny", "workload.prompt=8", f"{VECTOR.key}=true"]
 
 
 def planned(*words: str) -> RunSpec:
@@ -45,7 +45,7 @@ def test_a_folder_of_the_same_weights_is_taken_and_another_refused(tmp_path: Pat
         with pytest.raises(RequestError, match=r"experts-int8 differs in its") as refused:
             planned(where, "precision=int8", other)
         assert "\n" not in str(refused.value)
-    planned(where, "precision=int8", "model.seed=1", "engine.avx512=false", "precision=bf16")
+    planned(where, "precision=int8", "model.seed=1", f"{VECTOR.key}=false", "precision=bf16")
 
 
 def test_experts_over_domains_are_refused(tmp_path: Path) -> None:
@@ -54,9 +54,9 @@ def test_experts_over_domains_are_refused(tmp_path: Path) -> None:
 
 
 def test_domains_of_memory_are_a_reason_of_their_cell() -> None:
-    reasons = [str(reason) for reason in rules_broken(tiny_spec(avx512=True, numa=True, domains=2))]
+    reasons = [str(reason) for reason in rules_broken(tiny_spec(**FUSED, numa=True, domains=2))]
     assert not any("model.packed" in reason for reason in reasons)
-    spec = tiny_spec(avx512=True, numa=True, domains=2)
+    spec = tiny_spec(**FUSED, numa=True, domains=2)
     reasons = [str(reason) for reason in rules_broken(replace(spec, model=replace(spec.model, packed="kept")))]
     assert any("model.packed" in reason for reason in reasons)
 

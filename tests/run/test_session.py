@@ -10,8 +10,9 @@ import pytest
 
 from ktbench.engine.protocol import Unsupported
 from ktbench.run.messages import RecordIds
-from ktbench.run.session import Session, warm_up
-from ktbench.spec.record import Outcome, Record, RoleTimes
+from ktbench.run.session import _WAKE_S, Session, warm_up
+from ktbench.spec.record import Outcome, Record, RoleTimes, RoofSample
+from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.system_metrics import InterferenceCounters, SystemMetrics
 from tests.fake import FakeRoofs, FakeSystem
 from tests.tiny import tiny_cell
@@ -161,6 +162,67 @@ def test_the_watch_looks_right_before_and_right_after_the_timed_steps() -> None:
     assert record.conduct.missing == {"energy": "no meter"}
     assert seen[seen.index("before") : seen.index("after") + 1] == ["before", *["clock"] * 4, "after"]
     assert seen.index("turn") < seen.index("before")
+
+
+class Followed(FakeSystem):
+    """A system whose steps alone take time; `seen` says what happened, and when."""
+
+    def __init__(self, step_s: float) -> None:
+        super().__init__({}, step_s=0.0)
+        self.lasts_s, self.now_s = step_s, 0.0
+        self.seen: list[tuple[str, float]] = []
+
+    def note(self, what: str) -> None:
+        self.seen.append((what, self.now_s))
+
+    def configure(self, spec: RunSpec) -> None:
+        self.note("configure")
+        super().configure(spec)
+
+    def start(self) -> None:
+        self.note("start")
+        super().start()
+
+    def step(self) -> None:
+        super().step()
+        self.now_s += self.lasts_s
+        self.note("step")
+
+
+class FollowedRoofs(FakeRoofs):
+    """Notes when it is asked: a GPU has nothing to do meanwhile."""
+
+    def __init__(self, system: Followed) -> None:
+        self._system = system
+
+    def sample(self, isa: str | None, dtype: str = "bf16") -> RoofSample:
+        self._system.note("roof")
+        return super().sample(isa, dtype)
+
+
+@pytest.mark.parametrize("step_s", [0.01, 0.12, 1.0])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_gpu_is_awake_when_its_steps_are_timed(device: str, step_s: float) -> None:
+    """In every trial, with untimed steps after the roof is sampled; cores need none."""
+    system = Followed(step_s)
+    sitting = Session(
+        system=system, roofs=FollowedRoofs(system), ids=RecordIds(code_id="", env_id=""), clock=lambda: system.now_s
+    )
+    cell = tiny_cell("+v", avx512=True, device=device)
+    for number in range(2):
+        system.seen.clear()
+        assert sitting.trial(cell, number).samples_s == pytest.approx((step_s,) * 3)
+        names = [what for what, _ in system.seen]
+        before, after = (i for i, what in enumerate(names) if what == "roof")
+        assert names[0] == "configure"
+        assert names[after - 3 : after] == ["step"] * 3
+        untimed = system.seen[before + 1 : after - 3]
+        if device == "cpu":
+            assert untimed == []
+            continue
+        assert untimed[-1][0] == "start", "the first step is the first one that is timed"
+        assert untimed[-1][1] - untimed[0][1] >= _WAKE_S
+        assert names[before:after].count("step") % 3 == 0, "workloads run to their ends"
 
 
 def test_where_nobody_watches_nothing_is_seen() -> None:

@@ -15,6 +15,7 @@ from ktbench.run.session import Session
 from ktbench.spec.record import Cell, Outcome, RoofSample
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.wire import spec_id
+from tests.engine.engines import FUSED, VECTOR, needs_vector
 from tests.fake import FakeRoofs
 from tests.tiny import tiny_spec
 
@@ -46,13 +47,6 @@ def turns(specs: list[RunSpec], count: int = 2) -> tuple[list[Outcome], NotedRoo
     return [record.outcome for record in records], roofs
 
 
-@pytest.fixture
-def avx512() -> None:
-    kernels = pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built")
-    if missing := kernels.grants()["avx512"]:
-        pytest.skip(f"avx512: {missing}")
-
-
 def test_the_phase_decides_the_system() -> None:
     assert isinstance(open_system([layer_spec()], HostRole(cores=1, cpus=(0,))), LayerSystem)
     assert isinstance(open_system([tiny_spec()], HostRole(cores=1, cpus=(0,))), HybridEngine)
@@ -65,21 +59,21 @@ def test_a_layer_of_base_is_measured_and_proved() -> None:
 
 
 @pytest.mark.parametrize(("precision", "dtype"), [("bf16", "bf16"), ("int8", "int8"), ("int4_g32", "int8")])
-@pytest.mark.usefixtures("avx512")
+@needs_vector()
 def test_a_fused_layer_uses_the_roof_of_its_arithmetic(precision: str, dtype: str) -> None:
-    specs = [layer_spec(precision, avx512=True), layer_spec(precision, avx512=True, dynamic=True)]
+    specs = [layer_spec(precision, **FUSED), layer_spec(precision, **FUSED, dynamic=True)]
     outcomes, roofs = turns(specs)
     assert outcomes == [Outcome.OK] * 4
-    assert set(roofs.asked) == {("avx512", dtype)}
+    assert set(roofs.asked) == {(VECTOR.name, dtype)}
 
 
-@pytest.mark.usefixtures("avx512")
+@needs_vector()
 def test_base_and_fused_of_one_worker_share_a_system() -> None:
-    outcomes, _ = turns([layer_spec(), layer_spec(avx512=True)])
+    outcomes, _ = turns([layer_spec(), layer_spec(**FUSED)])
     assert outcomes == [Outcome.OK] * 4
 
 
-@pytest.mark.usefixtures("avx512")
+@needs_vector()
 def test_many_nodes_are_domains() -> None:
     with pytest.raises(ValueError, match="domains=2: intermediate=32 has room for 1"):
-        open_system([layer_spec(avx512=True)], HostRole(cores=2, cpus=(0, 1), nodes=(0, 1)))
+        open_system([layer_spec(**FUSED)], HostRole(cores=2, cpus=(0, 1), nodes=(0, 1)))

@@ -176,3 +176,61 @@ def test_more_tokens_and_deeper_contexts_are_never_faster(model: str, tokens: in
     few = parts_s(device, tokens, context)
     for many in (parts_s(device, tokens + more, context), parts_s(device, tokens, context + more)):
         assert all(few[part] <= many[part] * (1 + 1e-12) for part in few)
+
+
+def streaming(tokens: int, asked: int | str = 1, cost: Calibration = IDEAL, **machine: Any) -> GpuCosts:
+    """A prefill of int4 experts of DeepSeek-V3."""
+    return gpu_costs(
+        real_cell(
+            machine=real_machine(**machine),
+            precision="int4_g32",
+            phase="prefill",
+            work={"prompt": tokens, "routing": "balanced"},
+            numa=False,
+            device_prefill_tokens=asked,
+        ),
+        cost,
+    )
+
+
+def streamed_s(device: GpuCosts, tokens: int) -> float:
+    task = device.device_experts(work(tokens), 3)
+    assert task is not None
+    return task.seconds
+
+
+def test_experts_that_stream_take_the_time_of_the_link_at_few_tokens() -> None:
+    """All 256 experts of a layer in 4 bits over PCIe 4.0 x16, at the share of its bandwidth that copies reach."""
+    layer_bytes = 256 * 3 * 7168 * 2048 / 2
+    device = streaming(512)
+    assert streamed_s(device, 512) == pytest.approx(layer_bytes / (0.8 * 32e9), rel=1e-6)
+    assert device.routed_s(work(512), 3, 0, 8) == 0.0
+
+
+def test_they_take_the_time_of_the_products_at_many_tokens() -> None:
+    """What a layer's products take does not depend on the link, which is then the faster of the two."""
+    tokens, model = 262_144, {"gpu_gb_per_s": 1e9}
+    flops = tokens * 8 * 2 * 3 * 7168 * 2048
+    device = streaming(tokens, **model)
+    assert streamed_s(device, tokens) == pytest.approx(flops / (312e12), rel=1e-3)
+    assert streamed_s(streaming(tokens, link_gb_per_s=16.0, **model), tokens) == streamed_s(device, tokens)
+
+
+def test_each_gpu_gets_its_part_over_its_own_link() -> None:
+    assert streamed_s(streaming(512, gpus=4), 512) == pytest.approx(streamed_s(streaming(512), 512) / 4)
+
+
+def test_what_the_host_writes_first_is_not_hidden() -> None:
+    writing = IDEAL.changed({"stream_write_ms_per_mb": 0.02})
+    more_s = streamed_s(streaming(512, cost=writing), 512) - streamed_s(streaming(512), 512)
+    assert more_s == pytest.approx(0.02e-3 * 256 * 3 * 7168 * 2048 / 2 / 1e6)
+
+
+def test_auto_streams_where_it_takes_less_time() -> None:
+    prompts = [2**n for n in range(6, 17)]
+    streams = [streaming(tokens, "auto", COST).streams(work(tokens)) for tokens in prompts]
+    assert streams == sorted(streams) and set(streams) == {False, True}
+    first = streams.index(True)
+    few, many = (prompts[at] for at in (first - 1, -1))
+    assert streamed_s(streaming(few, 1, COST), few) > streaming(few, 0, COST).routed_s(work(few), 0, 0, 8)
+    assert streamed_s(streaming(many, 1, COST), many) < streaming(many, 0, COST).routed_s(work(many), 0, 0, 8)

@@ -70,8 +70,8 @@ GOOD = {"machine": "a", "price": 1}
     [
         ("", "must be a mapping of currency, machines"),
         ("- 1", "must be a mapping of currency, machines"),
+        ("a: 2026-13-77", "a: unknown key"),
         ("a: [", "is not YAML"),
-        ("a: 2026-13-77", "is not YAML"),
         ({"machines": [GOOD]}, "currency: is missing"),
         ({"currency": "EUR"}, "machines: is missing"),
         ({"currency": 5, "machines": [GOOD]}, "currency=5: must be a text"),
@@ -101,7 +101,7 @@ def test_a_bad_list_is_refused_in_one_line_with_file_entry_and_field(tmp_path: P
 
 
 def test_a_list_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"none\.yaml: cannot be read \(No such file"):
+    with pytest.raises(ValueError, match=r"none\.yaml: No such file"):
         read_prices(tmp_path / "none.yaml")
 
 

@@ -102,7 +102,8 @@ def models(draw: st.DrawFn) -> ModelSpec:
     def number(most: int) -> int:
         return draw(st.integers(1, most))
 
-    experts, heads, layers = number(64), number(16), 1 + number(6)
+    experts, kv_heads, layers = number(64), number(8), 1 + number(6)
+    heads = kv_heads * number(4)
     config: dict[str, Any] = {
         "hidden_size": 16 * number(64), "num_hidden_layers": layers, "intermediate_size": 16 * number(64),
         "moe_intermediate_size": 16 * number(64), "num_experts_per_tok": draw(st.integers(1, experts)),
@@ -117,7 +118,7 @@ def models(draw: st.DrawFn) -> ModelSpec:
         }  # fmt: skip
     else:
         config |= {
-            "model_type": "qwen2_moe", "num_experts": experts, "num_key_value_heads": number(16),
+            "model_type": "qwen2_moe", "num_experts": experts, "num_key_value_heads": kv_heads,
             "shared_expert_intermediate_size": 16 * draw(st.integers(0, 64)), "head_dim": 2 * number(32),
         }  # fmt: skip
     return ModelSpec(name="any", config=config, full_layers=layers, full_vocab=int(config["vocab_size"]))

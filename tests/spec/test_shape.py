@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from ktbench.spec.shape import moe_shape, text_config, with_experts
+from ktbench.spec.shape import MoEShape, known_config, moe_shape, text_config, with_experts
 from tests.tiny import CONFIG
 
 LAYERS = 6
@@ -89,7 +91,7 @@ def test_a_multimodal_configuration_has_the_shape_of_its_text_model() -> None:
 
 def test_a_number_may_be_listed_layer_by_layer() -> None:
     assert moe_shape(CONFIG | {"moe_intermediate_size": [32, 32]}).expert_ffn == 32
-    with pytest.raises(ValueError, match=r"moe_intermediate_size that differs from layer to layer: \[32, 16\]"):
+    with pytest.raises(ValueError, match=r"moe_intermediate_size=\[32, 16\]: differs from layer to layer"):
         moe_shape(CONFIG | {"moe_intermediate_size": [32, 16]})
 
 
@@ -115,3 +117,109 @@ def test_what_is_missing_is_named(missing: str, says: str) -> None:
 def test_latent_attention_names_what_it_lacks() -> None:
     with pytest.raises(ValueError, match="has none of qk_nope_head_dim"):
         moe_shape(CONFIG | {"kv_lora_rank": 16})
+
+
+LATENT = CONFIG | {
+    "kv_lora_rank": 16, "q_lora_rank": 8, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("facts", "says"),
+    [
+        ({"num_hidden_layers": 0}, "num_hidden_layers=0: allowed are 1 to"),
+        ({"num_hidden_layers": -1}, "num_hidden_layers=-1: allowed are 1 to"),
+        ({"num_hidden_layers": 10**8}, "num_hidden_layers=100000000: allowed are 1 to"),
+        ({"num_hidden_layers": float("nan")}, "num_hidden_layers=nan: must be finite"),
+        ({"num_hidden_layers": 2.0}, "num_hidden_layers=2.0: must be a whole number"),
+        ({"num_hidden_layers": True}, "num_hidden_layers=True: must be a whole number"),
+        ({"num_experts": 0}, "num_experts=0: allowed are 1 to"),
+        ({"num_experts": []}, r"num_experts=\[\]: must be a whole number"),
+        ({"num_experts_per_tok": 9}, "num_experts_per_tok=9: a token gets at most all 8 experts"),
+        ({"hidden_size": -64}, "hidden_size=-64: allowed are 1 to"),
+        ({"hidden_size": "64"}, "hidden_size='64': must be a whole number"),
+        ({"hidden_size": 10**30}, "hidden_size=1000.*: must be a number of 64 bits"),
+        ({"vocab_size": 2**40}, "vocab_size=1099511627776: allowed are 1 to"),
+        ({"num_attention_heads": 0}, "num_attention_heads=0: allowed are 1 to"),
+        ({"num_key_value_heads": 3}, "num_key_value_heads=3: must divide 4 heads"),
+        ({"head_dim": 0}, "head_dim=0: allowed are 1 to"),
+        ({"head_dim": None, "num_attention_heads": 128}, "num_attention_heads=128: without a head_dim"),
+        ({"n_group": 3, "topk_group": 1}, "n_group=3: must divide 8 experts"),
+        ({"n_group": 4, "topk_group": 5}, "topk_group=5: a token gets 2 of 8 experts in 4 groups"),
+        ({"n_group": 8, "topk_group": 1}, "topk_group=1: a token gets 2 of 8 experts in 8 groups"),
+        ({"decoder_sparse_step": 0}, "decoder_sparse_step=0: allowed are 1 to"),
+        ({"expert_layer_period": 0}, "expert_layer_period=0: allowed are 1 to"),
+        ({"mlp_only_layers": {"a": 1}}, "mlp_only_layers={'a': 1}: must be a list of int"),
+        ({"mlp_layer_types": 5}, "mlp_layer_types=5: must be a list of str"),
+        ({"n_shared_experts": -1}, "n_shared_experts=-1: allowed are 0 to"),
+        ({"shared_expert_intermediate_size": 1.5}, "shared_expert_intermediate_size=1.5: must be a whole number"),
+        (LATENT | {"kv_lora_rank": -1}, "kv_lora_rank=-1: allowed are 1 to"),
+        (LATENT | {"q_lora_rank": 0}, "q_lora_rank=0: allowed are 1 to"),
+        (LATENT | {"v_head_dim": 1e9}, "v_head_dim=1000000000.0: must be a whole number"),
+        ({"rope_theta": float("inf")}, "rope_theta=inf: must be finite"),
+        ({"rope_parameters": {"factor": [1, float("nan")]}}, "rope_parameters.factor=nan: must be finite"),
+        ({"hidden_act": "\ud800"}, "hidden_act=.*: is not UTF-8 text"),
+        ({"architectures": {3: "x"}}, "architectures=3: keys must be texts"),
+        ({"text_config": "abc"}, "text_config='abc': must be an object"),
+        ({"model_type": None}, "has no model_type"),
+        ({"model_type": ["qwen3_moe"]}, "has no model_type"),
+        ({"x": {1, 2}}, "x={1, 2}: must be a number or a text"),
+    ],
+)
+def test_what_no_model_can_have_is_named(facts: dict[str, Any], says: str) -> None:
+    for read in (moe_shape, known_config):
+        with pytest.raises(ValueError, match=f"model configuration: {says}") as refused:
+            read(CONFIG | facts)
+        assert "\n" not in str(refused.value)
+        assert len(str(refused.value)) < 300
+
+
+def nested(levels: int) -> dict[str, Any]:
+    inner: dict[str, Any] = {}
+    for _ in range(levels):
+        inner = {"inner": inner}
+    return CONFIG | inner
+
+
+def test_what_is_nested_too_deep_is_refused() -> None:
+    assert moe_shape(nested(10)) == moe_shape(CONFIG)
+    for levels in (20, 5_000):
+        with pytest.raises(ValueError, match="inner is nested more than 16 levels deep"):
+            moe_shape(nested(levels))
+
+
+@pytest.mark.parametrize("config", [None, 3, "text", [], {}])
+def test_what_is_no_configuration_is_refused(config: Any) -> None:
+    with pytest.raises(ValueError, match="model configuration: "):
+        moe_shape(config)
+
+
+def test_fewer_experts_leave_out_groups_that_they_do_not_fill() -> None:
+    grouped = CONFIG | {"n_group": 4, "topk_group": 2}
+    assert with_experts(grouped, 4) == grouped | {"num_experts": 4}
+    assert with_experts(grouped, 6) == grouped | {"num_experts": 6, "n_group": 1, "topk_group": 1}
+
+
+VALUES = (
+    st.none() | st.booleans() | st.integers(-2, 70) | st.integers() | st.floats() | st.text(max_size=3)
+    | st.lists(st.integers(-1, 9), max_size=3) | st.dictionaries(st.text(max_size=2), st.integers(), max_size=2)
+)  # fmt: skip
+FACTS = st.dictionaries(st.sampled_from([*LATENT, "n_group", "topk_group", "mlp_only_layers", "text_config"]), VALUES)
+
+
+@given(st.sampled_from([CONFIG, LATENT]), FACTS)
+def test_any_configuration_has_a_shape_or_is_refused_in_one_line(config: dict[str, Any], facts: dict[str, Any]) -> None:
+    try:
+        shape = moe_shape(config | facts)
+    except ValueError as error:
+        assert "\n" not in str(error)
+        return
+    require_possible(shape)
+
+
+def require_possible(shape: MoEShape) -> None:
+    assert 1 <= shape.top_k <= shape.experts
+    assert 0 <= shape.dense_layers <= shape.layers
+    assert min(shape.hidden, shape.expert_ffn, shape.layers, shape.vocab, shape.attention_params) > 0
+    assert shape.routed_params >= 0
+    assert shape.other_params > 0

@@ -8,7 +8,7 @@ import pytest
 
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.features import FEATURES
-from ktbench.spec.sweep import Design, SweepSpec, arm_changes, arm_features, arm_peer, arm_precision
+from ktbench.spec.sweep import Design, SweepSpec, arm_changes, arm_features, arm_peer, arm_precision, on_avx2
 from ktbench.spec.wire import from_plain, to_plain
 
 
@@ -165,3 +165,28 @@ def test_a_sweep_holds_the_arms_of_its_design() -> None:
     with pytest.raises(ValueError, match="needs sweep.design, such as factorial"):
         SweepSpec(features=("+v",), arms=("base",))
     assert SweepSpec(arms=("base",)).dropped == ()
+
+
+@pytest.mark.parametrize(
+    ("arms", "with_avx2"),
+    [
+        (("base", "+v", "+m", "+v+d", "+v+d+n+c"), ("base", "+a", "+a+d", "+a+d+n+c")),
+        (("base", "+v+m+d int8", "+m+d int8", "+v deferral=3"), ("base", "+a+d int8", "+a deferral=3")),
+        (("base", "llama.cpp", "transformers grouped_mm"), ("base", "llama.cpp", "transformers grouped_mm")),
+        (("base", "+a", "+v"), ("base", "+a")),
+    ],
+)
+def test_arms_without_avx512_have_avx2_once(arms: tuple[str, ...], with_avx2: tuple[str, ...]) -> None:
+    assert on_avx2(SweepSpec(arms=arms)).arms == with_avx2
+
+
+def test_a_design_without_avx512_is_that_of_avx2() -> None:
+    design = Design(kind="factorial", features=("+v", "+d", "deferral=3"), baseline="base")
+    sweep = SweepSpec(arms=design.arms, design="factorial", features=design.features)
+    assert on_avx2(sweep).features == ("+a", "+d", "deferral=3")
+    assert set(on_avx2(sweep).arms) == {arm.replace("+v", "+a") for arm in design.arms}
+
+
+def test_arms_beside_published_numbers_stay_theirs() -> None:
+    sweep = SweepSpec(arms=("base", "+v"), published=("fig14",))
+    assert on_avx2(sweep) == sweep

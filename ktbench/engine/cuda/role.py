@@ -286,7 +286,7 @@ class CudaRole:
     ) -> None:
         self.device, self.stream, self.attention = device, streams.current, MaskedAttention()
         self.clock = StepClock(streams.current)
-        self._expert_stream = ExpertStream(streams.side, pins, device)
+        self._pins, self._expert_stream = pins, ExpertStream(streams.side, pins, device)
         self._recorder, self._streams, self._capturing = recorder, streams, capturing
         self._staging = Staging(pinned=device.type == "cuda")
         self.attention_watch = AttentionWatch()
@@ -367,6 +367,11 @@ class CudaRole:
     def streamed_bytes(self) -> int:
         """Bytes of packed experts that went to the device so far."""
         return self._expert_stream.nbytes
+
+    def notes(self) -> tuple[str, ...]:
+        """Remarks for the record: kernels that attention ran on under observation, and what is copied slower."""
+        kernels = ", ".join(self.attention_watch.chosen)
+        return tuple(filter(None, (kernels and f"attention ran on {kernels}", self._pins.note)))
 
     def release(self) -> None:
         """Memory of the host is no longer pinned, as it must be before it is freed; nothing may be on its way."""

@@ -17,6 +17,9 @@ from torch import Tensor
 
 _LIBRARY = re.compile(r"libcudart(-[0-9a-f]+)?\.so(\.\d+)*")
 _MAPS = Path("/proc/self/maps")
+_GIB = 2**30
+# Of cudaHostRegister: none, and cudaHostRegisterReadOnly for mappings that may only be read, as those of packed files.
+_PIN_FLAGS = (0, 0x08)
 
 
 class CudaRuntime:
@@ -47,8 +50,8 @@ class CudaRuntime:
             raise RuntimeError(f"cudaLaunchHostFunc failed: {text} (code {code})")
 
     def pin(self, address: int, nbytes: int) -> bool:
-        """Whether so many bytes of host memory at `address` are pinned from now on."""
-        return self._succeeded(self._pin(address, nbytes, 0))
+        """Whether so many bytes of host memory at `address` are pinned from now on; they may be mapped read-only."""
+        return any(self._succeeded(self._pin(address, nbytes, flags)) for flags in _PIN_FLAGS)
 
     def unpin(self, address: int) -> None:
         """What `pin` pinned at `address` is pageable again, which it must be before that memory is freed."""
@@ -94,7 +97,7 @@ def _package_folders() -> list[Path]:
 
 
 class Pins:
-    """Tensors that are pinned until `release`. `pageable_bytes` counts those that could not be."""
+    """Experts that are pinned until `release`. `pageable_bytes` counts those that could not be."""
 
     def __init__(self, memory: CudaRuntime) -> None:
         self._memory = memory
@@ -110,8 +113,15 @@ class Pins:
 
     def release(self) -> None:
         """Nothing is pinned any more; no copy may be under way."""
+        self.pageable_bytes = 0
         while self._held:
             self._memory.unpin(self._held.pop().data_ptr())
+
+    @property
+    def note(self) -> str:
+        """For a record, what could not be pinned; empty where all is."""
+        left = self.pageable_bytes / _GIB
+        return f"{left:.2f} GiB of the experts could not be pinned and are copied slower" if left else ""
 
 
 class Mark(Protocol):

@@ -8,8 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 from ktbench.engine.checkpoint import is_mxfp4
 from ktbench.engine.gguf.families import OUR_CONFIG, OUR_WEIGHTS, GgufType, family_of
 from ktbench.engine.gguf.inspecting import is_gguf
+from ktbench.files import whole_file
 from ktbench.resources import checkpoint_folder
 from ktbench.spec.peers import BY_NAME
 from ktbench.spec.run_spec import ModelSpec, RunSpec
@@ -105,7 +105,7 @@ def export_gguf(
     The embedding and the halves of `kv_b_proj` are bf16 (fp16 with dense F16), all else is float32. In memory are at
     most the network without its routed experts and one of them; of a checkpoint one tensor at a time. The file is there
     once it is whole. Raises ValueError where `path` is taken, llama.cpp lacks the family or computes something else, a
-    row is no whole number of blocks, a checkpoint lacks weights, or the disk is too small.
+    row is no whole number of blocks, a checkpoint lacks weights, or the disk is too small, and NotWritten.
     """
     from ktbench.engine.gguf.sources import complete_config, open_source
     from ktbench.engine.gguf.writing import TensorFile, Types, plan_file, write_head
@@ -119,7 +119,7 @@ def export_gguf(
     _require_room(path, plan)
     _remark(model, family.remark, say)
     ours = {OUR_CONFIG: json.dumps(model.config), OUR_WEIGHTS: weights_digest(model, experts, dense)}
-    with _partial(path) as part:
+    with whole_file(path, synced=True) as part:
         begin = write_head(part, family.architecture, {"general.name": model.name} | metadata | ours, plan, experts)
         with part.open("r+b") as stream:
             _write(TensorFile(stream, begin, plan), plan, open_source(model, network), config, say)
@@ -139,17 +139,6 @@ def _remark(model: ModelSpec, remark: str, say: Callable[[str], None]) -> None:
         say(f"note: {remark}")
     if model.path is not None and (checkpoint_folder(model.path) / _TOKENIZER).is_file():
         say(f"note: {_TOKENIZER} is left out; the file works on token ids")
-
-
-@contextmanager
-def _partial(path: Path) -> Iterator[Path]:
-    """A temporary name; the file becomes `path` once all is written."""
-    part = path.with_name(f"{path.name}.part")
-    try:
-        yield part
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _write(file: TensorFile, plan: Plan, source: Source, config: Mapping[str, Any], say: Callable[[str], None]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from ktbench.engine.gguf.families import OUR_CONFIG, family_in, family_of
 from ktbench.engine.gguf.header import GgufHeader, read_header
+from ktbench.spec.shape import known_config
 
 _HEAD = "output.weight"
 
@@ -24,7 +25,7 @@ def inspect_gguf(path: str | Path) -> dict[str, Any]:
     """
     header = read_header(path)
     try:
-        return _exported(header) if OUR_CONFIG in header.metadata else _described(header)
+        return known_config(_exported(header) if OUR_CONFIG in header.metadata else _described(header))
     except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError) as error:
         raise ValueError(f"{path}: {' '.join(str(error).split())}") from None
 

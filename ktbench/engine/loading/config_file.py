@@ -1,4 +1,4 @@
-"""A model from its `config.json` alone (`model.config=FILE`): read, checked, and named; its weights are synthetic."""
+"""Configurations in JSON files, read and checked; of `model.config=FILE` named, too: its weights are synthetic."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ktbench.resources import read_text
 from ktbench.spec.errors import did_you_mean
-from ktbench.spec.shape import known_config, moe_shape
+from ktbench.spec.shape import known_config
 from ktbench.spec.wire import digest
 
 if TYPE_CHECKING:
@@ -20,26 +21,38 @@ _NAME = "_name_or_path"  # where Transformers notes what it loaded a configurati
 _ASIDE = (_NAME, "auto_map", "bos_token_id", "eos_token_id", "pad_token_id")
 _UNFIT = re.compile(r"[^\w.-]+")  # for a file's name
 _DIGITS = 6
-_MOST = 200  # characters of another program's message
+_MOST_BYTES = 4 << 20  # of a configuration; released ones have a few KB
+
+
+def read_object(file: Path, where: str, most_bytes: int = _MOST_BYTES) -> dict[str, Any]:
+    """The object in a JSON file of at most so many bytes. Raises ValueError in one line that begins with `where`."""
+    text = read_text(file, where, most_bytes)
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{where}: is not JSON ({error})") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{where}: holds {type(content).__name__}, must hold an object")
+    return content
+
+
+def checked_config(released: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """A released configuration as Transformers knows it. Raises ValueError as `known_config`, headed by `where`."""
+    try:
+        return known_config(released)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
 
 
 def released_config(file: str) -> dict[str, Any]:
     """A `config.json` as released, with the format of its weights (`quantization_config`) where it names one.
 
-    Raises ValueError in one line that names the file for what is no Hugging Face configuration.
+    Raises ValueError in one line that names the file for what is no JSON object.
     """
     where, path = f"model.config={file}", Path(file)
     if path.is_dir():
         raise ValueError(f"{where}: is a folder, name its config.json")
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(f"{where}: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{where}: is not JSON ({' '.join(str(error).split())})") from None
-    if not isinstance(content, dict) or not isinstance(content.get("model_type"), str):
-        raise ValueError(f"{where}: has no model_type, is not a Hugging Face configuration")
-    return content
+    return read_object(path, where)
 
 
 def config_in(file: str) -> dict[str, Any]:
@@ -47,12 +60,7 @@ def config_in(file: str) -> dict[str, Any]:
 
     Raises ValueError as `released_config`, and for what is no Mixture-of-Experts model.
     """
-    config = known_config(released_config(file))
-    try:
-        moe_shape(config)
-    except (ValueError, TypeError, AttributeError, ZeroDivisionError) as error:
-        raise ValueError(f"model.config={file}: {' '.join(str(error).split())}") from None
-    return _architecture(config)
+    return _architecture(checked_config(released_config(file), f"model.config={file}"))
 
 
 def config_name(file: str) -> str:
@@ -75,9 +83,8 @@ def require_runnable(file: str, model: ModelSpec) -> None:
         raise ValueError(f"model.config={file}: model_type {kind} is no family of Transformers{hint}")
     try:
         expert_positions(skeleton(model))
-    except Exception as error:  # whatever a family's own code makes of the numbers
-        why = f"{type(error).__name__}: {error}".splitlines()[0][:_MOST]
-        raise ValueError(f"model.config={file}: the engine does not run a {kind} ({why})") from None
+    except ValueError as error:
+        raise ValueError(f"model.config={file}: the engine does not run a {kind} ({error})") from None
 
 
 def _architecture(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from ktbench.engine.loading.weights_id import content_digest, weights_id
 from ktbench.engine.protocol import Unsupported
+from ktbench.files import sync_folder, write_whole
 from ktbench.spec.errors import error_text
 from ktbench.spec.inject import InjectSpec
 from ktbench.spec.run_spec import ModelSpec
@@ -163,8 +164,9 @@ class PackedFiles:
     def finish(self) -> None:
         """Write the manifest of what was saved."""
         if not self.is_whole:
+            sync_folder(self.part.folder)  # what the manifest lists comes first
             text = json.dumps(self.part.identity | {_FILES: self._saved}, indent=1)
-            _write_durably(self.part.folder / _MANIFEST, text)
+            write_whole(self.part.folder / _MANIFEST, text, synced=True)
 
 
 # The files of experts and of linear layers; neither without `model.packed`.
@@ -212,21 +214,3 @@ def _saving(part: PackedPart) -> Iterator[None]:
 def _clear(folder: Path) -> None:
     for file in folder.glob(f"*{_SUFFIX}*"):
         file.unlink()
-
-
-def _write_durably(file: Path, text: str) -> None:
-    """Under another name first, so that it is there as a whole or not at all, and after all that it lists."""
-    new = file.with_name(f"{file.name}{_SUFFIX}")
-    new.write_text(text, encoding="utf-8")
-    for synced in (new, file.parent):
-        _sync(synced)
-    new.rename(file)
-    _sync(file.parent)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ktbench.spec.shape import text_config
+from ktbench.engine.loading.config_file import read_object
 
 _MODELOPT = "hf_quant_config.json"  # where NVIDIA's Model Optimizer says what config.json may leave out
 _READ = "FP8 in e4m3, INT4 of compressed-tensors, GPTQ and AWQ, NVFP4, and mxfp4 of gpt_oss"
@@ -66,8 +65,8 @@ def announced_formats(config: Facts) -> tuple[str, str]:
 
 
 def _described(config: Facts) -> Facts | None:
-    for one in (config, text_config(config)):
-        if facts := one.get("quantization_config"):
+    for one in (config, config.get("text_config")):
+        if isinstance(one, Mapping) and (facts := one.get("quantization_config")):
             return facts if isinstance(facts, dict) else {"quant_method": facts}
     return None
 
@@ -78,12 +77,10 @@ def _facts(path: Path, config: Facts) -> Facts | None:
     file = path / _MODELOPT
     if not file.is_file():
         return None
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-        facts = content.get("quantization", {})
-        return {**facts, "quant_method": "modelopt"}
-    except (ValueError, TypeError, AttributeError) as error:
-        raise ValueError(f"{file}: is not a configuration ({error})") from None
+    facts = read_object(file, str(file)).get("quantization", {})
+    if not isinstance(facts, dict):
+        raise ValueError(f"{file}: quantization holds {type(facts).__name__}, must hold an object")
+    return {**facts, "quant_method": "modelopt"}
 
 
 def _differences(name: str, facts: Facts, config: Facts) -> Iterator[str]:

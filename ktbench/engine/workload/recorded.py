@@ -1,13 +1,9 @@
-"""Recorded routing: arrays of npz files, activation profiles (selections per expert) and traces to replay."""
+"""Recorded routing: activation profiles (selections per expert) and traces to replay."""
 
 from __future__ import annotations
 
 import json
-import os
-import zipfile
-import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -15,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ktbench.engine.workload.arrays import array_names, read_array, split_array_name
+from ktbench.files import whole_file
 from ktbench.spec.run_spec import ModelSpec, RunSpec
 from ktbench.spec.shape import moe_shape
 from ktbench.spec.wire import from_plain, to_plain
@@ -23,46 +21,6 @@ if TYPE_CHECKING:
     from ktbench.engine.hybrid import HybridEngine
 
 _SETTING = "engine.placement.profile"
-
-
-def split_array_name(setting: str, text: str) -> tuple[Path, str]:
-    """File and array of FILE or FILE:ARRAY, the array "" where none is named; `setting` is the key that was set so.
-
-    A file whose own name has a colon is taken whole. Raises ValueError where there is no such file.
-    """
-    if Path(text).is_file():
-        return Path(text), ""
-    file, _, name = text.rpartition(":")
-    if not file or not Path(file).is_file():
-        raise ValueError(f"{setting}={text}: no such file, write FILE or FILE:ARRAY")
-    return Path(file), name
-
-
-def array_names(setting: str, file: Path) -> list[str]:
-    """Names in the order of the file. Raises ValueError where it is not an npz."""
-    with _opened(setting, file) as arrays:
-        return list(arrays.files)
-
-
-def read_array(setting: str, file: Path, name: str) -> NDArray[Any]:
-    """One array. Raises ValueError where the file has none of that name, or none that can be read without pickle."""
-    names = array_names(setting, file)
-    if name not in names:
-        raise ValueError(f"{setting}={file}: no array {name!r}, the file has {', '.join(names)}")
-    with _opened(setting, file) as arrays:
-        found: NDArray[Any] = np.asarray(arrays[name])
-    return found
-
-
-@contextmanager
-def _opened(setting: str, file: Path) -> Iterator[np.lib.npyio.NpzFile]:
-    if not zipfile.is_zipfile(file):
-        raise ValueError(f"{setting}={file}: not an npz file")
-    try:
-        with np.load(file, allow_pickle=False) as arrays:
-            yield arrays
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise ValueError(f"{setting}={file}: not an npz file of plain arrays ({error})") from None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,16 +83,13 @@ class ActivationProfile(Recording):
             )
 
     def save(self, path: Path) -> None:
-        """Write an npz of two plain arrays, `counts` and the rest as JSON text; whole or not at all."""
+        """Write an npz of two plain arrays, `counts` and the rest as JSON text; whole or not at all.
+
+        Raises NotWritten.
+        """
         about = {one.name: to_plain(getattr(self, one.name)) for one in fields(Recording)}
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-        try:
-            with partial.open("wb") as file:
-                np.savez_compressed(file, counts=self.counts, about=np.array(json.dumps(about)))
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
+        with whole_file(path, synced=True) as part, part.open("wb") as file:
+            np.savez_compressed(file, counts=self.counts, about=np.array(json.dumps(about)))
 
     def hottest_share(self, part: float = 0.1) -> NDArray[np.float64]:
         """[MoE layers]: share of a layer's selections that went to its hottest `part` of experts, at least one."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from ktbench.eval.livebench.data_analysis import consecutive_events, cta, tablejoin, tablereformat, unreadable
-from ktbench.eval.livebench.extraction import last_solution, partial_score, without_thoughts
+from ktbench.eval.livebench.data_analysis import consecutive_events, cta, tablejoin
+from ktbench.eval.livebench.extraction import partial_score, solutions, without_thoughts
 from ktbench.eval.livebench.language import connections, plot_unscrambling, typos
 from ktbench.eval.livebench.mathematics import amps_hard, integrals_with_game, math_comp, olympiad
 from ktbench.eval.livebench.programs import grade_program, untestable
@@ -20,6 +21,7 @@ from ktbench.eval.livebench.reasoning import (
     web_of_lies_in_parts,
     zebra_puzzle,
 )
+from ktbench.eval.livebench.tables import tablereformat, unreadable
 from ktbench.eval.sandbox.running import SandboxUnavailable
 from ktbench.eval.tasks.harness import Grade
 from ktbench.eval.tasks.ifeval import check_arguments, detector, follow
@@ -29,8 +31,8 @@ IN_SOLUTION = "2025-11-25"  # questions released from then on want the text in a
 
 def instruction_following(question: LiveQuestion, answer: str) -> float:
     """Partial: halfway between all instructions followed and the fraction that is."""
-    extracted = last_solution(answer) if question.released >= IN_SOLUTION else None
-    followed = follow(question.instruction_ids, question.instruction_kwargs, extracted or answer)
+    marked = solutions(answer, re.DOTALL) if question.released >= IN_SOLUTION else []
+    followed = follow(question.instruction_ids, question.instruction_kwargs, (marked or [answer])[0].strip())
     return partial_score(followed, len(followed))
 
 
@@ -46,7 +48,7 @@ def uncheckable(question: LiveQuestion) -> str:
 
 
 def _without_truth(question: LiveQuestion) -> str:
-    return "" if question.ground_truth else "no ground truth"
+    return "no ground truth" if question.ground_truth in (None, "") else ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,43 +1,73 @@
-"""Graders of LiveBench's language tasks: generated text → its score, 0 to 1."""
+"""Graders of LiveBench's language tasks by its own rules: generated text → its score, 0 to 1."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from difflib import get_close_matches
 
-from ktbench.eval.livebench.extraction import bold, edit_distance, items, last_boxed, last_solution, plain
+from ktbench.eval.livebench.extraction import (
+    edit_distance,
+    last_box,
+    last_solution,
+    solutions,
+    solutions_or_between,
+    without,
+)
 from ktbench.eval.livebench.question import LiveQuestion
 
 GROUP = 4
 
 
 def typos(question: LiveQuestion, answer: str) -> float:
-    """0 or 1: the truth is part of the last solution, else of what stands between ` --- ` marks, else of the text."""
-    return float(_one_line(question.truth) in _one_line(_corrected(answer)))
-
-
-def _corrected(answer: str) -> str:
-    if (extracted := last_solution(answer)) is not None:
-        return extracted
-    marked = re.findall(r"(?<!-)---(?!-)(.+?)(?<!-)---(?!-)", answer, flags=re.DOTALL)
-    return str(marked[-1]) if marked else answer
-
-
-def _one_line(text: str) -> str:
-    return " ".join(line.strip() for line in text.splitlines() if line.strip())
+    """0 or 1: the truth is part of the last solution, else of what stands between two ` --- `, else of the text."""
+    extracted = last_solution(answer)
+    if extracted is None:
+        text = without(answer, "<solution>", "</solution>")
+        marked = re.search(r".* --- (.*?) --- .*", text)
+        extracted = marked[1] if marked else text
+    return float(question.truth in " ".join(filter(None, extracted.strip().split("\n"))))
 
 
 def connections(question: LiveQuestion, answer: str) -> float:
     """Partial: the fraction of groups found, of the best bold span until 2024-11-25, of the solution from then on."""
-    truth = _groups(question.truth)
-    listed = [last_solution(answer) or last_boxed(answer) or ""]
-    extracted = listed if question.released >= "2024-11-25" else bold(answer)
-    return max((len(_groups(plain(one)) & truth) / len(truth) for one in extracted), default=0.0)
+    truth = _groups(question.truth.split(","))
+    if question.released >= "2024-11-25":
+        given = _groups(_solution_words(answer, question.truth.count(",") + 1))
+        return sum(group in truth for group in given) / len(truth)
+    spans = re.findall(r"\*\*(.*?)\*\*", answer.replace("\n", ""))
+    return max((_found(_groups(span.split(",")), truth) for span in spans), default=0.0)
 
 
-def _groups(text: str) -> set[frozenset[str]]:
-    words = items(_one_line(text))
-    return {frozenset(words[at : at + GROUP]) for at in range(0, len(words), GROUP)}
+def _groups(words: Iterable[str]) -> list[set[str]]:
+    """The words in lower case, four different ones after the other."""
+    groups: list[set[str]] = [set()]
+    for word in words:
+        if len(groups[-1]) == GROUP:
+            groups.append(set())
+        groups[-1].add(word.strip().lower())
+    return groups
+
+
+def _found(given: list[set[str]], truth: list[set[str]]) -> float:
+    return sum(any(group <= one for one in given) for group in truth) / len(truth)
+
+
+def _solution_words(answer: str, count: int) -> list[str]:
+    """The words of the solution, else of the last box; of several solutions the last words, as many as the truth's."""
+    marked = _marked(answer)
+    if not marked and r"\boxed" in answer:
+        if (boxed := last_box(answer)) is None:
+            raise ValueError("a box that does not close")  # LiveBench's grader fails on it
+        marked = [without(boxed, r"\text{", "}", "\\")]
+    words = [word for one in marked for word in one.replace("\n", "").split(",")]
+    return words[-count:] if len(marked) > 1 else words
+
+
+def _marked(answer: str) -> list[str]:
+    """The solutions within lines, else across them; without any, what stands between two closing tags, likewise."""
+    texts = (answer, answer.replace("\n", ""))
+    return next(filter(None, map(solutions, texts)), None) or next(filter(None, map(solutions_or_between, texts)), [])
 
 
 def plot_unscrambling(question: LiveQuestion, answer: str) -> float:
@@ -45,12 +75,23 @@ def plot_unscrambling(question: LiveQuestion, answer: str) -> float:
 
     Each true sentence stands where the sentence of the answer does that is nearest to it.
     """
-    truth, extracted = _sentences(question.truth), _sentences(answer.rpartition("<PLOT_SUMMARY>")[2])
+    truth, extracted = _sentences(question.truth), _sentences(_summary(answer), "</PLOT_SUMMARY>", _END)
     nearest = [match for sentence in truth for match in get_close_matches(sentence, extracted, n=1, cutoff=0.0)]
     order = [extracted.index(match) for match in nearest]
-    return 1 - edit_distance(order, range(len(truth))) / len(truth)
+    return 1 - edit_distance(range(len(truth)), order) / len(truth)
 
 
-def _sentences(text: str) -> list[str]:
-    sentences = (sentence.strip() for sentence in text.replace("</PLOT_SUMMARY>", "").split("."))
-    return [sentence for sentence in sentences if sentence]
+_END = "**End of Plot Summary**"
+
+
+def _summary(answer: str) -> str:
+    """What stands in the tags, else after the first opening one, else the whole text."""
+    for pattern in (r"<PLOT_SUMMARY>(.*)</PLOT_SUMMARY>", r"<PLOT_SUMMARY>(.*)"):
+        if found := re.search(pattern, answer, re.DOTALL):
+            return found[1]
+    return answer
+
+
+def _sentences(text: str, *no_sentences: str) -> list[str]:
+    sentences = (sentence.strip() for sentence in text.split("."))
+    return [sentence for sentence in sentences if sentence and sentence not in no_sentences]

@@ -10,6 +10,7 @@ import math
 import random
 import re
 from collections.abc import Callable, Mapping
+from fractions import Fraction
 
 LONGEST = 2000  # characters; no answer in exact form comes near
 
@@ -259,24 +260,35 @@ class _Reader:
 POINTS = 12
 ENOUGH = 4  # points at which both formulae have a value
 EXACT = 1e-9  # relative
+ROUNDED = 1e-12  # relative, of a number after some operations
 
 
 def same_value(answer: str, truth: str, *, within: float = EXACT, sign: int = 1) -> bool:
-    """Whether `answer` is `sign` times `truth`, both LaTeX: numbers up to `within`, functions by their values.
+    """Whether `answer` is `sign` times `truth`, both LaTeX: numbers nearer than `within`, functions by their values.
 
-    Two functions are the same where they agree to nine digits at fixed complex points, of which at least four have to
-    be in the domain of both. Unlike a symbolic difference that has to simplify to nothing this always ends. What
-    cannot be read is not the same as anything.
+    Numerals are compared exactly, other numbers up to what rounding in float64 leaves. Two functions are the same where
+    they agree to nine digits at fixed complex points, of which at least four have to be in the domain of both. Unlike a
+    symbolic difference that has to simplify to nothing this always ends. What cannot be read is not the same as
+    anything.
     """
     points = [_Point(number) for number in range(POINTS)]
     try:
         values = [(read_formula(answer, at), sign * read_formula(truth, at)) for at in points]
+        ours, theirs = _numeral(answer), _numeral(truth)
     except ValueError:
         return False
+    if ours is not None and theirs is not None:
+        return abs(ours - sign * theirs) < within
     known = [(a, b) for a, b in values if cmath.isfinite(a) and cmath.isfinite(b)]
     if points[0]:
         return len(known) >= ENOUGH and all(abs(a - b) <= EXACT * (max(abs(a), abs(b)) + 1e-6) for a, b in known)
-    return bool(known) and abs(known[0][0] - known[0][1]) <= max(within, EXACT * abs(known[0][1]))
+    return bool(known) and abs(known[0][0] - known[0][1]) < max(within, ROUNDED * abs(known[0][1]))
+
+
+def _numeral(formula: str) -> Fraction | None:
+    """The exact value of a formula that is digits alone, with a sign or a point; None of any other."""
+    text = unify(formula).replace(" ", "")
+    return Fraction(text) if re.fullmatch(r"-?(?:\d+\.?\d*|\.\d+)", text) else None
 
 
 class _Point(dict[str, complex]):

@@ -1,87 +1,210 @@
-"""Graders of LiveBench's mathematics tasks: generated text → its score, 0 to 1."""
+"""Graders of LiveBench's mathematics tasks by its own rules: generated text → its score, 0 to 1."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from fractions import Fraction
 
-from ktbench.eval.livebench.extraction import edit_distance, last_boxed, last_line, last_solution, plain
+from ktbench.eval.livebench.extraction import (
+    ANYWHERE,
+    edit_distance,
+    last_box,
+    last_line,
+    last_solution,
+    with_boxes,
+    without,
+)
 from ktbench.eval.livebench.latex import same_value
 from ktbench.eval.livebench.question import LiveQuestion
 
-NEAR = 0.001  # a number this near is right in AMPS_Hard
+NEAR = 1e-3  # numbers nearer than this are the same in AMPS_Hard
+NEAR_IN_GAME = 1e-5  # and in integrals_with_game
 BOTH_SIGNS = "characteristic_polynomial"  # of A - λ or of λ - A, by convention: the ground truth has either
 
 
 def math_comp(question: LiveQuestion, answer: str) -> float:
     """0 or 1: a letter of five choices, or an integer among the last 50 characters (AIME)."""
     if not re.fullmatch("[A-E]", question.truth):
-        return float(question.truth in answer[-50:])
-    return float(any(_choices(question, answer)))
+        return float(_is_repeated(answer, question.truth) or question.truth in answer[-50:])
+    return float(_is_chosen(question, question.truth, with_boxes(answer)))
 
 
-def _choices(question: LiveQuestion, answer: str) -> list[bool]:
-    """The ways to name the right letter, each: in the solution, repeated, boxed, by the option's text, as last line."""
-    letter, option = question.truth, option_text(question.prompt, question.truth)
-    return [
-        bool(re.fullmatch(f"{letter}+", last_solution(answer) or "")),
-        letter * 4 in answer,
-        plain(last_boxed(answer) or "").strip("()") == letter,
-        bool(option) and option in answer[-20 - len(option) :],
-        plain(last_line(answer)).strip("*. ").removeprefix("(").removesuffix(")") == letter,
-    ]
+def _is_chosen(question: LiveQuestion, letter: str, answer: str) -> bool:
+    """In the solution, four times in a row, in the last box, by the option's text at the end, or in the last line."""
+    if _is_repeated(answer, letter) or letter * 4 in answer:
+        return True
+    if without(last_box(answer) or "", r"\text{", "}", "\\").lower() == letter.lower():
+        return True
+    option = option_text(question.prompt, letter)
+    return option in answer[-20 - len(option) :] or _is_in_line(last_line(answer), letter)
+
+
+def _is_repeated(answer: str, wanted: str) -> bool:
+    """Whether the last solution is one character again and again, the wanted one in either case."""
+    signs = set(last_solution(answer) or "")
+    return len(signs) == 1 and signs.pop().lower() == wanted.lower()
+
+
+def _is_in_line(line: str, letter: str) -> bool:
+    """Whether a line is the letter, or the first round bracket in it holds the letter."""
+    if without(line.strip(), "*").lower() == letter.lower():
+        return True
+    return "(" in line and ")" in line and line.split("(")[1].split(")", maxsplit=1)[0].lower() == letter.lower()
 
 
 def option_text(prompt: str, letter: str) -> str:
-    r"""The text of an option in a prompt that has `\textbf{(A) }20\qquad\textbf{(B) }24…`; '' where it has none."""
-    start = re.search(rf"\\textbf\{{\({letter}\)\s*\}}(?:~|\\ |\s)*", prompt)
-    if not start:
-        return ""
-    return re.split(r"\\q+uad|\\textbf\{\([A-E]\)|\$|\\\\", prompt[start.end() :])[0].strip()
+    r"""The text of an option in a prompt that has `\textbf{(A) }20\qquad\textbf{(B) }24…$`; FAILURE without one.
+
+    LiveBench compares with that word too.
+    """
+    options = re.findall(r"\\textbf{\(([A-E])\)\s?}(.*?)(?:\\qquad|\$)", prompt)
+    text = dict(options).get(letter, "").strip() or "FAILURE"
+    return text.strip("$").strip("~")
 
 
 def olympiad(question: LiveQuestion, answer: str) -> float:
     """Partial: one less the edit distance of the lists over the longer one's length."""
-    extracted, truth = _answer_numbers(answer), _numbers(question.truth)
+    truth = [int(number) for number in question.truth.split(",")]
+    extracted = next(filter(None, _lists(answer)), None)
+    extracted = _numbers_up_to_words(answer) if extracted is None else extracted
     return 1 - edit_distance(extracted, truth) / max(len(extracted), len(truth))
 
 
-def _answer_numbers(answer: str) -> list[str]:
-    """The numbers of the line after the last `answer:`, else in the last box, else in the last line."""
-    _, marked, after = answer.lower().rpartition("answer:")
-    line = next((line for line in after.splitlines() if re.search(r"\d", line)), "") if marked else ""
-    return _numbers(line) or _numbers(last_boxed(answer) or "") or _numbers(last_line(answer))
+Numbers = list[int | None]  # None is an item that is no number
 
 
-def _numbers(text: str) -> list[str]:
-    return [number.lstrip("0") or "0" for number in re.findall(r"\d+", text)]
+def _lists(answer: str) -> Iterator[Numbers]:
+    """The lists that may be the answer, the first that is not empty is: `answer:`, the last box, the last line."""
+    if "answer:" in answer.lower():
+        yield _whole_numbers(map(_last_word, _answer_line(answer.lower().strip().split("\n")).split(",")))
+    if r"\boxed" in answer:
+        boxed = last_box(answer)
+        yield _whole_numbers(without(answer if boxed is None else boxed, r"\text{", "}", "\\").strip().split(","))
+    runs = [_digits(item)[0] for item in last_line(answer).lower().split(",")]
+    yield _whole_numbers(filter(None, runs))
+
+
+def _whole_numbers(items: Iterable[str]) -> Numbers:
+    """The items as numbers; nothing where none is one."""
+    numbers: Numbers = []
+    for item in items:
+        try:
+            numbers.append(int(item.strip()))
+        except ValueError:
+            numbers.append(None)
+    return numbers if any(number is not None for number in numbers) else []
+
+
+def _answer_line(lines: list[str]) -> str:
+    """What follows `answer:` in the last line that has it, or the line below where that is nothing."""
+    at = max(number for number, line in enumerate(lines) if "answer:" in line)
+    text = without(lines[at].split("answer:")[1], "**", ".").strip()
+    return text or without("".join(lines[at + 1 : at + 2]), "answer:", "**", ".").strip()
+
+
+def _last_word(item: str) -> str:
+    return without(item.strip().split(" ")[-1], "$", "{", "}", "\\", "boxed", "<", ">")
+
+
+def _digits(text: str) -> tuple[str, bool]:
+    """The first run of digits, and whether anything stands around it."""
+    start = next((at for at, sign in enumerate(text) if sign.isdigit()), len(text))
+    end = next((at for at in range(start, len(text)) if not text[at].isdigit()), len(text))
+    return text[start:end], end - start < len(text)
+
+
+def _numbers_up_to_words(answer: str) -> Numbers:
+    """The numbers after the last `answer:`, up to the second or later item that holds anything else."""
+    numbers: Numbers = []
+    for at, item in enumerate(answer.lower().split("answer:")[-1].split(",")):
+        digits, has_more = _digits(item.strip())
+        if digits and digits != "₂":
+            numbers.append(int(digits))
+        if at > 0 and has_more:
+            break
+    return numbers
 
 
 def amps_hard(question: LiveQuestion, answer: str) -> float:
-    """0 or 1: the last box, else the last `$…$`, is the same formula; with neither, the text ends with the truth."""
-    extracted = _formula(answer)
+    """0 or 1: the last box, else the last `$…$`, is the truth or has its value; with neither, the text ends with it."""
+    held = question.ground_truth
+    truth = str(held[-1]) if isinstance(held, list) else question.truth
+    truth = without(truth, r"\left", r"\right").replace(" ^", "^").replace(r"\ ", "*")
+    text = _unadorned(answer)
+    extracted = _formula(text)
     if extracted is None:
-        return float(answer.rstrip().endswith(question.truth))
-    if _squeezed(extracted) == _squeezed(question.truth):
-        return 1.0
+        return float(text.removesuffix(".").endswith(truth))
     signs = (1, -1) if question.subtask.endswith(BOTH_SIGNS) else (1,)
-    return float(any(same_value(extracted, question.truth, within=NEAR, sign=sign) for sign in signs))
+    is_same = _bare(extracted) == _bare(truth)
+    return float(is_same or any(same_value(extracted, truth, within=NEAR, sign=sign) for sign in signs))
 
 
-def _formula(answer: str) -> str | None:
-    if (boxed := last_boxed(answer)) is not None:
+def _unadorned(answer: str) -> str:
+    """The answer on one line, without constants of integration, spacing, and the size of brackets."""
+    text = with_boxes(without(answer, "+C", "+ C", "+ c", "+c"))
+    text = text.replace(r"\dfrac", r"\frac").replace(r"\tfrac", r"\frac")
+    text = without(text, r"\left", r"\right", r"\bigl", r"\bigr", r"\Bigl", r"\Bigr", r"\,", r"\;", "\n")
+    return text.replace(r"\cdot", "*")
+
+
+def _formula(text: str) -> str | None:
+    """What the last box holds, else the last `$…$`; None with neither."""
+    if (boxed := last_box(text)) is not None:
         return boxed
-    dollars = re.sub(r"\$\$|\\[][()]", "$", answer)
-    found = re.findall(r"\$([^$]+)\$", dollars)
-    return found[-1] if found else None
+    if text.count("$") < 2:
+        return None
+    end = text.rfind("$")
+    end -= text[end - 1] == "$"
+    formula = text[text.rfind("$", 0, end) + 1 : end]
+    return formula if "=" in formula else formula.split(r"\quad \text{or} \quad")[-1]
 
 
-def _squeezed(formula: str) -> str:
-    return re.sub(r"\s|\\left(?![a-z])|\\right(?![a-z])", "", formula)
+def _bare(formula: str) -> str:
+    """The right side of a formula, without what words stand in, dollar signs and blanks."""
+    return re.sub(r"[\s$]", "", re.sub(r"\\text(?:bf)?\{(.*?)\}", r"\1", formula.rpartition("=")[2]))
 
 
 def integrals_with_game(question: LiveQuestion, answer: str) -> float:
-    """0 or 1: the number in the solution or the box; with neither, the truth among the last 200 characters."""
-    extracted = last_solution(answer) or last_boxed(answer)
-    if extracted is None:
-        return float(question.truth in answer[-200:])
-    return float(same_value(last_boxed(extracted) or extracted, question.truth))
+    """0 or 1: the solution or the box has the truth's value, or the truth is among the last 200 characters."""
+    if _is_number(last_solution(answer, ANYWHERE) or "", question.truth):
+        return 1.0
+    if _is_number(last_box(with_boxes(answer)) or "", question.truth):
+        return 1.0
+    return float(_compact(question.truth) in _compact(answer[-200:]))
+
+
+def _compact(text: str) -> str:
+    """One way to write what LaTeX writes in several, without blanks."""
+    text = text.strip().replace("\\\\", "\\").replace(r"\dfrac", r"\frac").replace(r"\tfrac", r"\frac")
+    text = without(text, r"\left", r"\right", r"\bigl", r"\bigr", r"\Bigl", r"\Bigr").replace(r"\cdot", "*")
+    return without(text, r"\,", r"\;", "\n", " ")
+
+
+_UNREAD = re.compile(r"[=,]|\\(?:text|math|operator)")  # what SymPy's parser of LaTeX refuses, and `latex` reads
+
+
+def _is_number(answer: str, truth: str) -> bool:
+    """Whether both have the same value: whole numbers, fractions and decimals by theirs, else as formulae."""
+    text = _compact(answer)
+    ours, theirs = _rational(text), _rational(_compact(truth))
+    if ours is None or theirs is None:
+        return not _UNREAD.search(text) and same_value(text, _compact(truth), within=NEAR_IN_GAME)
+    return abs(ours - theirs) < NEAR_IN_GAME
+
+
+def _rational(text: str) -> Fraction | None:
+    r"""The value of `3`, `3/4`, `0.75`, `1e3`, and of `\frac{3}{4}` with whatever follows; None of anything else."""
+    if re.search(r"e[+-]?\d{4}", text, flags=re.IGNORECASE):  # would be a number of so many digits
+        return None
+    with suppress(ValueError, ZeroDivisionError):
+        return Fraction(text).limit_denominator(10**7) if "/" not in text else _quotient(text.split("/"))
+    with suppress(ValueError, ZeroDivisionError):
+        return _quotient(found.groups()) if (found := re.match(r"\\frac\{(\d+)\}\{(\d+)\}", text)) else None
+    return None
+
+
+def _quotient(parts: Iterable[str]) -> Fraction:
+    above, below = parts
+    return Fraction(int(above), int(below))

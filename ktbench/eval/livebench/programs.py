@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from decimal import Decimal, InvalidOperation
 
 from ktbench.eval.livebench.question import LiveQuestion, ProgramTest
 from ktbench.eval.sandbox.running import Limits, call_program, run_program
@@ -18,7 +19,8 @@ _PRELUDE = "\n".join(
     [
         *[f"from {module} import *" for module in (*_MODULES, "builtins", "typing")],
         *[f"import {module}" for module in _MODULES],
-        "sys.setrecursionlimit(600_000)\n",
+        "sys.setrecursionlimit(50_000)",
+        "sys.set_int_max_str_digits(50_000)\n",
     ]
 )
 
@@ -49,20 +51,47 @@ def untestable(question: LiveQuestion) -> str:
 
 
 def program_of(answer: str, partial: str = "") -> str:
-    """The code between the last two lines with ```, else the whole answer; after `partial` where it lacks that."""
-    lines = answer.split("\n")
-    fences = [i for i, line in enumerate(lines) if "```" in line]
-    code = "\n".join(lines[fences[-2] + 1 : fences[-1]]) if len(fences) > 1 else answer
+    """The code between the last two lines with ```; of one such line at the end what comes before, else the answer.
+
+    It stands after `partial` where it does not begin with that.
+    """
+    code = _code_of(answer)
     return code if code.startswith(partial) else f"{partial}\n{code}"
 
 
-def same_output(printed: str, wanted: str) -> bool:
-    """Whether two outputs have the same lines, up to blanks around lines and blank lines.
+def _code_of(answer: str) -> str:
+    lines = answer.rstrip().split("\n")
+    fences = [number for number, line in enumerate(lines) if "```" in line]
+    if len(fences) > 1:
+        return "\n".join(lines[fences[-2] + 1 : fences[-1]])
+    if len(answer) > 1 and answer[0] == answer[-1] == "`":
+        return answer[1:-1]
+    return "\n".join(lines[:-1] if fences == [len(lines) - 1] else lines)
 
-    Lines that are all numbers, and not all integers, are the same where each is near: |a - b| <= 1e-8 + 1e-5 |b|.
+
+def same_output(printed: str, wanted: str) -> bool:
+    """Whether two outputs have the same lines, blanks around the whole and around each line aside.
+
+    A line may also be the same numbers, as exact decimals: `1.0 2` is `1 2`. A blank line within is a line.
     """
-    ours, theirs = _stripped(printed), _stripped(wanted)
-    return ours == theirs or (len(ours) == len(theirs) and _near(ours, theirs))
+    ours, theirs = _lines(printed), _lines(wanted)
+    return len(ours) == len(theirs) and all(map(_same_line, ours, theirs))
+
+
+def _lines(text: str) -> list[str]:
+    return [line.strip() for line in text.strip().split("\n")]
+
+
+def _same_line(printed: str, wanted: str) -> bool:
+    try:
+        return printed == wanted or _decimals(printed) == _decimals(wanted)
+    except InvalidOperation:
+        return False
+
+
+def _decimals(line: str) -> list[Decimal]:
+    """The numbers of a line. Raises InvalidOperation where it holds anything else."""
+    return [Decimal(word) for word in line.split()]
 
 
 def _grade_calls(source: str, question: LiveQuestion) -> Grade:
@@ -98,17 +127,3 @@ def _grade_outputs(source: str, tests: Sequence[ProgramTest]) -> Grade:
 
 def _wrong(number: int, tests: Sequence[ProgramTest]) -> Grade:
     return Grade(0.0, f"wrong in test {number} of {len(tests)}")
-
-
-def _stripped(text: str) -> list[str]:
-    return [line.strip() for line in text.splitlines() if line.strip()]
-
-
-def _near(ours: Sequence[str], theirs: Sequence[str]) -> bool:
-    if all(line.lstrip("+-").isdigit() for line in (*ours, *theirs)):
-        return False
-    try:
-        pairs = [(float(a), float(b)) for a, b in zip(ours, theirs, strict=True)]
-    except ValueError:
-        return False
-    return all(abs(a - b) <= 1e-8 + 1e-5 * abs(b) for a, b in pairs)

@@ -16,6 +16,7 @@ from typing import TypeVar
 from ktbench.eval.tasks.rows import read_object
 
 Row = Mapping[str, object]
+Truth = str | list[object] | dict[str, object]
 T = TypeVar("T")
 
 
@@ -64,9 +65,9 @@ class LiveQuestion:
     """One question; `turns` holds its one prompt.
 
     `released` and `removed` are dates as `2024-06-24`; `released` is '' in rows without a date, `removed` in rows that
-    are still in use. `ground_truth` is None where the file has none. `instruction_ids` and `instruction_kwargs` belong
-    together, one to one. `tests_total` is the number of tests of the task. `temperature` is the one that the question
-    requires, None where it requires none.
+    are still in use. `ground_truth` is None where the file has none, and a list or an object for some tasks.
+    `instruction_ids` and `instruction_kwargs` belong together, one to one. `tests_total` is the number of tests of the
+    task. `temperature` is the one that the question requires, None where it requires none.
     """
 
     question_id: str
@@ -75,7 +76,7 @@ class LiveQuestion:
     turns: tuple[str, ...]
     subtask: str = ""
     system_prompt: str = ""
-    ground_truth: str | None = None
+    ground_truth: Truth | None = field(default=None, hash=False)
     released: str = ""
     removed: str = ""
     temperature: float | None = None
@@ -98,10 +99,10 @@ class LiveQuestion:
 
     @property
     def truth(self) -> str:
-        """The ground truth. Raises ValueError where the file has none."""
+        """The ground truth as text, what is no text as JSON. Raises ValueError where the file has none."""
         if self.ground_truth is None:
             raise ValueError(f"{self.category}/{self.task} {self.question_id}: no ground truth")
-        return self.ground_truth
+        return self.ground_truth if isinstance(self.ground_truth, str) else json.dumps(self.ground_truth)
 
 
 LIMIT_BYTES = 64 * 2**20  # of one question's tests, unpacked
@@ -192,7 +193,7 @@ def read_row(line: bytes) -> LiveQuestion:
         turns=_turns(row),
         subtask=text(row, "subtask"),
         system_prompt=text(row, "system_prompt"),
-        ground_truth=_typed(row, "ground_truth", str, "text"),
+        ground_truth=_truth(row),
         released=_date(row, "livebench_release_date"),
         removed=_date(row, "livebench_removal_date"),
         temperature=_number(row, "required_temperature"),
@@ -203,6 +204,12 @@ def read_row(line: bytes) -> LiveQuestion:
         func_name=func_name(row),
         partial_solution=text(row, "partial_solution"),
     )
+
+
+def _truth(row: Row) -> Truth | None:
+    """A text, a list or an object. Raises ValueError for anything else."""
+    value = row.get("ground_truth")
+    return value if isinstance(value, list | dict) else _typed(row, "ground_truth", str, "text, list or object")
 
 
 def _number(row: Row, name: str) -> float | None:

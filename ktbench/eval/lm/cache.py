@@ -13,6 +13,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from ktbench.engine.loading.weights_id import content_digest, weights_id
+from ktbench.files import NotWritten
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.wire import to_plain
 
@@ -41,15 +42,21 @@ class AnswerCache:
         self._known.clear()
 
     def put(self, answers: Mapping[str, Any]) -> None:
-        """Keep answers by key: they are on disk when this returns. Concurrent runs lock the file. Raises OSError."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        """Keep answers by key: they are on disk when this returns. Concurrent runs lock the file. Raises NotWritten."""
         lines = "".join(f"{_line(key, answer)}\n" for key, answer in answers.items())
+        try:
+            self._append(lines.encode())
+        except OSError as error:
+            raise NotWritten.of(self.path, error) from None
+        self._known |= answers
+
+    def _append(self, lines: bytes) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            file.write((b"" if _ends_whole(self.path) else b"\n") + lines.encode())
+            file.write((b"" if _ends_whole(self.path) else b"\n") + lines)
             file.flush()
             os.fsync(file.fileno())
-        self._known |= answers
 
 
 def request_key(*content: Any) -> str:

@@ -10,6 +10,8 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
+from numbers import Number
 from types import ModuleType
 from typing import TYPE_CHECKING, NoReturn
 
@@ -35,7 +37,7 @@ _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 def stop_attempts(readable: Sequence[str], stop: Callable[[str], None]) -> None:
     """Call `stop` with words at the first attempt to do what is denied.
 
-    Reading below `readable` is no such attempt, nor is writing /dev/null.
+    Reading below `readable` is no such attempt, nor is opening the standard input by name, nor writing /dev/null.
     """
     whole_path = os.path.realpath
     within = tuple(whole_path(path) for path in readable)
@@ -58,12 +60,15 @@ def stop_attempts(readable: Sequence[str], stop: Callable[[str], None]) -> None:
     sys.addaudithook(watch)
 
 
+_INPUTS = {"/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"}  # other names of the standard input
+
+
 def _of_open(path: object, flags: int, is_readable: Callable[[str], bool]) -> str:
-    if path in {"/dev/null", b"/dev/null"}:
+    if isinstance(path, int) or _path_text(path) == "/dev/null":
         return ""
     if flags & _WRITING:
-        return "" if isinstance(path, int) else f"tried to write {_path_text(path)}"
-    return _of_path("open", path, is_readable)
+        return f"tried to write {_path_text(path)}"
+    return "" if _path_text(path) in _INPUTS else _of_path("open", path, is_readable)
 
 
 def _of_path(verb: str, path: object, is_readable: Callable[[str], bool]) -> str:
@@ -97,6 +102,7 @@ def main(root: str) -> None:
         _leave(report, {"refused": error.strerror})
     # A traceback that the program prints quotes this file: no attempt to leave, though it is denied.
     stop_attempts([*job["restrictions"]["readable"], ".", __file__], lambda words: _leave(report, {"why": words}))
+    _pipe_for_asyncio()
     report({"mechanisms": mechanisms})
     _leave(report, _run(job["program"], job["token"], report))
 
@@ -131,6 +137,28 @@ def _tidy(root: str, libraries: Sequence[str]) -> None:
     vars(builtins).update(exit=sys.exit, quit=sys.exit)  # as `site` would
 
 
+class _PipeEnd:
+    """One end of a pipe, as far as asyncio takes it for a socket."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self.recv, self.send = partial(os.read, fd), partial(os.write, fd)
+        self.fileno, self.setblocking = (lambda: fd), partial(os.set_blocking, fd)
+        self.close = partial(os.close, fd)
+
+
+def _pipe_for_asyncio() -> None:
+    """A pair of pipe ends for the pair of sockets with which asyncio wakes its own loop, as sockets are denied."""
+
+    def watch(event: str, arguments: tuple[object, ...]) -> None:
+        if event == "import" and arguments[0] == "asyncio.selector_events":
+            import socket
+
+            socket.socketpair = lambda *_, **__: tuple(map(_PipeEnd, os.pipe()))  # type: ignore[assignment]
+
+    sys.addaudithook(watch)
+
+
 def _run(program: PythonProgram, token: str, report: Report) -> Line:
     """The last line of the report."""
     reserve = bytearray(_RESERVE_BYTES)
@@ -156,9 +184,35 @@ def _execute(program: PythonProgram, report: Report) -> None:
         exec(compile(source, "program.py", "exec", dont_inherit=True), module.__dict__)
         report({})
     if program["function"]:
-        function = getattr(module.Solution() if hasattr(module, "Solution") else module, program["function"])
+        is_method = any("class Solution" in source for source in program["sources"])  # LiveBench looks for these words
+        function = getattr(module.Solution() if is_method else module, program["function"])
         for arguments in program["arguments"]:
-            report({"value": function(*arguments)})
+            value = function(*arguments)
+            report({"value": _as_json(list(value) if isinstance(value, tuple) else value)})
+
+
+def _as_json(value: object) -> object:
+    """What JSON holds that equals a value. Raises TypeError for a value that nothing in JSON equals."""
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, list):
+        return [_as_json(item) for item in value]
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {key: _as_json(item) for key, item in value.items()}
+    if isinstance(value, Number):
+        return _as_number(value)
+    if getattr(value, "size", 0) == 1 and hasattr(value, "item"):  # of numpy and the like, which need not be imported
+        return _as_json(value.item())
+    raise TypeError(f"the value holds a {type(value).__name__}, which is not JSON serializable")
+
+
+def _as_number(value: Number) -> int | float:
+    """The whole number or float that a number equals: numpy's, a fraction, a decimal."""
+    for kind in (int, float):
+        with suppress(TypeError, ValueError, OverflowError):
+            if isinstance(value, kind) or kind(value) == value:  # type: ignore[call-overload]
+                return kind(value)  # type: ignore[call-overload,no-any-return]
+    raise TypeError(f"the {type(value).__name__} {value} is not JSON serializable")
 
 
 def _finish() -> None:

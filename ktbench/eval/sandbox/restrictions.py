@@ -153,7 +153,14 @@ def _where_arguments() -> list[tuple[int, int, tuple[int, ...]]]:
     own = (os.getpid(),)
     threads_only = (0x3D0F00, 0x7D0F00)  # the flags of glibc's and musl's threads
     own_flags = (0, 1, 2, 3, 4, 1030)  # F_DUPFD, F_GETFD … F_SETFL; not F_SETOWN, which has signals sent to others
-    harmless = (0x5401, 0x5413, 0x541B, 0x5450, 0x5451)  # TCGETS, TIOCGWINSZ, FIONREAD, FIONCLEX, FIOCLEX
+    harmless = (
+        0x5401,
+        0x5413,
+        0x541B,
+        0x5421,
+        0x5450,
+        0x5451,
+    )  # TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX
     return [
         (56, 0, threads_only),  # clone
         (62, 0, own),  # kill
@@ -179,11 +186,14 @@ def _step(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
 
 
 class Restrictions(TypedDict):
-    """What the child is held to: files below `readable` may be read, and it dies with `parent`."""
+    """What the child is held to: files below `readable` may be read, and it dies with `parent`.
+
+    `address_bytes` bound what it maps; the memory that it really uses is for its parent to watch.
+    """
 
     parent: int
     cpu_s: int
-    memory_bytes: int
+    address_bytes: int
     output_bytes: int
     readable: Sequence[str]
 
@@ -200,7 +210,7 @@ def restrict_process(limits: Restrictions) -> list[str]:
     """
     if (machine := os.uname().machine) != "x86_64":
         raise OSError(errno.ENOSYS, f"the list of harmless system calls is one of x86-64, and this is {machine}")
-    _limit(limits["cpu_s"], limits["memory_bytes"], limits["output_bytes"])
+    _limit(limits["cpu_s"], limits["address_bytes"], limits["output_bytes"])
     prctl(PR_SET_NO_NEW_PRIVS, 1)
     mechanisms = ["limits of time, memory, output and threads", *_namespaces()]
     drop_capabilities()
@@ -210,10 +220,10 @@ def restrict_process(limits: Restrictions) -> list[str]:
     return [*mechanisms, f"Landlock {version} (files)", "seccomp (network, processes, signals)"]
 
 
-def _limit(cpu_s: int, memory_bytes: int, output_bytes: int) -> None:
+def _limit(cpu_s: int, address_bytes: int, output_bytes: int) -> None:
     limits = {
         resource.RLIMIT_CPU: cpu_s,
-        resource.RLIMIT_AS: memory_bytes,
+        resource.RLIMIT_AS: address_bytes,
         resource.RLIMIT_STACK: _STACK_BYTES,
         resource.RLIMIT_FSIZE: output_bytes,  # what it prints goes to a file in memory
         resource.RLIMIT_NOFILE: _OPEN_FILES,

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from time import monotonic
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 from ktbench.eval.sandbox.restrictions import Restrictions
 
@@ -31,13 +31,13 @@ class Limits:
     """What one program may use.
 
     For each of its tests it has `seconds` of processor time, and may sleep for `sleep_s`: what it waits for a processor
-    counts for nothing, so that a busy machine does not fail a right answer. `memory_bytes` are of address space.
-    `output_bytes` bound what it prints and what it returns.
+    counts for nothing, so that a busy machine does not fail a right answer. `memory_bytes` are resident: what it maps
+    and does not touch is free, up to ADDRESSES times as much. `output_bytes` bound what it prints and what it returns.
     """
 
     seconds: int = 6
     sleep_s: int = 12
-    memory_bytes: int = 2**30
+    memory_bytes: int = 2**31
     output_bytes: int = 16 * 2**20
     threads: int = 32
 
@@ -86,6 +86,7 @@ class Job(TypedDict):
     token: str
 
 
+ADDRESSES = 8  # stacks of 32 threads, a JIT compiler's and an allocator's reserves
 _MIB = 2**20
 _POLL_S = 0.02
 _ROOT = str(Path(__file__).parents[3])
@@ -159,17 +160,19 @@ def _watched(process: subprocess.Popen[bytes], report: int, limits: Limits, repo
     reported, report_cpu_s, report_slept_s = 0, 0.0, 0.0
     slept_s, seen = 0.0, monotonic()
     while not _has_ended(process):
-        sleeps, cpu_s, threads = _gauge(process.pid)
+        usage = _usage(process.pid)
         before, seen = seen, monotonic()
-        slept_s += seen - before if sleeps else 0.0
+        slept_s += seen - before if usage.sleeps else 0.0
         if (size := os.fstat(report).st_size) > reported:
-            reported, report_cpu_s, report_slept_s = size, cpu_s, slept_s
-        if cpu_s - report_cpu_s > limits.seconds:
+            reported, report_cpu_s, report_slept_s = size, usage.cpu_s, slept_s
+        if usage.cpu_s - report_cpu_s > limits.seconds:
             return f"took more than {limits.seconds} s"
         if slept_s - report_slept_s > limits.sleep_s or slept_s > reports * limits.sleep_s:
             return f"slept for more than {limits.sleep_s} s"
-        if threads > limits.threads:
+        if usage.threads > limits.threads:
             return f"started more than {limits.threads} threads"
+        if usage.resident_bytes > limits.memory_bytes:
+            return _over_memory(limits)
     return ""
 
 
@@ -180,11 +183,23 @@ def _has_ended(process: subprocess.Popen[bytes]) -> bool:
     return process.returncode is not None
 
 
-def _gauge(pid: int) -> tuple[bool, float, int]:
-    """Whether a process neither runs nor is about to, the seconds of processor time that it has used, its threads."""
+class _Usage(NamedTuple):
+    """What a process uses. It `sleeps` where it neither runs nor is about to."""
+
+    sleeps: bool
+    cpu_s: float
+    threads: int
+    resident_bytes: int
+
+
+def _usage(pid: int) -> _Usage:
     fields = _stat(Path(f"/proc/{pid}/stat"))
-    cpu_s = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    return not any(state in "RD" for state in _states(pid)), cpu_s, int(fields[17])
+    return _Usage(
+        sleeps=not any(state in "RD" for state in _states(pid)),
+        cpu_s=(int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"),
+        threads=int(fields[17]),
+        resident_bytes=int(fields[21]) * os.sysconf("SC_PAGE_SIZE"),
+    )
 
 
 def _states(pid: int) -> Iterator[str]:
@@ -200,7 +215,10 @@ def _stat(path: Path) -> list[str]:
 
 
 _DEFAULT = Limits()
-_SYSTEM = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache", "/usr/share/zoneinfo", "/dev/urandom")
+_SYSTEM = (
+    *("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache", "/usr/share/zoneinfo", "/dev/urandom"),
+    "/proc/cpuinfo",  # numba reads it
+)
 _REFUSED = "generated programs do not run here"
 
 Line = Mapping[str, object]  # of a child's report
@@ -263,7 +281,7 @@ def _job(program: PythonProgram, limits: Limits) -> Job:
         "restrictions": {
             "parent": os.getpid(),
             "cpu_s": limits.seconds * (2 + len(program["arguments"])),
-            "memory_bytes": limits.memory_bytes,
+            "address_bytes": ADDRESSES * limits.memory_bytes,
             "output_bytes": limits.output_bytes,
             "readable": _readable(),
         },
@@ -274,7 +292,11 @@ def _job(program: PythonProgram, limits: Limits) -> Job:
 
 @cache
 def _libraries() -> tuple[str, ...]:
-    return tuple(dict.fromkeys(sysconfig.get_path(name) for name in ("purelib", "platlib")))
+    """Folders of installed packages: this environment's, and those that it takes from elsewhere."""
+    own = [sysconfig.get_path(name) for name in ("purelib", "platlib")]
+    return tuple(
+        dict.fromkeys([*own, *(path for path in sys.path if path.endswith(("site-packages", "dist-packages")))])
+    )
 
 
 @cache
@@ -304,10 +326,14 @@ def _why(left: ChildResult, lines: Sequence[Line], token: str, limits: Limits) -
     if max(len(left.stdout), len(left.report)) >= limits.output_bytes:
         return f"printed or returned more than {limits.output_bytes / _MIB:g} MiB"
     if why := last.get("why"):
-        return f"used more than {limits.memory_bytes / _MIB:g} MiB" if why == "memory" else str(why)
+        return _over_memory(limits) if why == "memory" else str(why)
     if left.status < 0:
         return _of_signal(-left.status, limits)
     return "" if last.get("end") == token else "ended before it was through"
+
+
+def _over_memory(limits: Limits) -> str:
+    return f"used more than {limits.memory_bytes / _MIB:g} MiB"
 
 
 def _of_signal(number: int, limits: Limits) -> str:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -64,7 +64,7 @@ class BuiltTask:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoadedTask:
-    """A task with its questions: `questions` names the question of each row in use.
+    """A task with its questions: `questions` names the question of each row in use, `clusters` the cluster of each.
 
     `decodes`: whether answers are generated; those judged by loglikelihood take a prefill only.
     """
@@ -73,6 +73,7 @@ class LoadedTask:
     built: BuiltTask
     questions: Mapping[int, str]
     decodes: bool
+    clusters: Mapping[str, str] = field(default_factory=dict)
 
 
 Config = dict[str, Any]

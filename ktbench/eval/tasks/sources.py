@@ -33,7 +33,22 @@ def load_task(task: TaskSpec, suite: SuiteSpec) -> LoadedTask:
     if len(set(names)) < len(names):
         raise ValueError(f"suite.tasks.{task.name}: two questions have the same {built.identity}")
     questions = {index: names[index] for index in drawn(range(len(rows)), suite.limit, suite.seed)}
-    return LoadedTask(spec=task, built=built, questions=questions, decodes=built.task.OUTPUT_TYPE == "generate_until")
+    return LoadedTask(
+        spec=task,
+        built=built,
+        questions=questions,
+        decodes=built.task.OUTPUT_TYPE == "generate_until",
+        clusters={question: _cluster(task, rows[index]) for index, question in questions.items()},
+    )
+
+
+def _cluster(task: TaskSpec, row: Mapping[str, Any]) -> str:
+    """The cluster of a row's question, empty for one of its own. Raises ValueError for a field that there is not."""
+    if task.cluster and task.cluster not in row:
+        raise ValueError(
+            f"suite.tasks.{task.name}.cluster={task.cluster}: no such field; allowed are {', '.join(map(str, row))}"
+        )
+    return str(row[task.cluster]) if task.cluster else ""
 
 
 def read_rows(task: TaskSpec, suite: SuiteSpec) -> Splits:

@@ -223,7 +223,7 @@ class PlainTransformers(ReplaySystem):
         """See `System`."""
         batch = self._traced.workload.batch
         dense = DenseWork(params=self._params, nbytes=2 * self._params, batch=batch)
-        experts = ExpertsWork(shape=self.model.shape, precision="bf16")
+        experts = ExpertsWork(shape=self.model.shape, precisions=(("bf16", "bf16"),))
         return mean_work([step_work(dense, experts, passes) for passes in self._traced.routing])
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from matplotlib import style
 from matplotlib.text import Text
 
+from ktbench.files import whole_file
 from ktbench.report.figures.sheet import DPI, STYLE, Sheet
 
 _METADATA: dict[str, dict[str, Any]] = {
@@ -64,14 +65,17 @@ class Stylesheet:
 
 
 def save(figure: Sheet, folder: Path, name: str, *, caption: bool = True) -> list[Path]:
-    """Write `<name>.pdf`, `.svg` and `.png` into a folder; without `caption` for a paper, which sets its own."""
+    """Write `<name>.pdf`, `.svg` and `.png` into a folder; without `caption` for a paper, which sets its own.
+
+    Raises NotWritten.
+    """
     written = []
     box = None if caption else figure.plots_box
     figure.show_caption(caption)
     for suffix, metadata in _METADATA.items():
         path = folder / f"{name}.{suffix}"
-        with style.context(STYLE):
-            figure.savefig(path, format=suffix, dpi=DPI, metadata=metadata, bbox_inches=box)
+        with style.context(STYLE), whole_file(path) as part:
+            figure.savefig(part, format=suffix, dpi=DPI, metadata=metadata, bbox_inches=box)
         written.append(path)
     figure.show_caption(True)
     return written

@@ -103,7 +103,7 @@ def _trials(rows: Sequence[Row], by_clock: bool) -> list[_Trial]:
 
 
 def _second(record: Record) -> float:
-    return datetime.fromisoformat(record.started).timestamp()
+    return datetime.fromisoformat(record.started).timestamp() if record.started else 0.0
 
 
 def _limit(values: Sequence[float]) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -54,11 +55,22 @@ def wrapped(text: str, size_pt: float, limit_in: float) -> list[str]:
 
 def _pieces(word: str, size_pt: float, limit_in: float) -> Iterator[str]:
     """A word in pieces, each of as many letters as fit, at least one."""
-    while len(word) > 1 and width_in(word, size_pt) > limit_in:
-        head = max([1, *(n for n in range(1, len(word)) if width_in(word[:n], size_pt) <= limit_in)])
+    while word:
+        head = _letters_that_fit(word, size_pt, limit_in)
         yield word[:head]
         word = word[head:]
-    yield word
+
+
+def _letters_that_fit(word: str, size_pt: float, limit_in: float) -> int:
+    """At least one. Measures few beginnings of the word, none much longer than what fits: words may be long paths."""
+
+    def is_wide(letters: int) -> bool:
+        return width_in(word[:letters], size_pt) > limit_in
+
+    most = 1
+    while most < len(word) and not is_wide(most):
+        most *= 2
+    return max(1, bisect_left(range(1, min(most, len(word)) + 1), True, key=is_wide))
 
 
 def folded(name: str, room_in: float) -> str:

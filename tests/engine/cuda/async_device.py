@@ -15,6 +15,7 @@ import random
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -38,7 +39,7 @@ NEEDS_VALUES = {
     aten.bincount,
 }
 # How often a stream is late, and by how many seconds.
-SELDOM, OFTEN = (0.05, 0.0005), (0.5, 0.004)
+LATE, LATE_S = 0.05, 0.0005
 HostFunction = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 Work = Callable[[], object]
 
@@ -129,10 +130,10 @@ class FactoryMode(TorchFunctionMode):
 
 
 class Stream:
-    """Does what it is given on a thread of its own, now and then late."""
+    """Does what it is given on a thread of its own, now and then late; a `slow` one not before it is waited for."""
 
-    def __init__(self, seed: int, late: tuple[float, float]) -> None:
-        self._late, self._late_s = late
+    def __init__(self, seed: int, *, slow: bool) -> None:
+        self._slow, self._kept, self._keeping = slow, deque[Work](), threading.Lock()
         self._work: queue.SimpleQueue[Work] = queue.SimpleQueue()
         self._given = self._done = 0
         self._random = random.Random(seed)
@@ -141,7 +142,15 @@ class Stream:
 
     def put(self, work: Work) -> None:
         self._given += 1
-        self._work.put(work)
+        self._kept.append(work)
+        if not self._slow:
+            self.begin()
+
+    def begin(self) -> None:
+        """All that was put in so far is done from now on."""
+        with self._keeping:
+            while self._kept:
+                self._work.put(self._kept.popleft())
 
     @property
     def is_idle(self) -> bool:
@@ -151,8 +160,8 @@ class Stream:
         with torch.inference_mode():
             while True:
                 work = self._work.get()
-                if self._random.random() < self._late:
-                    time.sleep(self._late_s)
+                if self._random.random() < LATE:
+                    time.sleep(LATE_S)
                 try:
                     work()
                 except BaseException as error:  # told at the next wait, as CUDA does
@@ -162,6 +171,7 @@ class Stream:
     def finish(self) -> None:
         done = threading.Event()
         self.put(done.set)
+        self.begin()
         done.wait()
         if self.failed is not None:
             failed, self.failed = self.failed, None
@@ -198,7 +208,9 @@ class SideStream:
         self._device.note(partial(self._stream.put, partial(HostFunction(function), data)))
 
     def done(self) -> bool:
-        return self._stream.is_idle
+        is_idle = self._stream.is_idle
+        self._stream.begin()
+        return is_idle
 
     def finish(self) -> None:
         self._device.wait("side")
@@ -208,8 +220,13 @@ class SideStream:
 def follow(first: Stream, then: Stream) -> None:
     """What is put into `then` from now on waits for what is in `first`."""
     done = threading.Event()
+
+    def wait() -> None:
+        first.begin()
+        done.wait()
+
     first.put(done.set)
-    then.put(done.wait)
+    then.put(wait)
 
 
 class Mark:
@@ -233,7 +250,7 @@ class AsyncDevice(TorchDispatchMode):
     """The device: its current stream, the one beside it, its captures; entered as a mode, it sees all operations.
 
     `operations` counts what was dispatched to it, `waits` how often Python waited. `slow` is `main`, `side` or
-    `transfers`, a stream that is late more often than not.
+    `transfers`, a stream that does nothing before it is waited for or asked whether it is done.
     """
 
     now: AsyncDevice | None = None
@@ -244,9 +261,9 @@ class AsyncDevice(TorchDispatchMode):
             _setup_privateuseone_for_python_backend("sim")
         AsyncDevice.now = self
         self.device = torch.device("sim", 0)
-        self.main = Stream(seed, OFTEN if slow == "main" else SELDOM)
-        self.side = SideStream(self, Stream(seed + 1, OFTEN if slow == "side" else SELDOM))
-        self.transfers = SideStream(self, Stream(seed + 2, OFTEN if slow == "transfers" else SELDOM))
+        self.main = Stream(seed, slow=slow == "main")
+        self.side = SideStream(self, Stream(seed + 1, slow=slow == "side"))
+        self.transfers = SideStream(self, Stream(seed + 2, slow=slow == "transfers"))
         self.capturing: Graph | None = None
         self.operations = self.waits = 0
 

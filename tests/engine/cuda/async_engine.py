@@ -2,8 +2,8 @@
 
 A process of its own, for the device is one for all of PyTorch. Prints a line of JSON for each: the largest relative
 error of the logits, notes, and how often Python waited and dispatched in each timed step. `MODEL:CASE:fork` and `:join`
-leave out that order of the streams, of which the one to wait for is slow. With `:late` what brings experts is
-slow, with `:done` they are taken to have arrived all the same.
+leave out that order of the streams, of which the one to wait for does nothing before that. With `:late` the stream that
+brings experts does nothing before it is asked for them, with `:done` nobody asks it.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from ktbench.spec.run_spec import ModelSpec, WorkloadSpec
 from ktbench.spec.weights import Precision
 from tests.engine.cuda.async_device import AsyncDevice, FactoryMode
 from tests.engine.cuda.fakes import no_pins
+from tests.engine.engines import FUSED
 from tests.engine.tiny import decode, prefill, run, spec, tiny_model
 
 HALF = PlacementSpec(policy="uniform", ratio=0.5)
@@ -51,7 +52,6 @@ class Case:
 
 
 PREFILL = prefill(batch=2, steps=2, routing="balanced", shortest=5)
-FUSED: dict[str, Any] = {"avx512": True}
 LATE: dict[str, Any] = {"deferral": 1, "defer_prefill": True}
 WAITED_FOR = {"fork": "main", "join": "side", "done": "transfers", "late": "transfers"}
 CASES = {

@@ -10,7 +10,10 @@ from typing import Any
 
 import pytest
 
+from tests.engine.engines import needs_vector
 from tests.engine.tiny import NAMES
+
+pytestmark = needs_vector()
 
 ROOT = Path(__file__).parents[3]
 Seen = dict[str, dict[str, Any]]
@@ -24,9 +27,6 @@ RECORDED = ("graph", "skipping", "placement")
 
 def start(*requests: str) -> subprocess.CompletedProcess[str]:
     """Cases, MODEL:CASE, one after the other in one process of their own."""
-    kernels = pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built")
-    if missing := kernels.grants()["avx512"]:
-        pytest.skip(f"avx512: {missing}")
     command = [sys.executable, "-m", "tests.engine.cuda.async_engine", *requests]
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
 

@@ -20,16 +20,10 @@ from ktbench.engine.weight_plan import WeightPlan
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.run_spec import RunSpec, WorkloadSpec
 from tests.engine.cuda.fakes import FakeDevice, role_on
+from tests.engine.engines import FUSED, needs_vector
 from tests.engine.tiny import decode, prefill, run, spec, tiny_model
 
 MODEL = tiny_model("deepseek_v3")
-
-
-@pytest.fixture
-def needs_avx512() -> None:
-    kernels = pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built")
-    if missing := kernels.grants()["avx512"]:
-        pytest.skip(f"avx512: {missing}")
 
 
 @pytest.fixture(autouse=True)
@@ -65,12 +59,12 @@ def logits(workload: WorkloadSpec, **features: Any) -> list[Tensor]:
 
 @cache
 def on_cores(packed: bool) -> HybridEngine:
-    return loaded(1, spec(MODEL, decode(), threads=None, avx512=packed))
+    return loaded(1, spec(MODEL, decode(), threads=None, **(FUSED if packed else {})))
 
 
 def expected(workload: WorkloadSpec, **features: Any) -> list[Tensor]:
     """What the engine gives on one core."""
-    system = on_cores(features.get("avx512", False))
+    system = on_cores(EngineSpec(**features).fused)
     system.configure(spec(MODEL, workload, threads=None, **features))
     return run(system, workload.steps)
 
@@ -80,18 +74,18 @@ def test_base_gives_what_it_gives_on_cores(workload: WorkloadSpec) -> None:
     assert all(map(torch.equal, logits(workload), expected(workload)))
 
 
-@pytest.mark.usefixtures("needs_avx512")
+@needs_vector()
 @pytest.mark.parametrize("workload", [decode(batch=2), prefill(batch=2)], ids=["decode", "prefill"])
 def test_the_hand_over_changes_nothing(workload: WorkloadSpec) -> None:
-    assert all(map(torch.equal, logits(workload, avx512=True), expected(workload, avx512=True)))
+    assert all(map(torch.equal, logits(workload, **FUSED), expected(workload, **FUSED)))
 
 
-@pytest.mark.usefixtures("needs_avx512")
+@needs_vector()
 @pytest.mark.parametrize("deferral", [0, 1, 2])
 def test_replayed_steps_are_those_of_the_modelling_code(deferral: int, faked: list[FakeDevice]) -> None:
     workload = decode(batch=2, steps=4)
-    plain = expected(workload, avx512=True, deferral=deferral)
-    system = engine(workload, avx512=True, cuda_graph=True, deferral=deferral)
+    plain = expected(workload, **FUSED, deferral=deferral)
+    system = engine(workload, **FUSED, cuda_graph=True, deferral=deferral)
     before = system.counters()["graph_replays"]
     for _ in range(2):
         seen = run(system, workload.steps)
@@ -102,17 +96,17 @@ def test_replayed_steps_are_those_of_the_modelling_code(deferral: int, faked: li
     assert faked[-1].aside_count == 1
 
 
-@pytest.mark.usefixtures("needs_avx512")
+@needs_vector()
 def test_padding_and_windows_are_told_by_masks() -> None:
     workload = decode(batch=3, steps=4, shortest=5)
-    plain = expected(workload, avx512=True)
-    for one, other in zip(logits(workload, avx512=True, cuda_graph=True), plain, strict=True):
+    plain = expected(workload, **FUSED)
+    for one, other in zip(logits(workload, **FUSED, cuda_graph=True), plain, strict=True):
         assert (one - other).norm() < 0.01 * other.norm()
 
 
-@pytest.mark.usefixtures("needs_avx512")
+@needs_vector()
 def test_observations_timeline_and_counters() -> None:
-    system = engine(decode(batch=2), avx512=True, cuda_graph=True, deferral=1)
+    system = engine(decode(batch=2), **FUSED, cuda_graph=True, deferral=1)
     run(system, 3)
     for seen in system.observe():
         truth = torch.from_numpy(system.reference(seen))
@@ -125,15 +119,38 @@ def test_observations_timeline_and_counters() -> None:
     assert counters["host_busy_ns"] > 0
 
 
-@pytest.mark.usefixtures("needs_avx512")
+@pytest.mark.parametrize(("number", "name"), [(1, "FlashAttention"), (2, "memory-efficient attention")])
+def test_notes_name_the_kernels_of_attention_once_they_are_observed(
+    number: int, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "_fused_sdp_choice", lambda *_, **__: number)
+    system = engine(decode(batch=2))
+    run(system, 3)
+    assert system.notes() == ()
+    system.observe()
+    (note,) = system.notes()
+    assert name in note
+
+
+@needs_vector()
+def test_notes_tell_what_is_streamed_from_memory_that_is_not_pinned() -> None:
+    workload = prefill(batch=2)
+    assert engine(workload, **FUSED).notes() == ()
+    system = engine(workload, **FUSED, device_prefill_tokens=1)
+    pins = system._components.cuda._pins  # type: ignore[union-attr]
+    assert pins.pageable_bytes > 0
+    assert system.notes() == (pins.note,)
+
+
+@needs_vector()
 def test_without_a_graph_a_timeline_shows_who_waits() -> None:
-    system = engine(decode(), avx512=True)
+    system = engine(decode(), **FUSED)
     run(system, 3)
     kinds = {span.kind for span in system.timeline().spans if span.resource == "device"}
     assert {"attention", "wait"} <= kinds
 
 
-@pytest.mark.usefixtures("needs_avx512")
+@needs_vector()
 def test_cuda_starts_its_threads_where_callbacks_belong(monkeypatch: pytest.MonkeyPatch) -> None:
     """The thread that calls functions of the host inherits the cpus of the one that opens the device."""
     seen: list[set[int]] = []
@@ -145,7 +162,7 @@ def test_cuda_starts_its_threads_where_callbacks_belong(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(loading, "open_cuda", noted)
     before = os.sched_getaffinity(0)
-    engine(decode(), avx512=True)
+    engine(decode(), **FUSED)
     cpus = tuple(sorted(before))[:2]
     assert seen == [set(split_cpus(cpus, EngineSpec(device="cuda")).callbacks)]
     assert os.sched_getaffinity(0) == before

@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 
 from ktbench.spec.weights import Precision
+from tests.engine.engines import needs_vector
 from tests.engine.tiny import NAMES
+
+pytestmark = needs_vector()
 
 ROOT = Path(__file__).parents[3]
 PRECISIONS: tuple[Precision, ...] = ("bf16", "int8", "int4_g32", "fp8")
@@ -22,9 +25,6 @@ TOLERANCES = {"bf16": 0.01, "int8": 0.03, "int4_g32": 0.03, "fp8": 0.01, "unpack
 
 def run(*requests: str) -> dict[str, dict[str, Any]]:
     """What cases of `async_residents` give, by the request."""
-    kernels = pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built")
-    if missing := kernels.grants()["avx512"] and kernels.grants()["avx2"]:
-        pytest.skip(f"avx2: {missing}")
     command = [sys.executable, "-m", "tests.engine.cuda.async_residents", *requests]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stderr

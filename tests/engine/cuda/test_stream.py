@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import ctypes.util
+import mmap
+import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -101,6 +104,25 @@ def test_a_refusal_leaves_no_error_behind(stand_in: Path, run_queue: ctypes.CDLL
     assert run_queue.cudaGetLastError() == 0
 
 
+@pytest.mark.parametrize("access", [mmap.ACCESS_READ, mmap.ACCESS_WRITE])
+def test_mappings_that_may_only_be_read_are_pinned_all_the_same(
+    stand_in: Path, run_queue: ctypes.CDLL, tmp_path: Path, access: int
+) -> None:
+    """As packed weights in a folder are mapped."""
+    file, count = tmp_path / "packed", run_queue.stand_in_pinned
+    file.write_bytes(bytes(4096))
+    count.restype = ctypes.c_size_t
+    with file.open("r+b") as opened:
+        held = np.frombuffer(mmap.mmap(opened.fileno(), 0, access=access), np.uint8)
+    before, pins = count(), Pins(CudaRuntime(stand_in))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # PyTorch has no tensors that are read-only
+        pins.add(torch.from_numpy(held))
+    assert count() - before == 4096
+    assert (pins.pageable_bytes, pins.note) == (0, "")
+    assert run_queue.cudaGetLastError() == 0
+
+
 class Memory:
     """Pins what is smaller than 100 bytes."""
 
@@ -123,6 +145,8 @@ def test_what_cannot_be_pinned_is_counted_and_all_else_is_given_back() -> None:
         pins.add(tensor)
     assert memory.pinned == {few.data_ptr(): 16}
     assert pins.pageable_bytes == 200
+    assert "0.00 GiB" in pins.note
     pins.release()
     pins.release()
     assert memory.pinned == {}
+    assert pins.note == ""

@@ -21,10 +21,10 @@ from ktbench.engine.decode.latent import LatentAttention, StepLatentAttention
 from ktbench.engine.decode.program import CallRecorder
 from ktbench.engine.dense import DenseHost
 from ktbench.engine.inject.registry import OPERATORS
-from tests.engine.engines import needs_avx512
+from tests.engine.engines import needs_vector
 from tests.engine.families.zoo import bare, configuration
 
-pytestmark = [needs_avx512(), pytest.mark.usefixtures("inference")]
+pytestmark = [needs_vector(), pytest.mark.usefixtures("inference")]
 
 FAMILIES = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite")
 PROMPT, ROOM, BATCH = 9, 16, 3

@@ -16,11 +16,11 @@ from ktbench.engine.decode.lowering import Lowering
 from ktbench.engine.decode.program import CallRecorder, NotRecordable, StepRecorder
 from ktbench.engine.decode.timeline import ModuleWatch
 from ktbench.engine.dense import DenseHost
-from tests.engine.engines import needs_avx512
+from tests.engine.engines import needs_vector
 
 pytestmark = pytest.mark.usefixtures("inference")
 
-AVX512 = needs_avx512()
+VECTOR = needs_vector()
 BF16 = torch.bfloat16
 TOLERANCE = 0.005  # bf16 rounds at 2^-9
 
@@ -91,7 +91,7 @@ def test_what_parameters_alone_decide_may_not_change() -> None:
     assert torch.equal(result, weight * 5)
 
 
-@AVX512
+@VECTOR
 def test_bf16_sums_are_native() -> None:
     a, b = torch.randn(3, 1, 65, dtype=BF16), torch.randn(3, 1, 65, dtype=BF16)
     program, result, native = record(lambda: a + b)
@@ -101,7 +101,7 @@ def test_bf16_sums_are_native() -> None:
     assert torch.equal(result, a + b)
 
 
-@AVX512
+@VECTOR
 @pytest.mark.parametrize("dtype", [BF16, torch.float32])
 def test_rows_of_an_embedding_are_native(dtype: torch.dtype) -> None:
     weight, ids = torch.randn(50, 24, dtype=dtype), torch.tensor([[3], [7]])
@@ -112,7 +112,7 @@ def test_rows_of_an_embedding_are_native(dtype: torch.dtype) -> None:
     assert torch.equal(result, weight[ids])
 
 
-@AVX512
+@VECTOR
 def test_rows_of_a_table_that_is_no_parameter_are_native() -> None:
     table, ids = torch.randn(50, 24, dtype=BF16), torch.tensor([[3], [7]])
     program, result, native = record(lambda: table[ids])
@@ -149,7 +149,7 @@ LEFT: dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...], int]] = {
 }
 
 
-@AVX512
+@VECTOR
 @pytest.mark.parametrize("name", LEFT)
 def test_other_operations_are_left_to_pytorch(name: str) -> None:
     code, given, constants = LEFT[name]
@@ -161,7 +161,7 @@ def test_other_operations_are_left_to_pytorch(name: str) -> None:
     assert torch.equal(result, code(*inputs))
 
 
-@AVX512
+@VECTOR
 def test_a_product_needs_a_constant_matrix() -> None:
     x, weight = torch.randn(2, 64, dtype=BF16), torch.randn(32, 64, dtype=BF16)
     assert record(lambda: linear(x, weight), weight)[2]

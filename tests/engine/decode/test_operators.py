@@ -23,11 +23,22 @@ from ktbench.engine.decode.program import CallRecorder
 from ktbench.engine.dense import DenseHost
 from ktbench.engine.inject.forms import RouterForm, read_router
 from ktbench.engine.inject.registry import OPERATORS
-from tests.engine.engines import TOLERANCE, cell, changed, engine_for, logits, needs_avx512, plain, relative, saved
+from tests.engine.engines import (
+    FUSED,
+    TOLERANCE,
+    cell,
+    changed,
+    engine_for,
+    logits,
+    needs_vector,
+    plain,
+    relative,
+    saved,
+)
 from tests.engine.prompts import together
 from tests.engine.tiny import decode
 
-NATIVE = needs_avx512()
+NATIVE = needs_vector()
 BF16, F32 = torch.bfloat16, torch.float32
 EXPERTS, HIDDEN, TOP_K = 24, 48, 3
 ROUTERS = {
@@ -167,9 +178,9 @@ def test_elsewhere_the_original_runs() -> None:
 @pytest.mark.parametrize("name", ["qwen3_moe", "mixtral"])
 def test_replayed_steps_give_the_logits_of_transformers(name: str, tmp_path: Path) -> None:
     model, workload = saved(changed(name), tmp_path), decode(batch=3, steps=4, shortest=5)
-    system = engine_for(cell(model, decode(), avx512=True, packed_dense=True))
+    system = engine_for(cell(model, decode(), **FUSED, packed_dense=True))
     assert sum(isinstance(one, StepRouter) for one in system._components.network.modules()) == 4
-    seen = logits(system, cell(model, workload, avx512=True, packed_dense=True))
+    seen = logits(system, cell(model, workload, **FUSED, packed_dense=True))
     assert system.notes() == ()
     assert relative(seen, together(plain(model), workload)) < TOLERANCE
 

@@ -18,7 +18,7 @@ from ktbench.engine.hybrid import HybridEngine
 from ktbench.engine.weight_plan import Packing
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.run_spec import WorkloadSpec
-from tests.engine.engines import granted, relative
+from tests.engine.engines import FUSED, needs_vector, relative
 from tests.engine.families.plain import Late, build
 from tests.engine.families.zoo import FAMILIES, TOP_K, VOCAB, tiny
 from tests.engine.prompts import together
@@ -29,13 +29,13 @@ pytestmark = pytest.mark.peers
 # Base runs the experts of Transformers: late ones are only summed in another order. The fused ones round once where
 # those round after each of some ten operations (bf16 rounds at 2^-9); a dropped expert is at least twice as much.
 TOLERANCE = {"base": 0.001, "fused": 0.05}
-ENGINE: dict[str, dict[str, Any]] = {"base": {}, "fused": {"avx512": True}}
+ENGINE: dict[str, dict[str, Any]] = {"base": {}, "fused": FUSED}
 # One of each kind: latent attention, groups and a dense layer; biases, limits and turns; plain; linear attention; GELU.
 MAIN = ("deepseek_v3", "gpt_oss", "mixtral", "qwen3_next", "gemma4_text")
 
 SEQUENCES = 8
 
-EITHER = pytest.mark.parametrize("experts", ["base", pytest.param("fused", marks=granted("avx512"))])
+EITHER = pytest.mark.parametrize("experts", ["base", pytest.param("fused", marks=needs_vector())])
 EVERY_FAMILY = pytest.mark.parametrize("name", FAMILIES)
 MAIN_FAMILIES = pytest.mark.parametrize("name", MAIN)
 

@@ -131,7 +131,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gpt_oss": {"intermediate_size": 32, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
     "granitemoe": {},
     "granitemoe_swa": {},
-    "granitemoehybrid": _HYBRID,
+    "granitemoehybrid": _HYBRID | {"time_step_limit": [0.0, 1e30]},  # no log holds the infinite default
     "granitemoeshared": {},
     "hunyuan_v1_moe": {"head_dim": 16},
     "hy_v3": {},
@@ -142,6 +142,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "kolibri1": {},
     "laguna": {},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 2},
+    "lara_mini": {},
     "mellum": {},
     "mimo_v2_flash": {},
     "minimax": {},
@@ -173,6 +174,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "dbrx": (_DBRX, "DbrxExperts: has no gate_up_proj of three dimensions"),
     "inkling2_text": ({}, "Inkling2Experts: activates by Inkling2SoftcappedSwiGLU"),
+    "inkling2_loop_text": ({}, "Inkling2LoopExperts: activates by Inkling2LoopSoftcappedSwiGLU"),
     "jetmoe": ({}, "JetMoeParallelExperts: is called with (inputs, expert_size), not with (hidden, ids, weights)"),
     "llama4_text": ({}, "Llama4TextExperts: is called with (hidden_states), not with (hidden, ids, weights)"),
     "longcat_flash": (_LATENT | {"zero_expert_num": 2}, "LongcatFlashExperts: has 2 experts that pass their input on"),
@@ -188,6 +190,7 @@ ABSENT: dict[str, str] = {
     "Ernie4_5_VLMoeMoeExperts": _NO_TEXT_MODEL,
     "Glm4vMoeTextExperts": _NO_TEXT_MODEL,
     "Glm5NextTextExperts": _NO_TEXT_MODEL,
+    "HYV4VLExperts": _NO_TEXT_MODEL,
     "InklingSharedExperts": _SHARED,
     "Mistral4Experts": _NO_TEXT_MODEL,
     "MistralLarge4TextExperts": _NO_TEXT_MODEL,

@@ -22,7 +22,7 @@ from ktbench.engine.weight_plan import Packing
 from ktbench.run.check import check, check_the_check
 from ktbench.spec.record import Outcome, collect, dishonest
 from ktbench.spec.run_spec import ModelSpec, RunSpec
-from tests.engine.engines import cell, engine_for, logits, needs_avx512, relative
+from tests.engine.engines import FUSED, cell, engine_for, logits, needs_vector, relative
 from tests.engine.families.plain import experts_of
 from tests.engine.families.zoo import ALL
 from tests.engine.gguf.rounding import MATRICES, PRECISIONS, UNQUANTISED, blocks_of, quantise, quantised, stored_experts
@@ -32,7 +32,7 @@ from tests.engine.prompts import together
 from tests.engine.test_packed_dense import packed_layers, stored
 from tests.engine.tiny import decode, load, prefill, run, spec
 
-pytestmark = needs_avx512()
+pytestmark = needs_vector()
 
 KINDS = list(PRECISIONS)
 # Of logits: activations are rounded to 8 bits in blocks before every product, sums to bf16 after it.
@@ -130,7 +130,7 @@ def test_linear_layers_of_another_precision_are_rounded_to_bf16_first(kind: Any,
     folder = Path(str(model.path)).with_name("rounded")
     truth.save_pretrained(folder)
     systems = [
-        engine_for(cell(one, decode(), avx512=True, packed_dense=True, device_precision=precision))
+        engine_for(cell(one, decode(), **FUSED, packed_dense=True, device_precision=precision))
         for one in (model, replace(model, path=str(folder)))
     ]
     for (place, layer), (_, other) in zip(*map(packed_layers, systems), strict=True):
@@ -152,9 +152,7 @@ def test_layers_that_share_a_matrix_but_no_type_stay_as_they_are() -> None:
 def lean_cell(model: ModelSpec, kind: Any, **options: Any) -> RunSpec:
     precision = PRECISIONS[kind]
     workload = options.pop("workload", decode(batch=2))
-    return cell(
-        model, workload, avx512=True, packed_dense=True, precision=precision, device_precision=precision, **options
-    )
+    return cell(model, workload, **FUSED, packed_dense=True, precision=precision, device_precision=precision, **options)
 
 
 @pytest.mark.parametrize(("name", "kind"), [*((name, "Q4_0") for name in FAMILIES), ("deepseek_v3", "Q8_0")])
@@ -195,7 +193,7 @@ def test_file_of_a_slice_gives_the_logits_of_the_slice(kind: Any, tmp_path: Path
     seen = []
     for one in (model, replace(model, path=str(tmp_path / "model.gguf"))):
         system = packed(one, PRECISIONS[kind])
-        system.configure(replace(spec(one, decode(), avx512=True), precision=PRECISIONS[kind]))
+        system.configure(replace(spec(one, decode(), **FUSED), precision=PRECISIONS[kind]))
         seen.append(run(system, 3))
     assert all(map(torch.equal, *seen))
 
@@ -203,7 +201,7 @@ def test_file_of_a_slice_gives_the_logits_of_the_slice(kind: Any, tmp_path: Path
 def test_base_takes_turns_with_packed_blocks(exported: Any) -> None:
     model, truth = exported("mixtral_8x7b", "Q8_0")
     quantise(truth, "Q8_0")
-    base, fused = cell(model, decode()), cell(model, decode(), avx512=True, precision="q8_0")
+    base, fused = cell(model, decode()), cell(model, decode(), **FUSED, precision="q8_0")
     system = load(model, cores=1, packing=Packing(precision="q8_0"))
     first = logits(system, fused)
     assert all(map(torch.equal, logits(system, base), together(truth, decode())))

@@ -10,16 +10,16 @@ import pytest
 import torch
 
 from ktbench.engine.gguf.reading import MappedWeights
-from tests.engine.engines import cell, engine_for, logits, needs_avx512
+from tests.engine.engines import FUSED, cell, engine_for, logits, needs_vector
 from tests.engine.tiny import decode
 
 
-@needs_avx512()
+@needs_vector()
 @pytest.mark.parametrize("name", ["qwen2_57b_a14b", "deepseek_v3"])
 def test_mapped_blocks_give_the_logits_of_the_file(
     name: str, exported: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kinds: Any = {"precision": "q8_0", "device_precision": "q8_0", "avx512": True, "packed_dense": True}
+    kinds: Any = {"precision": "q8_0", "device_precision": "q8_0", **FUSED, "packed_dense": True}
     model, _ = exported(name, "Q8_0")
     expected = logits(engine_for(alone := cell(model, decode(), **kinds)), alone)
     kept, read = cell(replace(model, packed=str(tmp_path)), decode(), **kinds), set[str]()

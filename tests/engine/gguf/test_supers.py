@@ -16,7 +16,7 @@ from ktbench.engine.stored.formats import stored_formats
 from ktbench.run.request import read_request
 from ktbench.spec.errors import RequestError
 from ktbench.spec.run_spec import ModelSpec, RunSpec
-from tests.engine.engines import cell, engine_for, logits, needs_avx512, relative
+from tests.engine.engines import FUSED, VECTOR, cell, engine_for, logits, needs_vector, relative
 from tests.engine.families.plain import experts_of
 from tests.engine.families.zoo import ALL
 from tests.engine.gguf.rounding import numbers_of, stored_experts
@@ -27,7 +27,7 @@ from tests.engine.tiny import decode, prefill
 
 gguf = pytest.importorskip("gguf", reason="the truth about GGUF's formats is its own package")
 
-pytestmark = needs_avx512()
+pytestmark = needs_vector()
 
 # As quantisers of llama.cpp mix them: more bits for down in some layers, and for values.
 MIX = {
@@ -111,7 +111,7 @@ def unpermuted(weight: torch.Tensor, name: str, config: Any) -> torch.Tensor:
 
 
 def lean(model: ModelSpec, workload: Any, precision: str = "q4_k", device_precision: str = "q4_k") -> RunSpec:
-    options = {"avx512": True, "packed_dense": True, "precision": precision, "device_precision": device_precision}
+    options = FUSED | {"packed_dense": True, "precision": precision, "device_precision": device_precision}
     return cell(model, workload, **options)
 
 
@@ -149,7 +149,7 @@ def test_logits_are_those_of_transformers_on_the_same_numbers(model: Any, precis
 def test_native_is_the_format_of_most_weights(model: Any) -> None:
     path = str(model[0].path)
     assert stored_formats(path).experts == ("q4_k", "q6_k")
-    lean_words = [f"model.path={path}", "engine.avx512=true", "engine.packed_dense=true"]
+    lean_words = [f"model.path={path}", f"{VECTOR.key}=true", "engine.packed_dense=true"]
     spec = read_request(lean_words).parts[0].spec
     assert (spec.precision, spec.device_precision) == ("q4_k", "q4_k")
     base = read_request([f"model.path={path}"]).parts[0].spec
@@ -165,7 +165,7 @@ def test_another_format_of_super_blocks_is_made_of_their_numbers(model: Any) -> 
 @pytest.mark.parametrize("words", [["precision=iq2"], ["device_precision=iq1", "precision=q4_k"]])
 def test_a_format_that_the_file_does_not_have_is_refused(model: Any, words: list[str]) -> None:
     with pytest.raises(RequestError, match="q4_k"):
-        read_request([f"model.path={model[0].path}", "engine.avx512=true", "engine.packed_dense=true", *words])
+        read_request([f"model.path={model[0].path}", f"{VECTOR.key}=true", "engine.packed_dense=true", *words])
 
 
 def test_gate_and_up_in_two_formats_run_rounded(exported: Any, tmp_path: Path) -> None:

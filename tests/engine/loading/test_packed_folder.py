@@ -26,12 +26,12 @@ from ktbench.spec.engine import EngineSpec
 from ktbench.spec.inject import InjectSpec
 from ktbench.spec.run_spec import ModelSpec, RunSpec
 from ktbench.spec.wire import spec_id
-from tests.engine.engines import LEAN, needs_avx512
+from tests.engine.engines import FUSED, LEAN, needs_vector
 from tests.engine.families.plain import build
 from tests.engine.tiny import decode, run, tiny_model
 
-pytestmark = needs_avx512()
-FUSED, BOTH = {"avx512": True}, {"avx512": True, "packed_dense": True}
+pytestmark = needs_vector()
+BOTH = FUSED | {"packed_dense": True}
 NAMES = ["deepseek_v3", "gpt_oss_20b", "qwen2_57b_a14b", "qwen3_30b_a3b"]
 
 

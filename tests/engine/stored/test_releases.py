@@ -20,7 +20,7 @@ from ktbench.engine.stored.formats import StoredFormats, stored_formats
 from ktbench.engine.synthetic import skeleton
 from ktbench.engine.weight_plan import Packing
 from ktbench.spec.run_spec import WorkloadSpec
-from tests.engine.engines import cell, engine_for, logits, needs_avx512, relative
+from tests.engine.engines import FUSED, cell, engine_for, logits, needs_vector, relative
 from tests.engine.families.zoo import ALL
 from tests.engine.prompts import together
 from tests.engine.stored.written import EXPERTS, RELEASES, Released, plain, quantised, write
@@ -114,7 +114,7 @@ def packed(one: Released, precision: str) -> HybridEngine:
     return load(one.model, keep_original=False, packing=Packing(precision=precision))  # type: ignore[arg-type]
 
 
-@needs_avx512()
+@needs_vector()
 @pytest.mark.parametrize("precision", ["bf16", "int8"])
 def test_experts_are_packed_from_the_numbers(precision: str, released: Released) -> None:
     """The same bits as from the plain checkpoint, whose experts are packed one by one as well."""
@@ -125,21 +125,21 @@ def test_experts_are_packed_from_the_numbers(precision: str, released: Released)
             assert all(map(torch.equal, *pair))
 
 
-@needs_avx512()
+@needs_vector()
 @pytest.mark.parametrize("precision", ["bf16", "int8"])
 def test_packed_experts_give_logits_near_those_of_transformers(precision: str, released: Released) -> None:
     system = packed(released, precision)
-    system.configure(replace(spec(released.model, prefill(), avx512=True), precision=precision))
+    system.configure(replace(spec(released.model, prefill(), **FUSED), precision=precision))
     assert relative(run(system, 2), together(released.network(), prefill())) < TOLERANCE
 
 
-@needs_avx512()
+@needs_vector()
 @pytest.mark.parametrize("name", RELEASES)
 def test_what_kernels_know_is_computed_on_as_it_is_stored(name: str, tmp_path: Path) -> None:
     """Routed experts, and linear layers of the lean device role."""
     one = write("glm_4_5_air", RELEASES[name], tmp_path, **ALL)
     kind: Any = one.release.format
-    lean = cell(one.model, decode(), avx512=True, packed_dense=True, precision=kind, device_precision=kind)
+    lean = cell(one.model, decode(), **FUSED, packed_dense=True, precision=kind, device_precision=kind)
     system = engine_for(lean)
     held, device = one.network().state_dict(), system._components.device
     for operator in system._components.operators:

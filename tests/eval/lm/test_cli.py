@@ -14,10 +14,10 @@ from lm_eval.tasks import TaskManager
 from ktbench.eval.lm.cli import main, open_lm, register
 from ktbench.eval.lm.model import EngineLM
 from ktbench.spec.errors import RequestError
-from tests.engine.engines import needs_avx512
+from tests.engine.engines import VECTOR, needs_vector
 from tests.eval.lm.checkpoints import Checkpoint
 
-pytestmark = needs_avx512()
+pytestmark = needs_vector()
 
 COMMON = """
 dataset_path: json
@@ -71,7 +71,7 @@ def words(checkpoint: Checkpoint, tasks: Path, arguments: str = "") -> list[str]
 def test_a_task_from_end_to_end(
     checkpoint: Checkpoint, tasks: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    argv = words(checkpoint, tasks, ",precision=int8,avx512=true,dynamic=true,deferral=1")
+    argv = words(checkpoint, tasks, f",precision=int8,{VECTOR.name}=true,dynamic=true,deferral=1")
     monkeypatch.setattr(sys, "argv", [*argv, "--apply_chat_template", "--log_samples"])
     assert main() == 0
     assert "tiny_choice" in capsys.readouterr().out
@@ -117,7 +117,7 @@ def test_arguments_that_are_refused(checkpoint: Checkpoint, arguments: dict[str,
 
 def test_arguments_in_one_string(checkpoint: Checkpoint) -> None:
     lm = EngineLM.create_from_arg_string(
-        f"path={checkpoint.folder},threads=1,avx512=true,packed_dense=true", {"batch_size": "3"}
+        f"path={checkpoint.folder},threads=1,{VECTOR.name}=true,packed_dense=true", {"batch_size": "3"}
     )
     assert lm.batch_size == 3
     assert lm.max_length == 512

@@ -11,11 +11,11 @@ from transformers import PreTrainedModel
 from ktbench.engine.generate import Sampling
 from ktbench.eval.lm.generation import GeneratedText
 from ktbench.eval.lm.model import EngineLM
-from tests.engine.engines import needs_avx512
+from tests.engine.engines import needs_vector
 from tests.eval.lm.checkpoints import MAX_LENGTH, Checkpoint, replies, theirs
 
 pytest.importorskip("accelerate", reason="lm-eval's hf model needs it")
-pytestmark = [needs_avx512(), pytest.mark.peers]
+pytestmark = [needs_vector(), pytest.mark.peers]
 
 CONTEXT = "question: what is the quick fox? answer:"
 LONG = "the lazy dog jumps over " * 9

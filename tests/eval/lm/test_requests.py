@@ -10,10 +10,10 @@ import pytest
 
 from ktbench.eval.lm.cache import AnswerCache, identity_of
 from ktbench.eval.lm.model import EngineLM, Tally
-from tests.engine.engines import needs_avx512
+from tests.engine.engines import FUSED, needs_vector
 from tests.eval.lm.checkpoints import Checkpoint, cell_of, engine_lm, replies
 
-pytestmark = needs_avx512()
+pytestmark = needs_vector()
 
 CONTEXT = "question: what is it? answer:"
 GENERATED = [(CONTEXT, {"until": ["\n"], "max_gen_toks": 5}), ("the", {"until": [], "max_gen_toks": 4})]
@@ -29,7 +29,7 @@ def checkpoint(checkpoints: dict[str, Checkpoint]) -> Checkpoint:
 def opened(checkpoint: Checkpoint) -> Iterator[EngineLM]:
     lm = engine_lm(
         checkpoint,
-        *(cell_of(checkpoint, **one) for one in ({"avx512": True}, {"avx512": True, "packed_dense": True})),
+        *(cell_of(checkpoint, **one) for one in (FUSED, FUSED | {"packed_dense": True})),
     )
     yield lm
     lm.generator.close()
@@ -37,7 +37,7 @@ def opened(checkpoint: Checkpoint) -> Iterator[EngineLM]:
 
 @pytest.fixture
 def lm(opened: EngineLM, checkpoint: Checkpoint) -> EngineLM:
-    opened.use(cell_of(checkpoint, avx512=True))
+    opened.use(cell_of(checkpoint, **FUSED))
     return opened
 
 
@@ -56,7 +56,7 @@ def test_continuations_that_differ_in_the_last_token_share_a_pass(
 
 
 def test_answers_are_kept(lm: EngineLM, checkpoint: Checkpoint, tmp_path: Path) -> None:
-    spec = cell_of(checkpoint, avx512=True)
+    spec = cell_of(checkpoint, **FUSED)
     identity = identity_of(spec, code_id="c", tokenizer=checkpoint.tokenizer)
 
     def answers() -> tuple[list[Any], list[Any]]:
@@ -79,7 +79,7 @@ def test_an_interrupted_run_resumes(
     lm: EngineLM, checkpoint: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every batch is on disk before the next."""
-    spec, requests = cell_of(checkpoint, avx512=True), [(f"{i} of", {"until": [], "max_gen_toks": 3}) for i in range(7)]
+    spec, requests = cell_of(checkpoint, **FUSED), [(f"{i} of", {"until": [], "max_gen_toks": 3}) for i in range(7)]
     truth, generate, calls = replies(lm, "generate_until", requests), lm.generator.generate, []
 
     def interrupted(*given: Any, **options: Any) -> Any:
@@ -144,7 +144,7 @@ def test_long_prompts_go_in_smaller_batches(
 def test_recorded_steps_answer_like_others(lm: EngineLM, checkpoint: Checkpoint) -> None:
     """Between two ways to compute in bf16 a random model's likeliest token is often the same; here the first ones."""
     plain = replies(lm, "generate_until", GENERATED)
-    lm.use(cell_of(checkpoint, avx512=True, packed_dense=True))
+    lm.use(cell_of(checkpoint, **FUSED, packed_dense=True))
     assert [one[:1] for one in replies(lm, "generate_until", GENERATED)] == [one[:1] for one in plain]
     assert lm.generator.notes() == ()
 

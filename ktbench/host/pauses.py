@@ -1,0 +1,28 @@
+"""Notices that this process was stopped and went on: by Ctrl-Z, a debugger, or a batch system that suspends jobs.
+
+The clock of the samples goes on meanwhile. A process that is continued gets SIGCONT (signal(7)).
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType
+
+_continued = 0
+
+
+def count_pauses() -> None:
+    """Count from now on. Only the main thread of Python may have handlers: in others this does nothing."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGCONT, _on_continue)
+
+
+def pauses() -> int:
+    """How often this process was continued since `count_pauses`; handlers run between two instructions of Python."""
+    return _continued
+
+
+def _on_continue(number: int, frame: FrameType | None) -> None:
+    global _continued  # noqa: PLW0603 - a process is stopped as a whole
+    _continued += 1

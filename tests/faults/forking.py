@@ -1,0 +1,192 @@
+"""Commands and their subprocesses as forks of this process: as real ones, but with everything loaded already."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import IO, Any
+from unittest.mock import patch
+
+from ktbench import cli
+from ktbench.host import timing_lock
+
+_MODULES = (
+    *(f"ktbench.cli.{verb}" for verb in cli.VERBS),
+    *(f"ktbench.{name}" for name in ("run.serve", "run.eval_process", "run.export", "run.record", "run.cluster")),
+    *(f"ktbench.engine.{name}" for name in ("load", "generate", "gguf.export", "gguf.sources", "gguf.writing")),
+    *(f"ktbench.{name}" for name in ("eval.session", "report.figures.draw", "report.web.page", "report.paper_pdf")),
+    *("torch", "transformers.models.qwen3_moe.modeling_qwen3_moe", "matplotlib.backends.backend_pdf"),
+    *("matplotlib.backends.backend_svg", "matplotlib.backends.backend_agg", "ktbench.engine.synthetic"),
+)
+ENDED_S = 15.0  # in which nothing that a killed command has started may be left
+_Popen = subprocess.Popen
+
+
+@cache
+def load_everything() -> None:
+    """Load what commands and their children load. Nothing is computed: threads of OpenMP do not survive forks."""
+    for module in _MODULES:
+        import_module(module)
+
+
+class ForkedPopen:
+    """Stands for `subprocess.Popen` of `python -m ktbench.…`, with the arguments that ktbench gives it."""
+
+    def __init__(self, command: Sequence[str], **how: Any) -> None:
+        sys.stdout.flush(), sys.stderr.flush()
+        (read_in, write_in), (read_out, write_out) = os.pipe(), os.pipe()
+        self.returncode: int | None = None
+        self.pid = os.fork()
+        if self.pid == 0:
+            output = write_out if how["stdout"] == subprocess.PIPE else _number(how["stdout"])
+            kept = (*how.get("pass_fds", ()), int(os.environ["ALIVE"]))
+            _become(command, read_in, output, _number(how["stderr"]), kept)
+        os.close(read_in), os.close(write_out)
+        self.stdin: IO[bytes] = os.fdopen(write_in, "wb", buffering=how.get("bufsize", -1))
+        self.stdout: IO[bytes] = os.fdopen(read_out, "rb")
+
+    def poll(self) -> int | None:
+        """As that of `subprocess.Popen`."""
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """As that of `subprocess.Popen`."""
+        until = None if timeout is None else time.monotonic() + timeout
+        while self.poll() is None:
+            if until is not None and time.monotonic() > until:
+                raise subprocess.TimeoutExpired("child", timeout or 0.0)
+            time.sleep(0.002)
+        assert self.returncode is not None
+        return self.returncode
+
+
+def _number(file: Any) -> int:
+    return file if isinstance(file, int) else file.fileno()
+
+
+def _popen(command: Sequence[str], *args: Any, **how: Any) -> Any:
+    ours = list(command[:2]) == [sys.executable, "-m"] and command[2].startswith("ktbench.")
+    return ForkedPopen(command, **how) if ours else _Popen(command, *args, **how)
+
+
+def _become(command: Sequence[str], requests: int, output: int, errors: int, kept: Sequence[int]) -> None:
+    """The child's life. It ends here, whatever happens."""
+    code = 1
+    try:
+        os.setsid()
+        for number, to in ((requests, 0), (output, 1), (errors, 2)):
+            os.dup2(number, to)
+        for path in Path("/proc/self/fd").iterdir():
+            if int(path.name) > 2 and int(path.name) not in kept:
+                with suppress(OSError):  # that of the listing
+                    os.close(int(path.name))
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+        sys.stdin, sys.stdout = os.fdopen(0, "r"), os.fdopen(1, "w")
+        sys.stderr = os.fdopen(2, "w")
+        _, _, module, *sys.argv[1:] = command
+        code = import_module(module).main()
+        sys.stdout.flush(), sys.stderr.flush()
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
+
+
+@dataclass
+class Command:
+    """One command of ktbench in `folder`, begun by `start`; its output is in files."""
+
+    folder: Path
+    words: Sequence[str]
+    prepare: Callable[[], object] = lambda: None
+    code: int | None = field(default=None, init=False)
+
+    def start(self) -> Command:
+        """Fork."""
+        load_everything()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._said_before = len(self._stderr())
+        self._alive, held = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.close(self._alive)
+            self._live(held)
+        os.close(held)
+        return self
+
+    def _live(self, held: int) -> None:
+        code = 1
+        try:
+            os.chdir(self.folder)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            for number, name in ((1, "stdout.txt"), (2, "stderr.txt")):
+                os.dup2(os.open(name, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666), number)
+            sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
+            os.environ |= {"ALIVE": str(held), "KTBENCH_CACHE": str(self.folder / "cache"), "HOME": str(self.folder)}
+            patch.object(subprocess, "Popen", _popen).start()
+            patch.object(timing_lock, "lock_file", lambda: Path("timing.lock").absolute()).start()
+            self.prepare()
+            code = cli.main(self.words)
+            sys.stdout.flush(), sys.stderr.flush()
+        except BaseException:
+            traceback.print_exc()
+            sys.stderr.flush()
+        finally:
+            os._exit(code)
+
+    def send(self, number: int) -> None:
+        """Send a signal to the command alone."""
+        if not self.is_over():
+            os.kill(self.pid, number)
+
+    def is_over(self) -> bool:
+        """Whether it has ended."""
+        if self.code is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self.code = os.waitstatus_to_exitcode(status) if pid else None
+        return self.code is not None
+
+    def end(self) -> int:
+        """Exit code, below 0 the signal that ended it, once all that it has started has ended, too."""
+        if self.code is None:
+            self.code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        self.left_s = self._until_alone()
+        return self.code
+
+    def _until_alone(self) -> float:
+        """Seconds until no process that it has started is left. Raises AssertionError after a while."""
+        began_s = time.monotonic()
+        os.set_blocking(self._alive, False)
+        while time.monotonic() - began_s < ENDED_S:
+            try:
+                if os.read(self._alive, 1) == b"":
+                    os.close(self._alive)
+                    return time.monotonic() - began_s
+            except BlockingIOError:
+                time.sleep(0.005)
+        raise AssertionError(f"{self.words}: something that it has started is left after {ENDED_S} s")
+
+    def said(self) -> list[str]:
+        """Lines of stderr of this command alone."""
+        return self._stderr()[self._said_before :]
+
+    def _stderr(self) -> list[str]:
+        file = self.folder / "stderr.txt"
+        return file.read_text(errors="replace").splitlines() if file.exists() else []

@@ -1,0 +1,133 @@
+"""Sweeps of the real engine that are interrupted, hung up, asked to end, stopped and continued."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+
+from ktbench.results import read_run
+from ktbench.spec.record import Outcome
+from tests.faults.findings import Finding
+from tests.faults.forking import Command
+from tests.faults.verbs import RUN, hurt, is_planned
+
+_SWEEP = (
+    "sweep", "sweep.arms=['base','skipping=1','+a']", "model=tiny", "model.layers=2", "workload.prompt=8",
+    "workload.steps=4", "measure.min_rounds=1", "measure.max_rounds=6",
+)  # fmt: skip
+ENDINGS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
+    "Ctrl-C twice and three times": ((signal.SIGINT,) * 3, (130,)),
+    "SIGHUP (the terminal is closed)": ((signal.SIGHUP,), (129,)),
+    "SIGTERM, then Ctrl-C": ((signal.SIGTERM, signal.SIGINT), (143, 130)),
+}
+_STOPPED_S = 1.5
+
+
+def _sweep(folder: Path) -> Command:
+    return Command(folder, (*_SWEEP, f"resume={RUN}" if is_planned(folder) else f"run_name={RUN}")).start()
+
+
+def _count(folder: Path) -> int:
+    return len(read_run(hurt(folder)).records) if is_planned(folder) else 0
+
+
+def ended(folder: Path, fault: str, random: Random, times: int) -> Finding:
+    """Signals shortly after each other at random moments, until the sweep is done."""
+    numbers, codes = ENDINGS[fault]
+    done, wrong, message = 0, 0, ""
+    while done < times:
+        before, sweep = _count(folder), _sweep(folder)
+        time.sleep(random.uniform(0, 6))
+        for number in numbers:
+            sweep.send(number)
+            time.sleep(random.uniform(0, 0.2))
+        code = sweep.end()
+        wrong += code not in (0, *codes) or any("Traceback" in line for line in sweep.said()) or _count(folder) < before
+        message = next((line for line in sweep.said() if line.startswith("interrupted")), message)
+        done += code != 0
+        if code == 0:
+            wrong += _not_once(folder)
+            hurt(folder).rename(hurt(folder).with_name(f"done-{done}-{time.monotonic()}"))
+    sweep = _sweep(folder)
+    wrong += sweep.end() != 0 or _not_once(folder)
+    return Finding(
+        fault=f"{fault}, real engine",
+        times=done,
+        happened=f"exit {' or '.join(map(str, codes))}, no traceback; resumed, each turn is measured once",
+        message=message,
+        lost=wrong,
+    )
+
+
+def _not_once(folder: Path) -> int:
+    """Planned turns that were not measured exactly once."""
+    run = read_run(hurt(folder))
+    turns = Counter((record.cell, record.round) for record in run.records if record.outcome.timed)
+    rounds = {record.round for record in run.records}
+    return sum(turns[cell.key, number] != 1 for cell in run.header.cells for number in rounds)
+
+
+def stopped(folder: Path, random: Random, times: int) -> Finding:
+    """A worker is stopped and continued again and again while it is timed."""
+    sweep = Command(folder, (*_SWEEP, f"run_name={RUN}", "workload.steps=500")).start()  # steps are most of a trial
+    stops = 0
+    while not sweep.is_over() and stops < times:
+        time.sleep(random.uniform(0.05, 0.4))
+        for worker in _children(sweep.pid) if _count(folder) else ():
+            _send(worker, signal.SIGSTOP)
+            time.sleep(_STOPPED_S)
+            _send(worker, signal.SIGCONT)
+            stops += 1
+    assert sweep.end() == 0, sweep.said()[-3:]
+    run = read_run(hurt(folder))
+    assert stops, "the sweep was over before it was stopped"
+    dirty = [one for one in run.records if one.samples_s and max(one.samples_s) >= _STOPPED_S]
+    noted = [one for one in run.records if any("was stopped meanwhile" in note for note in one.notes)]
+    bad = [one for one in run.records if one.outcome not in (Outcome.OK, Outcome.NOISY, Outcome.UNSUPPORTED)]
+    return Finding(
+        fault="a worker stopped and continued (SIGSTOP, SIGCONT) in the middle of a sweep",
+        times=stops,
+        happened=f"no sample holds a stop of {_STOPPED_S:g} s; {len(noted)} trials were timed again, as a note says",
+        message="",
+        lost=len(dirty) + len(bad) + _not_once(folder),
+    )
+
+
+def suspended(folder: Path) -> Finding:
+    """Everything is stopped for longer than a trial may take, as by a batch system."""
+    sweep = Command(folder, (*_SWEEP, f"run_name={RUN}", "measure.turn_timeout_s=2")).start()
+    while _count(folder) < 3 and not sweep.is_over():
+        time.sleep(0.02)
+    everybody = [sweep.pid, *_children(sweep.pid)]
+    for number, wait_s in ((signal.SIGSTOP, 4.0), (signal.SIGCONT, 0.0)):
+        for pid in everybody:
+            _send(pid, number)
+        time.sleep(wait_s)
+    code = sweep.end()
+    run = read_run(hurt(folder))
+    late = sum(one.outcome is Outcome.TIMEOUT for one in run.records)
+    return Finding(
+        fault="the sweep and its workers stopped for longer than a trial may take",
+        times=1,
+        happened=f"exit {code}; no trial is TIMEOUT, its time begins anew",
+        message="",
+        lost=late + (code != 0) + _not_once(folder),
+    )
+
+
+def _children(pid: int) -> Sequence[int]:
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def _send(pid: int, number: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
