@@ -8,16 +8,18 @@ from ktbench.cli.what_if import answer, read_what_if
 from ktbench.config import RequestPart
 from ktbench.report.conditions import simulated_on
 from ktbench.report.text import counted
+from ktbench.run.feasibility import GpuMemory, Machine, gpu_workers
 from ktbench.run.progress import names_in_part
 from ktbench.run.request import Planned, eval_request, plan_request
 from ktbench.spec.cells import worker_groups
-from ktbench.spec.memory import estimate_memory
+from ktbench.spec.memory import MemoryEstimate, estimate_memory
 from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import MeasureSpec
 from ktbench.spec.suite import SuiteSpec
 from ktbench.spec.sweep import SweepSpec
 
 _PURPOSES = ("original", "packed", "others", "dense", "workspace", "fixed")
+_GPU_PURPOSES = ("weights", "experts", "cache", "reserve")
 _GIB = 2**30
 
 
@@ -32,7 +34,7 @@ def run(overrides: Sequence[str]) -> int:
     if simulated := [cell for cell in planned.simulated if cell.key not in planned.unsupported]:
         print(_simulated_line(simulated))
     if planned.runnable or (planned.here and not planned.simulated):
-        print("\n".join(_memory_lines(planned)))
+        print("\n".join((*_memory_lines(planned), *_gpu_lines(planned))))
     if planned.runnable and request.suite is not None:
         print(_suite_line(planned, request.suite))
     if request.is_timed and (planned.runnable or (planned.here and not planned.simulated)):
@@ -87,11 +89,9 @@ def _dropped_lines(sweep: SweepSpec) -> Iterator[str]:
 def _memory_lines(planned: Planned) -> Iterator[str]:
     total = 0
     for group in worker_groups(planned.runnable):
-        need = estimate_memory(group, planned.cache_bytes)
+        need, spec = estimate_memory(group, planned.cache_bytes), group[0].spec
         total += need.total
-        spec, gib = group[0].spec, {name: getattr(need, name) / _GIB for name in _PURPOSES}
-        bytes_of = ", ".join(f"{name} {value:.2f} GiB" for name, value in gib.items())
-        yield f"worker: {spec.model.name} {spec.precision}: {bytes_of}"
+        yield f"worker: {spec.model.name} {spec.precision}: {_bytes_of(need, _PURPOSES)}"
     yield f"memory: {planned.needed_bytes / _GIB:.1f} GiB (estimated)"
     if len(blocks := planned.blocks) > 1:
         sizes = ", ".join(str(len(block)) for block in blocks)
@@ -99,3 +99,17 @@ def _memory_lines(planned: Planned) -> Iterator[str]:
             f"all workers together would take {total / _GIB:.1f} GiB: {len(blocks)} blocks of {sizes} cells are "
             "measured one after the other, each with a part of the minutes; cells are compared within a block only"
         )
+
+
+def _gpu_lines(planned: Planned) -> Iterator[str]:
+    if all(cell.spec.engine.device == "cpu" for cell in planned.runnable):
+        return
+    machine, total = Machine.local(), 0
+    for spec, need in gpu_workers(planned.runnable, machine.nodes):
+        total += need.total
+        yield f"worker on the GPU: {spec.model.name} {spec.precision}: {_bytes_of(need, _GPU_PURPOSES)}"
+    yield f"GPU memory: {total / _GIB:.1f} GiB (estimated) of {machine.gpu_bytes / _GIB:.1f} GiB"
+
+
+def _bytes_of(need: MemoryEstimate | GpuMemory, purposes: Sequence[str]) -> str:
+    return ", ".join(f"{name} {getattr(need, name) / _GIB:.2f} GiB" for name in purposes)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from transformers import PreTrainedModel
@@ -17,7 +18,8 @@ from ktbench.spec.engine import EngineSpec
 from ktbench.spec.run_spec import RunSpec
 
 if TYPE_CHECKING:
-    from ktbench.engine.cuda.role import CudaRole, MaskedAttention
+    from ktbench.engine.cuda.attention import MaskedAttention
+    from ktbench.engine.cuda.role import CudaRole
     from ktbench.engine.decode.attention import StepAttention
     from ktbench.engine.dense import DenseHost
     from ktbench.engine.fused import FusedExperts, FusedHost
@@ -59,6 +61,13 @@ class EngineComponents:
             counted["streamed_bytes"] = self.cuda.streamed_bytes
         return counted
 
+    def timed(self, step: Callable[[], None]) -> None:
+        """Do a step and return when the device has finished it, which is timed by its own clock as well."""
+        if self.cuda is None:
+            step()
+        else:
+            self.cuda.clock.step(step)
+
     def finish(self) -> None:
         """Return when the device has finished all its work."""
         if self.cuda is not None:
@@ -99,10 +108,7 @@ class EngineComponents:
     def device_experts_for(self, engine: EngineSpec) -> MakeDeviceExperts:
         """Who runs a layer's experts that live with the device role."""
         if self.cuda is not None:
-            from ktbench.engine.cuda.experts import CudaDeviceExperts
-
-            device = self.cuda.device
-            return lambda operator, at_device: CudaDeviceExperts(operator.backend.matrices, at_device, device)
+            return partial(self.cuda.residents, move=engine.placement.policy == "dynamic")
         assert self.host is not None
         host, threads = self.host, len(split_cpus(self.cpus, engine).device)
         return lambda operator, _: SameMemory(host.at_device(cast("FusedExperts", operator.fused), threads))

@@ -57,10 +57,13 @@ class Residence:
         self.served[1].add_((devices >= 0).sum())
         return hosts, devices
 
-    def move(self, move: Move) -> None:
-        """Carry out a move of this layer."""
-        self.at_device[move.come] = True
-        self.at_device[move.go] = False
+    def leave(self, expert: int) -> None:
+        """The host serves this expert from now on."""
+        self.at_device[expert] = False
+
+    def arrive(self, expert: int) -> None:
+        """The device serves this expert from now on."""
+        self.at_device[expert] = True
 
 
 class DeviceExperts(Protocol):
@@ -71,7 +74,13 @@ class DeviceExperts(Protocol):
         """Runs them."""
 
     def move(self, move: Move) -> None:
-        """An expert comes and another goes; called between steps."""
+        """An expert comes and takes the place of another, which nobody asks for any more; called between steps."""
+
+    def arrived(self) -> bool:
+        """Whether all that have come so far may be asked for; waits for nothing."""
+
+    def finish(self) -> None:
+        """Return when they may be."""
 
 
 # Makes what runs the experts of a layer that are marked in [E].
@@ -79,7 +88,11 @@ MakeDeviceExperts = Callable[["ExpertsOperator", NDArray[np.bool_]], DeviceExper
 
 
 class DevicePlacement:
-    """The placement of one cell on `device`. Its experts are there between `enter` and `leave`."""
+    """The placement of one cell on `device`. Its experts are there between `enter` and `leave`.
+
+    Between when an expert is told to come and when it has arrived, the host serves it and the one whose place it takes;
+    no others are told to come meanwhile.
+    """
 
     def __init__(
         self, placement: PlacementSpec, model: ModelSpec, make: MakeDeviceExperts, device: torch.device
@@ -90,6 +103,7 @@ class DevicePlacement:
         self._residences = [Residence(torch.from_numpy(layer).to(device)) for layer in at_device]
         self._device_experts: dict[int, DeviceExperts] = {}
         self._dynamic = DynamicPlacement(at_device, every=placement.every) if placement.policy == "dynamic" else None
+        self._coming: list[Move] = []
         self._steps = self._moved = 0
         self._numbers = np.flatnonzero(at_device.any(axis=1)).tolist()
 
@@ -103,7 +117,10 @@ class DevicePlacement:
             operator.residence, operator.at_device = residence, self._device_experts[number].backend
 
     def leave(self) -> None:
-        """The memory of the device is for others."""
+        """The memory of the device is for others, once all have arrived."""
+        for move in self._coming:
+            self._device_experts[move.layer].finish()
+        self._arrive()
         self._device_experts.clear()
 
     def after_step(self, selected: Sequence[NDArray[np.int64]]) -> None:
@@ -114,10 +131,22 @@ class DevicePlacement:
             for layer, ids in enumerate(one_pass):
                 self._dynamic.note(layer, ids)
         self._steps += 1
-        for move in self._dynamic.moves(self._steps):
-            self._residences[move.layer].move(move)
-            self._device_experts[move.layer].move(move)
-            self._moved += 1
+        if self._arrive():
+            self._coming = self._dynamic.moves(self._steps)
+            for move in self._coming:
+                self._residences[move.layer].leave(move.go)
+                self._device_experts[move.layer].move(move)
+            self._arrive()
+
+    def _arrive(self) -> bool:
+        """Whether none is on its way any more."""
+        if not all(self._device_experts[move.layer].arrived() for move in self._coming):
+            return False
+        for move in self._coming:
+            self._residences[move.layer].arrive(move.come)
+        self._moved += len(self._coming)
+        self._coming = []
+        return True
 
     def counters(self) -> Mapping[str, int]:
         """Pairs of a token and an expert that the device role served, and experts that moved."""
@@ -138,4 +167,11 @@ class SameMemory:
         self.backend = backend
 
     def move(self, move: Move) -> None:
+        """See `DeviceExperts`."""
+
+    def arrived(self) -> bool:
+        """See `DeviceExperts`."""
+        return True
+
+    def finish(self) -> None:
         """See `DeviceExperts`."""

@@ -135,13 +135,22 @@ class HybridEngine(ReplaySystem):
         self.step()
         return (team.busy_ns - busy) / (perf_counter_ns() - began)
 
+    def start(self) -> None:
+        """See `System`."""
+        super().start()
+        if self._components.cuda is not None:
+            self._components.cuda.clock.start()
+
     def step(self) -> None:
         """See `System`. Raises ValueError past the last step of the workload."""
         replay = self._replayed
-        replay.step()
-        self._components.finish()
+        self._components.timed(replay.step)
         if self._placement is not None:
             self._placement.after_step(replay.trace.selected[replay.done - 1])
+
+    def own_step_s(self) -> float | None:
+        """See `HasClock`: by the clock of a CUDA device."""
+        return None if self._components.cuda is None else self._components.cuda.clock.mean_s()
 
     def logits(self) -> NDArray[np.float32]:
         """See `System`."""
@@ -217,6 +226,8 @@ class HybridEngine(ReplaySystem):
     def close(self) -> None:
         """See `System`."""
         super().close()
+        if self._placement is not None:
+            self._placement.leave()
         if self._components.cuda is not None:
             self._components.cuda.release()
         del self._components

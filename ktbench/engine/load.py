@@ -253,8 +253,10 @@ def inject(
         _replace(network, found, "rotary", lambda module: RotaryTable(module, attention))
         _replace(network, found, "router", lambda module: StepRouter(module, device, attention))
     elif plan.engine.device == "cuda":
+        from ktbench.engine.cuda.norm import DeviceNorm
         from ktbench.engine.decode.latent import LatentAttention
 
+        _replace(network, found, "rms_norm", DeviceNorm)
         _replace(network, found, "latent_attention", LatentAttention)
     for one in reversed(_of(found, "shared")):
         original = network.get_submodule(one.name)
@@ -266,7 +268,7 @@ def _needed(plan: WeightPlan) -> InjectSpec:
     """The rules that the cells need: those of dense operators on CPU cores have to fit only where a cell is lean."""
     if plan.dense is not None:
         return plan.inject
-    kept = {"experts", "shared", *(("latent_attention",) if plan.engine.device == "cuda" else ())}
+    kept = {"experts", "shared", *(("rms_norm", "latent_attention") if plan.engine.device == "cuda" else ())}
     return replace(plan.inject, rules=tuple(rule for rule in plan.inject.rules if rule.operator in kept))
 
 

@@ -128,10 +128,10 @@ class System(Protocol):
 
 @runtime_checkable
 class HasClock(Protocol):
-    """A system that also times its steps itself, from which the overhead of driving it follows."""
+    """A system that may time its steps itself as well, from which the overhead of driving it follows."""
 
-    def own_step_s(self) -> float:
-        """Mean seconds of the steps since `start` by its own clock; one must have been done."""
+    def own_step_s(self) -> float | None:
+        """Mean seconds of the steps since `start` by its own clock; one must have been done. None where it has none."""
 
 
 @runtime_checkable

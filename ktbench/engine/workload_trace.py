@@ -14,14 +14,12 @@ from torch import Tensor
 from ktbench.engine.decode.step import DecodeState, Forward, PassRunner
 from ktbench.engine.routing import PassRouting, Routing, synthetic
 from ktbench.engine.workload.routing import prompt_ids, prompt_padding
+from ktbench.spec.memory import KEPT_WORKLOADS
 from ktbench.spec.run_spec import WorkloadSpec
 from ktbench.spec.shape import MoEShape
 
 if TYPE_CHECKING:
     from ktbench.engine.experts import MoERuntimeState
-
-# Each trace holds the cache that its prompt left.
-_MOST_TRACES = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,7 +47,7 @@ class TraceCache:
         """The trace of a workload, written where it is not kept; the one used longest ago makes room."""
         trace = self._kept.pop(workload, None) or write()
         self._kept[workload] = trace
-        if len(self._kept) > _MOST_TRACES:
+        if len(self._kept) > KEPT_WORKLOADS:
             del self._kept[next(iter(self._kept))]
         return trace
 
@@ -77,6 +75,7 @@ class TraceWriter:
         start = self.forward.remember()
         route = self._run if work.routing == "model" else self._drawn
         routing = tuple(route(step_ids, number) for number, step_ids in enumerate(ids, start=1))
+        self.forward.forget()  # of the steps; the memory is for others
         selected = tuple(tuple(one.ids.numpy(force=True) for one in passes) for passes in routing)
         return WorkloadTrace(workload=work, ids=ids, routing=routing, selected=selected, start=start)
 

@@ -17,43 +17,50 @@ from ktbench.host.cuda import read_cuda_devices
 from ktbench.host.software import peer_reason
 from ktbench.host.topology import read_topology
 from ktbench.sim.sizes import sizes_of
-from ktbench.spec.cells import points_of
+from ktbench.spec.cells import points_of, worker_groups
 from ktbench.spec.errors import RequestError
 from ktbench.spec.features import FEATURES
 from ktbench.spec.machine import MachineSpec
-from ktbench.spec.memory import worker_bytes
+from ktbench.spec.memory import KEPT_WORKLOADS, worker_bytes
 from ktbench.spec.peers import BY_NAME
 from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.support import Reason, features_missing, rules_broken
-from ktbench.spec.weights import Precision, dense_bytes, expert_bytes
+from ktbench.spec.weights import (
+    DEVICE_UNPACKS,
+    PAIRS_AT_ONCE,
+    STREAMED_CHUNK_BYTES,
+    dense_bytes,
+    expert_bytes,
+)
 
 _GIB = 2**30
 _BF16_BYTES = 2
 _CUDA = "engine.device=cuda"
-# Of a GPU's memory, for CUDA's context, workspaces of its libraries, graphs and activations.
-_GPU_RESERVE_BYTES = 2 * _GIB
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Machine:
     """What a machine offers. `no_cuda` and `features_missing` (by feature name) hold reasons, empty for what it has.
 
-    `gpu_bytes` is the memory of the first GPU. `spec` is None for this machine, which is not simulated and has peers.
+    `nodes` counts NUMA nodes, `gpu_bytes` is the memory of the first GPU. `spec` is None for this machine, which is not
+    simulated and has peers.
     """
 
     cpus: Sequence[int]
     no_cuda: str
     features_missing: Mapping[str, str]
+    nodes: int = 1
     gpu_bytes: int = 0
     spec: MachineSpec | None = None
 
     @classmethod
     def local(cls) -> Machine:
         """What the machine of this process offers."""
-        capabilities, cuda = machine_capabilities(), read_cuda_devices()
+        capabilities, cuda, topology = machine_capabilities(), read_cuda_devices(), read_topology()
         return cls(
-            cpus=read_topology().core_cpus,
+            cpus=topology.core_cpus,
+            nodes=len(topology.domains),
             no_cuda=capabilities["cuda"],
             features_missing=feature_reasons(capabilities),
             gpu_bytes=cuda.gpus[0].memory_bytes if cuda.gpus else 0,
@@ -86,6 +93,8 @@ def _reasons(spec: RunSpec, machine: Machine) -> Iterator[Reason]:
     if spec.system != "ktbench":
         yield from rules_broken(spec)
         yield from _peer_reasons(spec)
+        if machine.spec is None and spec.engine.device == "cuda":
+            yield from _gpu_memory_reasons(spec, machine)
         return
     if machine.spec is not None:
         yield from _simulation_reasons(spec, machine.spec)
@@ -95,27 +104,95 @@ def _reasons(spec: RunSpec, machine: Machine) -> Iterator[Reason]:
     if machine.spec is not None:
         yield from _memory_reasons(spec, machine.spec)
     elif spec.engine.device == "cuda":
-        yield from _gpu_memory_reasons(spec, machine.gpu_bytes)
+        yield from _gpu_memory_reasons(spec, machine)
 
 
-def _gpu_memory_reasons(spec: RunSpec, gpu_bytes: int) -> Iterator[Reason]:
-    """What the engine keeps in the memory of this machine's GPU: all of it in bf16."""
-    weights, cache = _device_bytes(spec), _cache_bytes(spec)
-    at_device = spec.engine.placement.ratio * _routed_bytes(spec, "bf16")
-    if weights + at_device + cache + _GPU_RESERVE_BYTES > gpu_bytes:
-        experts = f", experts of engine.placement {gib(at_device)}" if at_device else ""
-        yield Reason(
-            f"model={spec.model.name}",
-            f"the GPU keeps weights of {gib(weights)}{experts} and a cache of {gib(cache)}, "
-            f"it has {gib(gpu_bytes)}, of which CUDA takes up to {gib(_GPU_RESERVE_BYTES)}",
-        )
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GpuMemory:
+    """Bytes of a GPU that one worker takes, by purpose.
+
+    `weights` are all but routed experts, `experts` those that live there or pass through, `cache` keys and values of
+    prompts and steps, `reserve` is for CUDA's context, workspaces of its libraries, graphs and activations.
+    """
+
+    weights: int
+    experts: int
+    cache: int
+    reserve: int = 2 * _GIB
+
+    @property
+    def total(self) -> int:
+        """Bytes of the worker."""
+        return self.weights + self.experts + self.cache + self.reserve
 
 
-def _cache_bytes(spec: RunSpec) -> int:
-    """Keys and values as Transformers keeps them, those of a prompt and of the steps after it."""
+def gpu_memory(specs: Sequence[RunSpec], nodes: int) -> GpuMemory:
+    """What cells of this machine that share their weights, and take turns, need of its GPU.
+
+    The engine's device role is in bf16. Cells whose experts are split over several NUMA `nodes` hold those of the
+    device in bf16, too.
+    """
+    prompts = {spec.workload: _prompt_bytes(spec) for spec in specs}
+    return GpuMemory(
+        weights=_BF16_BYTES * specs[0].model.shape.other_params,
+        experts=max(_gpu_expert_bytes(spec, nodes) for spec in specs),
+        cache=sum(sorted(prompts.values())[-KEPT_WORKLOADS:]) + max(_step_cache_bytes(spec) for spec in specs),
+    )
+
+
+def _gpu_expert_bytes(spec: RunSpec, nodes: int) -> int:
+    """Experts that live there and room to unpack some; of a pass that streams, both buffers and a chunk unpacked.
+
+    Fiddler's scheme has room for one.
+    """
+    engine, shape = spec.engine, spec.model.shape
+    bf16 = expert_bytes(shape, "bf16")
+    if spec.system != "ktbench":
+        return bf16
+    parts = engine.domains or (nodes if spec.model.packed is None else 1)
+    held = expert_bytes(shape, spec.precision if spec.precision in DEVICE_UNPACKS and parts == 1 else "bf16")
+    chunk = max(1, STREAMED_CHUNK_BYTES // held)
+    if engine.device_prefill_tokens:
+        return chunk * (2 * held + bf16)
+    placed = round(engine.placement.ratio * shape.moe_layers * shape.experts)
+    at_once = PAIRS_AT_ONCE if held == bf16 else max(chunk, PAIRS_AT_ONCE)
+    return placed * held + (at_once * bf16 if placed else 0)
+
+
+def _prompt_bytes(spec: RunSpec) -> int:
+    """The cache that a prompt leaves, from which every trial begins; prompts of prefill are run anew each time."""
+    work = spec.workload
+    return _layers_key_bytes(spec) * work.batch * work.prompt if work.phase == "decode" else 0
+
+
+def _step_cache_bytes(spec: RunSpec) -> int:
+    """The cache as it grows in a trial, and keys and values of one layer as attention reads them.
+
+    Of latent attention the cache has the latents, which are expanded one layer after the other. Prefill in one pass
+    keeps nothing.
+    """
     work = spec.workload
     tokens = work.batch * (work.prompt + (work.steps if work.phase == "decode" else 0))
-    return tokens * spec.model.shape.layers * sizes_of(spec).expanded_key_bytes
+    kept = work.phase == "decode" or work.chunk is not None
+    return tokens * (kept * _layers_key_bytes(spec) + sizes_of(spec).expanded_key_bytes)
+
+
+def _layers_key_bytes(spec: RunSpec) -> int:
+    """Bytes that a token leaves in the caches of all layers."""
+    return spec.model.shape.layers * sizes_of(spec).key_bytes
+
+
+def _gpu_memory_reasons(spec: RunSpec, machine: Machine) -> Iterator[Reason]:
+    """What a cell takes of the memory of this machine's GPU."""
+    needs = gpu_memory([spec], machine.nodes)
+    if needs.total > machine.gpu_bytes:
+        place = "of engine.placement" if spec.engine.placement.ratio else "that pass through"
+        experts = f", experts {place} {gib(needs.experts)}" if needs.experts else ""
+        yield Reason(
+            f"model={spec.model.name}",
+            f"the GPU keeps weights of {gib(needs.weights)}{experts} and a cache of {gib(needs.cache)}, "
+            f"it has {gib(machine.gpu_bytes)}, of which CUDA takes up to {gib(needs.reserve)}",
+        )
 
 
 def _peer_reasons(spec: RunSpec) -> Iterator[Reason]:
@@ -169,11 +246,10 @@ def _memory_reasons(spec: RunSpec, machine: MachineSpec) -> Iterator[Reason]:
         )
 
 
-def _routed_bytes(spec: RunSpec, precision: Precision | None = None) -> int:
-    """In `precision`, by default in that which the host keeps."""
+def _routed_bytes(spec: RunSpec) -> int:
+    """In the precision that the host keeps."""
     shape, layers = spec.model.shape, 1 if spec.workload.phase == "layer" else spec.model.shape.moe_layers
-    kept = precision or (spec.precision if spec.engine.fused else "bf16")
-    return layers * shape.experts * expert_bytes(shape, kept)
+    return layers * shape.experts * expert_bytes(shape, spec.precision if spec.engine.fused else "bf16")
 
 
 def _device_bytes(spec: RunSpec) -> int:
@@ -212,11 +288,30 @@ def unsupported_locally(cells: Sequence[Cell], *, cuda_is_needed: bool) -> dict[
     if cuda_is_needed and machine.no_cuda and on_cuda:
         raise RequestError(f"{Reason(_CUDA, machine.no_cuda)}; allowed here: cpu")
     found = _unsupported(cells, lambda spec: machine)
+    found |= _gpu_missing([cell for cell in cells if cell.key not in found], machine)
     for cell in cells:
         _require_profile(cell.spec)
         if cell.key not in found:
             _require_trace(cell.spec)
     _require_packed([cell.spec for cell in cells if cell.key not in found and cell.spec.maps_packed])
+    return found
+
+
+def gpu_workers(cells: Sequence[Cell], nodes: int) -> list[tuple[RunSpec, GpuMemory]]:
+    """The workers of cells that use a GPU, each with the spec of its first cell."""
+    on_gpu = [cell for cell in cells if cell.spec.engine.device == "cuda"]
+    groups = [[cell.spec for cell in group] for group in worker_groups(on_gpu)]
+    return [(specs[0], gpu_memory(specs, nodes)) for specs in groups]
+
+
+def _gpu_missing(cells: Sequence[Cell], machine: Machine) -> dict[str, str]:
+    """Why cells that are compared, and whose workers therefore run at the same time, do not fit on the GPU together."""
+    found: dict[str, str] = {}
+    for point in points_of(cells):
+        needed = sum(needs.total for _, needs in gpu_workers(point, machine.nodes))
+        if needed > machine.gpu_bytes:
+            why = f"cells that are compared need {gib(needed)} of GPU memory, there are {gib(machine.gpu_bytes)}"
+            found |= {cell.key: f"{_CUDA}: {why}" for cell in point if cell.spec.engine.device == "cuda"}
     return found
 
 

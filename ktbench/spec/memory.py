@@ -37,6 +37,9 @@ _BF16_BYTES = 2
 _PROCESS_BYTES = int(0.6 * _GIB)
 _ROOF_BYTES = _GIB
 
+# Workloads whose traces a worker keeps, each with the cache that its prompt left.
+KEPT_WORKLOADS = 4
+
 WeightsKey: TypeAlias = tuple[object, ...]
 
 

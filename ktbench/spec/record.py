@@ -279,8 +279,8 @@ class Record:
     `sitting` names the worker process, `roofs` were sampled right before and right after the timed steps, `took_s` is
     the whole trial with warm-up and checks in seconds. `roles` is there where the roles are concurrent; `notes` are the
     system's own remarks, such as what `deferral=auto` chose and why. `agreement` is there where systems are compared,
-    `own_step_s` the mean step in seconds by the clock of a system that has one. `conduct` is what was seen of the
-    machine meanwhile, None where it was not monitored.
+    `own_step_s` the mean step in seconds by the clock of a system or CUDA device that has one. `conduct` is what was
+    seen of the machine meanwhile, None where it was not monitored.
     """
 
     cell: str

@@ -121,8 +121,10 @@ def expert_bytes(shape: MoEShape, precision: Precision, down: Precision | None =
 
 
 # Formats that a CUDA device unpacks as the host packs them, and bytes of a copy, which take far longer than its start.
-DEVICE_UNPACKS: tuple[Precision, ...] = ("bf16", "int8", "int4_g32", "int4_g64", "int4_g128")
+DEVICE_UNPACKS: tuple[Precision, ...] = ("bf16", "int8", "int4_g32", "int4_g64", "int4_g128", "fp8")
 STREAMED_CHUNK_BYTES = 64 << 20
+# Pairs of a token and an expert for which a device holds copies of weights at once.
+PAIRS_AT_ONCE = 8
 
 
 def dense_bytes(shape: MoEShape, precision: Precision) -> int:

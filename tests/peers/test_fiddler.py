@@ -21,7 +21,7 @@ from ktbench.peers import fiddler as module
 from ktbench.peers.fiddler import Fiddler, open_peer
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.run_spec import RunSpec, WorkloadSpec
-from tests.engine.cuda.fakes import FakeDevice, no_pins
+from tests.engine.cuda.fakes import FakeDevice, role_on
 from tests.engine.tiny import decode, prefill, run, tiny_model
 
 MODEL = tiny_model()
@@ -58,8 +58,7 @@ def faked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Memory]:
 
 
 def _opened(recorder: CallRecorder) -> CudaRole:
-    device = FakeDevice()
-    return CudaRole(recorder, torch.device("cpu"), device, device, device, no_pins())
+    return role_on(FakeDevice(), recorder)
 
 
 def copied_at(tokens: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:

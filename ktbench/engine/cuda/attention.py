@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -10,6 +11,8 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
+
+from ktbench.engine.decode.inputs import StepInputs
 
 _SDPA = "sdpa"
 # Numbers of torch.nn.attention.SDPBackend.
@@ -33,6 +36,29 @@ def seeing_mask(*arguments: Any, **named: Any) -> Tensor | None:
     """
     mask: Tensor | None = sdpa_mask(*arguments, **named)
     return None if mask is None else mask | ~mask.any(dim=-1, keepdim=True)
+
+
+class MaskedAttention:
+    """Attention of a step as the network computes it, restricted by masks.
+
+    What a step derives from its slot is a part of it (`follows`), so that little is left to do between replays.
+    """
+
+    follows = True
+
+    def __init__(self) -> None:
+        self.by_mask = 0
+        self.lower = None
+
+    def make_room(self, _room: int) -> None:
+        """Nothing is kept at hand."""
+
+    @contextmanager
+    def of_step(self, inputs: StepInputs) -> Iterator[None]:
+        """A step runs inside, which needs its masks."""
+        inputs.follow()
+        inputs.show_masks()
+        yield
 
 
 class AttentionWatch(TorchFunctionMode):

@@ -6,20 +6,19 @@ Letters: T tokens of a call, k experts of a token, P = T·k pairs, S slots, H hi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import grouped_mm
 
 from ktbench.engine.experts import Backend
-from ktbench.engine.forms import Biases, ExpertMatrices, ExpertStore
-from ktbench.engine.placement import Move
+from ktbench.engine.forms import Biases, ExpertMatrices, ExpertStore, Glu
 from ktbench.engine.routing import Routing
+from ktbench.spec.weights import PAIRS_AT_ONCE
 
-# Pairs up to which copies of weights are made where there is no better way, and pairs for which they are held at once.
-_FEW, _AT_ONCE = 64, 8
+# Pairs up to which copies of weights are made where there is no better way.
+_FEW = 64
 # Major compute capabilities on which PyTorch runs a grouped product as one kernel; on others it reads the ends of the
 # groups back to the host (ATen, GroupedBlas.cpp), which a graph cannot.
 _GROUPED = (9, 10)
@@ -28,45 +27,40 @@ _GROUPED = (9, 10)
 Product = Callable[[Tensor, Tensor], Tensor]
 
 
-class CudaDeviceExperts:
-    """Copies of a layer's experts, those marked in `at_device` [E], in fixed slots on the device."""
+class ExpertWeights(NamedTuple):
+    """Of C experts on the device: `gate_up` [C, 2 I, H] and `down` [C, H, I] bf16, biases of both float32 or none."""
 
-    def __init__(self, store: ExpertStore, at_device: NDArray[np.bool_], device: torch.device) -> None:
-        self._store = store
-        self.backend = SlotExperts(len(at_device), np.flatnonzero(at_device).tolist(), store, device)
-
-    def move(self, move: Move) -> None:
-        """The weights of the one that comes go into the slot of the one that goes."""
-        self.backend.move(move.come, move.go, self._store(move.come))
+    gate_up: Tensor
+    down: Tensor
+    biases: tuple[Tensor, Tensor] | None = None
 
 
-class SlotExperts(Backend):
-    """Backend of the experts of one layer that live with the device, bf16. Other ids are ignored.
+def run_experts(product: Product, rows: Tensor, own: Tensor, weights: ExpertWeights, glu: Glu) -> Tensor:
+    """[P, H] float32 of `rows` [P, H] bf16: what the experts numbered `own` [P] make of them."""
+    gate_up = product(rows, weights.gate_up).float()
+    if weights.biases is not None:
+        gate_up += weights.biases[0][own]
+    outputs = product(glu(*gate_up.chunk(2, dim=1)).to(rows.dtype), weights.down).float()
+    if weights.biases is not None:
+        outputs += weights.biases[1][own]
+    return outputs
+
+
+class Slots(Backend):
+    """Backend of the experts of one layer that live with the device, each in a slot. Other ids are ignored.
 
     Nothing waits for the device or has a shape that depends on data, so calls can be captured, and a captured call sees
     the experts that have moved in since.
     """
 
-    def __init__(self, experts: int, placed: Sequence[int], store: ExpertStore, device: torch.device) -> None:
-        """Holds the experts `placed` of E = `experts`. Raises ValueError where that is none, or one twice."""
+    def __init__(self, experts: int, placed: Sequence[int], device: torch.device) -> None:
+        """For the experts `placed` of E = `experts`. Raises ValueError where that is none, or one twice."""
         if not placed or len(set(placed)) < len(placed):
             raise ValueError(f"experts {list(placed)} at the device: must be one or more, each once")
-        self._groups, self._pinned = groups_at_once(device), device.type == "cuda"
         self._slots = {expert: slot for slot, expert in enumerate(placed)}
-        first = store(placed[0])
-        self._glu, (ffn, hidden) = first.glu, first.gate.shape
-
-        def room(*sizes: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
-            return torch.empty(len(placed), *sizes, dtype=dtype, device=device)
-
-        self._gate_up, self._down = room(2 * ffn, hidden), room(hidden, ffn)
-        self._biases: tuple[Tensor, Tensor] | None = None
-        if first.biases is not None:
-            self._biases = room(2 * ffn, dtype=torch.float32), room(hidden, dtype=torch.float32)
         # One more than there are experts: -1, which is no expert, finds the last one.
         self._slot_of = torch.full((experts + 1,), len(placed), dtype=torch.int64, device=device)
         for expert, slot in self._slots.items():
-            self._write(slot, store(expert))
             self._slot_of[expert] = slot
 
     def __call__(self, hidden: Tensor, routing: Routing) -> Tensor:
@@ -80,21 +74,11 @@ class SlotExperts(Backend):
         return by_token.view(tokens, k, -1).sum(dim=1).to(hidden.dtype)
 
     def _run(self, rows: Tensor, slots: Tensor) -> Tensor:
-        """[P, H] float32: what the expert in each row's slot makes of it."""
-        count = len(self._slots)
-        product = grouped(slots, count) if self._groups or len(rows) > _FEW else gathered(slots, count)
-        own = slots.clamp(max=count - 1)
-        gate_up = product(rows, self._gate_up).float()
-        if self._biases is not None:
-            gate_up += self._biases[0][own]
-        gate, up = gate_up.chunk(2, dim=1)
-        outputs = product(self._glu(gate, up).to(rows.dtype), self._down).float()
-        if self._biases is not None:
-            outputs += self._biases[1][own]
-        return outputs
+        """[P, H] float32: what the expert in each row's slot makes of it; slots are sorted, S is that of no expert."""
+        raise NotImplementedError
 
-    def move(self, come: int, go: int, matrices: ExpertMatrices) -> None:
-        """Expert `come` takes the slot of expert `go`, in place and in the order of the device's work.
+    def take(self, come: int, go: int) -> int:
+        """Expert `come` has the slot of expert `go` from now on, in the order of the device's work; gives its number.
 
         Raises ValueError where `come` lives here already or `go` does not.
         """
@@ -102,14 +86,49 @@ class SlotExperts(Backend):
             raise ValueError(f"expert {come} cannot take the place of {go}: at the device are {sorted(self._slots)}")
         slot = self._slots[come] = self._slots.pop(go)
         self._slot_of[go] = len(self._slots)
-        self._write(slot, matrices)
         self._slot_of[come] = slot
+        return slot
+
+    def slot(self, i: int) -> int:
+        """That of expert `i`. Raises ValueError where it does not live here."""
+        if i not in self._slots:
+            raise ValueError(f"expert {i} is not at the device: there are {sorted(self._slots)}")
+        return self._slots[i]
+
+
+class SlotExperts(Slots):
+    """Experts in bf16, whose products read the weights where they lie."""
+
+    def __init__(self, experts: int, placed: Sequence[int], store: ExpertStore, device: torch.device) -> None:
+        """See `Slots`; `store` gives the weights, on the host or on `device`."""
+        super().__init__(experts, placed, device)
+        self._groups, self._pinned = groups_at_once(device), device.type == "cuda"
+        first = store(placed[0])
+        self._glu, (ffn, hidden) = first.glu, first.gate.shape
+
+        def room(*sizes: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+            return torch.empty(len(placed), *sizes, dtype=dtype, device=device)
+
+        self._gate_up, self._down = room(2 * ffn, hidden), room(hidden, ffn)
+        self._biases: tuple[Tensor, Tensor] | None = None
+        if first.biases is not None:
+            self._biases = room(2 * ffn, dtype=torch.float32), room(hidden, dtype=torch.float32)
+        for expert, slot in self._slots.items():
+            self._write(slot, store(expert))
+
+    def _run(self, rows: Tensor, slots: Tensor) -> Tensor:
+        count = len(self._slots)
+        product = gathered(slots, count) if gathers(self._groups, len(rows)) else grouped(slots, count)
+        weights = ExpertWeights(self._gate_up, self._down, self._biases)
+        return run_experts(product, rows, slots.clamp(max=count - 1), weights, self._glu)
+
+    def move(self, come: int, go: int, matrices: ExpertMatrices) -> None:
+        """Expert `come` with these weights takes the slot of expert `go`; see `take`."""
+        self._write(self.take(come, go), matrices)
 
     def matrices(self, i: int) -> ExpertMatrices:
         """The weights of expert `i` as they are held. Raises ValueError where it does not live here."""
-        if i not in self._slots:
-            raise ValueError(f"expert {i} is not at the device: there are {sorted(self._slots)}")
-        slot = self._slots[i]
+        slot = self.slot(i)
         gate, up = self._gate_up[slot].chunk(2)
         biases = None
         if self._biases is not None:
@@ -125,14 +144,16 @@ class SlotExperts(Backend):
             self._fill(self._biases[1][slot], matrices.biases.down)
 
     def _fill(self, to: Tensor, *parts: Tensor) -> None:
-        """Rows of `to` from the parts in order, by one copy that Python does not wait for.
+        """Rows of `to` from the parts in order; from the host by one copy that Python does not wait for.
 
         PyTorch keeps pinned memory from its next user until the copy is done.
         """
-        staged = torch.empty(to.shape, dtype=to.dtype, pin_memory=self._pinned)
+        is_here = parts[0].device == to.device
+        staged = to if is_here else torch.empty(to.shape, dtype=to.dtype, pin_memory=self._pinned)
         for rows, part in zip(staged.chunk(len(parts)), parts, strict=True):
             rows.copy_(part)
-        to.copy_(staged, non_blocking=True)
+        if not is_here:
+            to.copy_(staged, non_blocking=True)
 
     @property
     def nbytes(self) -> int:
@@ -145,18 +166,27 @@ def groups_at_once(device: torch.device) -> bool:
     return device.type != "cuda" or torch.cuda.get_device_capability(device)[0] in _GROUPED
 
 
+def gathers(groups: bool, pairs: int) -> bool:
+    """Whether the weights of so few pairs are copied for each, on a device that `groups` at once or not."""
+    return not groups and pairs <= _FEW
+
+
 def grouped(slots: Tensor, count: int) -> Product:
     """Products by PyTorch's grouped one, which reads the weights of the slots in `slots` [P] where they lie."""
-    ends = torch.searchsorted(slots, torch.arange(count, device=slots.device), right=True, out_int32=True)
+    return grouped_by(torch.searchsorted(slots, torch.arange(count, device=slots.device), right=True, out_int32=True))
+
+
+def grouped_by(ends: Tensor) -> Product:
+    """The same where the rows of each slot end at `ends` [S] int32; rows after the last end are left as they are."""
     return lambda rows, weights: grouped_mm(rows, weights.transpose(1, 2), offs=ends)
 
 
 def gathered(slots: Tensor, count: int) -> Product:
     """Products with copies of the weights of the slots in `slots` [P], some pairs after the others."""
-    parts = torch.split(slots.clamp(max=count - 1), _AT_ONCE)
+    parts = torch.split(slots.clamp(max=count - 1), PAIRS_AT_ONCE)
 
     def product(rows: Tensor, weights: Tensor) -> Tensor:
-        pieces = zip(parts, torch.split(rows, _AT_ONCE), strict=True)
+        pieces = zip(parts, torch.split(rows, PAIRS_AT_ONCE), strict=True)
         return torch.cat([weights[some] @ row[:, :, None] for some, row in pieces])[:, :, 0]
 
     return product

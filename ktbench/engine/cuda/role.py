@@ -5,25 +5,28 @@ Letters: T tokens of a call, k experts of a token, H hidden width.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from ktbench.engine.cuda.attention import AttentionWatch, set_up_attention
+from ktbench.engine.cuda.attention import AttentionWatch, MaskedAttention, set_up_attention
 from ktbench.engine.cuda.graph import CudaCapturing, GraphRecording
-from ktbench.engine.cuda.stream import CurrentStream, Pins, SideStream, cuda_runtime
-from ktbench.engine.cuda.streamed import ExpertStream, StreamedExperts, crossover, packed_layout
-from ktbench.engine.decode.inputs import StepInputs
+from ktbench.engine.cuda.packed import packed_layout
+from ktbench.engine.cuda.residents import Bf16Residents, PackedResidents, UnpackedResidents
+from ktbench.engine.cuda.stream import CurrentStream, Pins, SideStream, StepClock, Streams, cuda_runtime
+from ktbench.engine.cuda.streamed import ExpertStream, StreamedExperts, crossover
 from ktbench.engine.decode.lazy import Fetch
 from ktbench.engine.decode.program import CallRecorder
 from ktbench.engine.decode.timeline import ModuleWatch, Where
-from ktbench.engine.experts import Backend, OriginalExperts
+from ktbench.engine.device_placement import DeviceExperts
+from ktbench.engine.experts import Backend, ExpertsOperator, OriginalExperts
 from ktbench.engine.forms import ExpertMatrices
 from ktbench.engine.protocol import Unsupported
 from ktbench.engine.routing import Routing
@@ -267,31 +270,8 @@ class CudaOriginal(Backend):
         return self._original.matrices(i)
 
 
-class MaskedAttention:
-    """Attention of a step as the network computes it, restricted by masks.
-
-    What a step derives from its slot is a part of it (`follows`), so that little is left to do between replays.
-    """
-
-    follows = True
-
-    def __init__(self) -> None:
-        self.by_mask = 0
-        self.lower = None
-
-    def make_room(self, _room: int) -> None:
-        """Nothing is kept at hand."""
-
-    @contextmanager
-    def of_step(self, inputs: StepInputs) -> Iterator[None]:
-        """A step runs inside, which needs its masks."""
-        inputs.follow()
-        inputs.show_masks()
-        yield
-
-
 class CudaRole:
-    """One for all layers of an engine, which lie on `device`: their work goes through `stream`, the host's `side`.
+    """One for all layers of an engine, which lie on `device`: their work goes through the current one of `streams`.
 
     `originals` are the experts that base runs on the host, layer after layer.
     """
@@ -300,14 +280,14 @@ class CudaRole:
         self,
         recorder: CallRecorder,
         device: torch.device,
-        stream: CurrentStream,
-        side: SideStream,
+        streams: Streams,
         capturing: CudaCapturing,
         pins: Pins,
     ) -> None:
-        self.device, self.stream, self.attention = device, stream, MaskedAttention()
-        self._pins, self._expert_stream = pins, ExpertStream(side, pins, device)
-        self._recorder, self._side, self._capturing = recorder, side, capturing
+        self.device, self.stream, self.attention = device, streams.current, MaskedAttention()
+        self.clock = StepClock(streams.current)
+        self._pins, self._expert_stream = pins, ExpertStream(streams.side, pins, device)
+        self._recorder, self._streams, self._capturing = recorder, streams, capturing
         self._staging = Staging(pinned=device.type == "cuda")
         self.attention_watch = AttentionWatch()
         self.originals: list[OriginalExperts] = []
@@ -321,10 +301,11 @@ class CudaRole:
 
         CUDA starts its threads here, where the calling one may run.
         """
-        device, side = torch.device("cuda", torch.cuda.current_device()), SideStream()
-        side.start()
+        device = torch.device("cuda", torch.cuda.current_device())
+        streams = Streams(current=CurrentStream(), side=SideStream(), transfers=SideStream())
+        streams.side.start()
         set_up_attention()
-        return cls(recorder, device, CurrentStream(), side, CudaCapturing(), Pins(cuda_runtime()))
+        return cls(recorder, device, streams, CudaCapturing(), Pins(cuda_runtime()))
 
     def backends(
         self, original: OriginalExperts | None, packed: FusedExperts | None, layer: int
@@ -335,7 +316,7 @@ class CudaRole:
             self.originals.append(original)
             base = CudaOriginal(original)
         if packed is not None:
-            offload = HostOffloadBackend(packed, self._side, self._staging, self._recorder.watch, layer)
+            offload = HostOffloadBackend(packed, self._streams.side, self._staging, self._recorder.watch, layer)
             self._offloads.append(offload)
             fused = self._with_stream(offload, packed)
         return base, fused
@@ -357,13 +338,26 @@ class CudaRole:
         if tokens and len(self._streamed) < len(self._offloads):
             raise Unsupported("engine.device_prefill_tokens: a device does not unpack these experts")
         if tokens:
-            stream.pin([experts.memory for experts in self._streamed])
+            self._pin_experts()
         if tokens == "auto":
             tokens = stream.crossover or crossover(self._streamed[0], top_k, self.stream.finish)
             stream.crossover = tokens
             note = f"device_prefill_tokens=auto chose {tokens:,} tokens"
         stream.from_tokens = tokens or None
         return note
+
+    def _pin_experts(self) -> None:
+        self._expert_stream.pin([experts.memory for experts in self._streamed])
+
+    def residents(self, operator: ExpertsOperator, at_device: NDArray[np.bool_], *, move: bool) -> DeviceExperts:
+        """The experts of a layer that are marked in `at_device` [E], on the device; `move`: others take their place."""
+        host = operator.fused
+        if not isinstance(host, StreamedExperts):
+            return UnpackedResidents(operator.backend.matrices, at_device, self.device)
+        if move:
+            self._pin_experts()
+        kind = Bf16Residents if host.layout.is_bf16 else PackedResidents
+        return kind(host, at_device, self.device, self._streams.transfers)
 
     def streams(self, tokens: int) -> bool:
         """Whether the experts of a pass of so many tokens stream."""
@@ -380,7 +374,7 @@ class CudaRole:
         return tuple(filter(None, (kernels and f"attention ran on {kernels}", self._pins.note)))
 
     def release(self) -> None:
-        """Memory of the host is no longer pinned, as it must be before it is freed."""
+        """Memory of the host is no longer pinned, as it must be before it is freed; nothing may be on its way."""
         self._expert_stream.release()
 
     def recording(self, counted: dict[str, int]) -> GraphRecording:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from statistics import fmean
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -121,6 +124,16 @@ class Pins:
         return f"{left:.2f} GiB of the experts could not be pinned and are copied slower" if left else ""
 
 
+class Mark(Protocol):
+    """A point in the order of a stream, as torch.cuda.Event has them."""
+
+    def synchronize(self) -> None:
+        """Return when the device has come to it. The thread sleeps meanwhile, so that others may have its core."""
+
+    def elapsed_time(self, end: Any, /) -> float:
+        """Milliseconds of the device from this mark to `end`; it has come to both."""
+
+
 class CurrentStream:
     """PyTorch's current CUDA stream, at each call whichever it is then: in a capture the one that is captured.
 
@@ -134,11 +147,54 @@ class CurrentStream:
         """
         to.copy_(source, non_blocking=True)
 
+    def mark(self) -> Mark:
+        """The end of what was put here so far."""
+        mark = torch.cuda.Event(enable_timing=True, blocking=True)  # type: ignore[no-untyped-call]
+        mark.record()
+        return mark
+
     def finish(self) -> None:
-        """Return when everything is done. The thread sleeps meanwhile, so that others may have its core."""
-        done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
-        done.record()
-        done.synchronize()
+        """Return when everything is done."""
+        self.mark().synchronize()
+
+
+class StepClock:
+    """Seconds of steps by the device's own clock: from when it has nothing to do to the end of a step's work.
+
+    What the host does before the first and after the last work of a step, and the wake-up of its thread, are no part
+    of it.
+    """
+
+    def __init__(self, stream: CurrentStream) -> None:
+        self._stream = stream
+        self._steps: list[tuple[Mark, Mark]] = []
+
+    def start(self) -> None:
+        """Forget the steps so far."""
+        self._steps.clear()
+
+    def step(self, run: Callable[[], None]) -> None:
+        """Do a step that `run` puts into the stream, and return when it is done."""
+        began = self._stream.mark()
+        run()
+        ended = self._stream.mark()
+        ended.synchronize()
+        self._steps.append((began, ended))
+
+    def mean_s(self) -> float | None:
+        """Of the steps since `start`; None where there was none."""
+        if not self._steps:
+            return None
+        return fmean(began.elapsed_time(ended) for began, ended in self._steps) / 1e3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Streams:
+    """Of a device role: `current` has its own work, `side` what the host is handed, `transfers` weights that move."""
+
+    current: CurrentStream
+    side: SideStream
+    transfers: SideStream
 
 
 class SideStream:
@@ -175,6 +231,10 @@ class SideStream:
         Raises RuntimeError with CUDA's error text.
         """
         self._runtime.launch_host_function(self._side.cuda_stream, function, data)
+
+    def done(self) -> bool:
+        """Whether everything is done by now; waits for nothing."""
+        return bool(self._side.query())
 
     def finish(self) -> None:
         """Return when everything is done."""

@@ -3,14 +3,13 @@
 A pass of many tokens selects nearly all experts, and then the device computes faster than it takes to copy them. Chunks
 of experts are copied into two buffers by turns, beside the products on the other one, and are unpacked there.
 
-Letters: T tokens of a call, k experts of a token, E experts, C experts of a chunk, H hidden width, I expert width,
+Letters: T tokens of a call, k experts of a token, P pairs of the two, E experts, C experts of a chunk, H hidden width,
 M rows and N columns of a matrix.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Protocol
@@ -19,150 +18,17 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from ktbench.engine.cuda.experts import grouped, groups_at_once
+from ktbench.engine.cuda.experts import grouped, groups_at_once, run_experts
+from ktbench.engine.cuda.packed import PackedLayout
 from ktbench.engine.decode.lazy import Fetch
 from ktbench.engine.experts import Backend
 from ktbench.engine.forms import ExpertMatrices, Glu
 from ktbench.engine.routing import Routing
-from ktbench.spec.weights import DEVICE_UNPACKS, FORMATS, STREAMED_CHUNK_BYTES, Precision
+from ktbench.spec.weights import STREAMED_CHUNK_BYTES
 
 if TYPE_CHECKING:
     from ktbench.engine.cuda.role import HostOffloadBackend
     from ktbench.engine.cuda.stream import Pins
-    from ktbench.engine.fused import FusedExperts
-
-# The packed layout (kernels/core/layout.h): rows of a strip, bytes of its scales and of a line, groups of a record.
-_ROWS, _HEAD_BYTES, _LINE_BYTES, _RECORD_GROUPS = 16, 128, 64, 4
-
-
-def _bf16(strips: Tensor) -> Tensor:
-    """Lines [row][2 k]."""
-    return _cut(strips.view(torch.bfloat16), -1, _ROWS, 2).transpose(-3, -2).flatten(-2)
-
-
-def _int8(strips: Tensor) -> Tensor:
-    """A head of scales and lines [row][4 k]."""
-    lines = _cut(strips[..., _HEAD_BYTES:].view(torch.int8), -1, _ROWS, 4)
-    return (lines.transpose(-3, -2).flatten(-2) * _row_scales(strips)).to(torch.bfloat16)
-
-
-def _int4(strips: Tensor, depth: int, group: int) -> Tensor:
-    """A head of scales and records: a line of factors [group][row], lines [row][4 bytes] of k and k + 4."""
-    body, group_bytes = strips[..., _HEAD_BYTES:], group * _ROWS // 2
-    whole, rest = divmod(depth // group, _RECORD_GROUPS)
-    cut = whole * (_LINE_BYTES + _RECORD_GROUPS * group_bytes)
-    parts = [_cut(body[..., :cut], whole, -1)] if whole else []
-    if rest:
-        parts.append(body[..., cut : cut + _LINE_BYTES + rest * group_bytes].unsqueeze(-2))
-    numbers = [_int4_records(part, group) for part in parts]
-    return (torch.cat(numbers, dim=-1) * _row_scales(strips)).to(torch.bfloat16)
-
-
-def _int4_records(records: Tensor, group: int) -> Tensor:
-    """[..., 16, numbers] float32 of records [..., records, bytes], without the scales of rows."""
-    groups = (records.shape[-1] - _LINE_BYTES) * 2 // (group * _ROWS)
-    factors = _cut(records[..., : groups * _ROWS].view(torch.int8), groups, _ROWS)
-    pairs = _cut(records[..., _LINE_BYTES:].view(torch.int8), groups, group // 8, _ROWS, 4)
-    low, high = (pairs << 4) >> 4, pairs >> 4
-    lines = torch.stack([low, high], dim=-2).flatten(-2)  # [..., records, groups, lines, 16, 8]
-    scaled = lines.transpose(-3, -2).flatten(-2) * factors[..., None].float()
-    return scaled.movedim(-2, -4).flatten(-3)
-
-
-def _cut(x: Tensor, *sizes: int) -> Tensor:
-    """The last dimension as several."""
-    return x.reshape(*x.shape[:-1], *sizes)
-
-
-def _row_scales(strips: Tensor) -> Tensor:
-    return strips[..., : _ROWS * 4].view(torch.float32)[..., None]
-
-
-def unpack(strips: Tensor, depth: int, precision: Precision) -> Tensor:
-    """bf16 [..., 16, depth] of strips uint8 [..., bytes] in one of `DEVICE_UNPACKS`, `depth` being the padded one."""
-    if precision == "bf16":
-        return _bf16(strips)
-    return _int8(strips) if precision == "int8" else _int4(strips, depth, FORMATS[precision].group)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PackedLayout:
-    """Where the parts of a packed expert lie: gate and up strips by turns, down strips, biases where there are any.
-
-    Raises ValueError for a format that a device does not unpack.
-    """
-
-    hidden: int
-    ffn: int
-    precision: Precision
-    down_precision: Precision
-    biases: bool = False
-
-    def __post_init__(self) -> None:
-        for precision in (self.precision, self.down_precision):
-            if precision not in DEVICE_UNPACKS:
-                raise ValueError(f"precision={precision}: a device unpacks {', '.join(DEVICE_UNPACKS)}")
-
-    def gate_up(self, experts: Tensor) -> Tensor:
-        """[C, 2 I, H] bf16 of packed experts uint8 [C, bytes]: gate, then up."""
-        depth = _depth(self.hidden, self.precision)
-        strips = _cut(experts[:, : self._down_at], _strips(self.ffn), 2, -1)
-        numbers = unpack(strips, depth, self.precision).transpose(1, 2).flatten(2, 3)
-        return numbers[:, :, : self.ffn, : self.hidden].flatten(1, 2)
-
-    def down(self, experts: Tensor) -> Tensor:
-        """[C, H, I] bf16 of packed experts uint8 [C, bytes]."""
-        depth = _depth(self.ffn, self.down_precision)
-        strips = _cut(experts[:, self._down_at : self._biases_at], _strips(self.hidden), -1)
-        numbers = unpack(strips, depth, self.down_precision).flatten(1, 2)
-        return numbers[:, : self.hidden, : self.ffn].contiguous()
-
-    def bias(self, experts: Tensor) -> tuple[Tensor, Tensor]:
-        """Of gate and up [C, 2 I], and of down [C, H], float32."""
-        numbers, rows = experts[:, self._biases_at :].contiguous().view(torch.float32), _ROWS * _strips(self.ffn)
-        gate, up, down = numbers[:, :rows], numbers[:, rows : 2 * rows], numbers[:, 2 * rows :]
-        return torch.cat([gate[:, : self.ffn], up[:, : self.ffn]], dim=1), down[:, : self.hidden]
-
-    @property
-    def _down_at(self) -> int:
-        return 2 * _strips(self.ffn) * _strip_bytes(_depth(self.hidden, self.precision), self.precision)
-
-    @property
-    def _biases_at(self) -> int:
-        depth = _depth(self.ffn, self.down_precision)
-        return self._down_at + _strips(self.hidden) * _strip_bytes(depth, self.down_precision)
-
-
-def _strips(rows: int) -> int:
-    """Rows are padded to an even number of strips."""
-    return -(-rows // (2 * _ROWS)) * 2
-
-
-def _depth(columns: int, precision: Precision) -> int:
-    multiple = 32 if precision == "bf16" else max(64, FORMATS[precision].group)
-    return -(-columns // multiple) * multiple
-
-
-def _strip_bytes(depth: int, precision: Precision) -> int:
-    if precision == "bf16":
-        return _ROWS * 2 * depth
-    if precision == "int8":
-        return _HEAD_BYTES + _ROWS * depth
-    records = -(-depth // (_RECORD_GROUPS * FORMATS[precision].group))
-    return _HEAD_BYTES + records * _LINE_BYTES + _ROWS * depth // 2
-
-
-def packed_layout(experts: FusedExperts) -> PackedLayout | None:
-    """That of the experts of a layer; None where a device does not unpack them, or where they lie in several places."""
-    packed = experts.packed
-    asked = packed.precision, packed.down_precision
-    known = [precision for one in asked for precision in DEVICE_UNPACKS if precision == one]
-    if packed.domains > 1 or len(known) < len(asked):
-        return None
-    form = experts.form
-    return PackedLayout(
-        hidden=form.hidden, ffn=form.ffn, precision=known[0], down_precision=known[1], biases=form.biases
-    )
 
 
 class Side(Protocol):
@@ -246,13 +112,13 @@ class StreamedExperts(Backend):
     """
 
     def __init__(self, host: HostOffloadBackend, glu: Glu, layout: PackedLayout, stream: ExpertStream) -> None:
-        self._host, self._glu, self._layout, self.stream = host, glu, layout, stream
+        self._host, self.glu, self.layout, self.stream = host, glu, layout, stream
         self.memory = host.memory
 
     @property
     def hidden(self) -> int:
         """H."""
-        return self._layout.hidden
+        return self.layout.hidden
 
     def __call__(self, hidden: Tensor, routing: Routing) -> Tensor:
         """[T, H] bf16 of `hidden` [T, H] bf16."""
@@ -275,26 +141,22 @@ class StreamedExperts(Backend):
         ids, order = routing.ids.flatten().sort(stable=True)
         tokens, gates = order // routing.ids.shape[1], routing.gates.flatten()[order]
         counts = torch.bincount(ids + 1, minlength=len(self.memory) + 1).cpu().tolist()
-        at, output = counts[0], torch.zeros_like(hidden, dtype=torch.float32)
+        numbers = torch.cat([ids.new_zeros(1), (ids.diff() != 0).cumsum(0)])  # of the different ids
+        at, number = counts[0], int(counts[0] > 0)
+        output = torch.zeros_like(hidden, dtype=torch.float32)
         wanted = [expert for expert, count in enumerate(counts[1:]) if count]
         for experts, packed in self.stream.chunks(self.memory, wanted):
             rows = [counts[expert + 1] for expert in experts]
             here = slice(at, at + sum(rows))
-            outputs = self._products(hidden[tokens[here]], rows, packed)
+            outputs = self._products(hidden[tokens[here]], rows, numbers[here] - number, packed)
             output.index_add_(0, tokens[here], outputs * gates[here, None])
-            at = here.stop
+            at, number = here.stop, number + len(rows)
         return output.to(hidden.dtype)
 
-    def _products(self, x: Tensor, rows: Sequence[int], packed: Tensor) -> Tensor:
-        """[P, H] float32 of `x` [P, H], of which each expert of a chunk has so many `rows`."""
-        slots = torch.arange(len(rows)).repeat_interleave(torch.tensor(rows)).to(x.device)
-        product = grouped(slots, len(rows)) if groups_at_once(x.device) else partial(_one_by_one, rows)
-        gate_up = product(x, self._layout.gate_up(packed)).float()
-        biases = self._layout.bias(packed) if self._layout.biases else None
-        if biases is not None:
-            gate_up += biases[0][slots]
-        outputs = product(self._glu(*gate_up.chunk(2, dim=1)).to(x.dtype), self._layout.down(packed)).float()
-        return outputs if biases is None else outputs + biases[1][slots]
+    def _products(self, x: Tensor, rows: Sequence[int], own: Tensor, packed: Tensor) -> Tensor:
+        """[P, H] float32 of `x` [P, H], of which each expert of a chunk has so many `rows`, by its number `own` [P]."""
+        product = grouped(own, len(rows)) if groups_at_once(x.device) else partial(_one_by_one, rows)
+        return run_experts(product, x, own, self.layout.unpack(packed), self.glu)
 
     def matrices(self, i: int) -> ExpertMatrices:
         """The weights of expert `i` as the host holds them."""

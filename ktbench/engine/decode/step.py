@@ -37,7 +37,7 @@ from ktbench.engine.decode.program import NotRecordable, StepRecording
 from ktbench.engine.decode.timeline import Segment, joined
 
 if TYPE_CHECKING:
-    from ktbench.engine.cuda.role import MaskedAttention
+    from ktbench.engine.cuda.attention import MaskedAttention
     from ktbench.engine.decode.attention import StepAttention
     from ktbench.engine.experts import MoERuntimeState
     from ktbench.engine.routing import PassRouting

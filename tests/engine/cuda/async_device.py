@@ -135,11 +135,13 @@ class Stream:
     def __init__(self, seed: int, *, slow: bool) -> None:
         self._slow, self._kept, self._keeping = slow, deque[Work](), threading.Lock()
         self._work: queue.SimpleQueue[Work] = queue.SimpleQueue()
+        self._given = self._done = 0
         self._random = random.Random(seed)
         self.failed: BaseException | None = None
         threading.Thread(target=self._run, daemon=True).start()
 
     def put(self, work: Work) -> None:
+        self._given += 1
         self._kept.append(work)
         if not self._slow:
             self.begin()
@@ -149,6 +151,10 @@ class Stream:
         with self._keeping:
             while self._kept:
                 self._work.put(self._kept.popleft())
+
+    @property
+    def is_idle(self) -> bool:
+        return self._done == self._given
 
     def _run(self) -> None:
         with torch.inference_mode():
@@ -160,6 +166,7 @@ class Stream:
                     work()
                 except BaseException as error:  # told at the next wait, as CUDA does
                     self.failed = self.failed or error
+                self._done += 1
 
     def finish(self) -> None:
         done = threading.Event()
@@ -200,6 +207,11 @@ class SideStream:
     def call(self, function: int, data: int) -> None:
         self._device.note(partial(self._stream.put, partial(HostFunction(function), data)))
 
+    def done(self) -> bool:
+        is_idle = self._stream.is_idle
+        self._stream.begin()
+        return is_idle
+
     def finish(self) -> None:
         self._device.wait("side")
         self._stream.finish()
@@ -217,11 +229,28 @@ def follow(first: Stream, then: Stream) -> None:
     then.put(wait)
 
 
+class Mark:
+    """See `ktbench.engine.cuda.stream.Mark`."""
+
+    def __init__(self, device: AsyncDevice) -> None:
+        self._device, self.at_s = device, torch.nan
+        device.main.put(self._reach)
+
+    def _reach(self) -> None:
+        self.at_s = time.perf_counter()
+
+    def synchronize(self) -> None:
+        self._device.finish()
+
+    def elapsed_time(self, end: Mark) -> float:
+        return 1e3 * (end.at_s - self.at_s)
+
+
 class AsyncDevice(TorchDispatchMode):
     """The device: its current stream, the one beside it, its captures; entered as a mode, it sees all operations.
 
-    `operations` counts what was dispatched to it, `waits` how often Python waited. `slow` is `main` or `side`, a
-    stream that does nothing before it is waited for.
+    `operations` counts what was dispatched to it, `waits` how often Python waited. `slow` is `main`, `side` or
+    `transfers`, a stream that does nothing before it is waited for or asked whether it is done.
     """
 
     now: AsyncDevice | None = None
@@ -234,6 +263,7 @@ class AsyncDevice(TorchDispatchMode):
         self.device = torch.device("sim", 0)
         self.main = Stream(seed, slow=slow == "main")
         self.side = SideStream(self, Stream(seed + 1, slow=slow == "side"))
+        self.transfers = SideStream(self, Stream(seed + 2, slow=slow == "transfers"))
         self.capturing: Graph | None = None
         self.operations = self.waits = 0
 
@@ -256,6 +286,9 @@ class AsyncDevice(TorchDispatchMode):
         if self.capturing is not None:
             raise RuntimeError(f"operation not permitted when stream is capturing: {what}")
         self.waits += 1
+
+    def mark(self) -> Mark:
+        return Mark(self)
 
     def finish(self) -> None:
         """All that was put into the current stream is done."""

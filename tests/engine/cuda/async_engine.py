@@ -2,7 +2,8 @@
 
 A process of its own, for the device is one for all of PyTorch. Prints a line of JSON for each: the largest relative
 error of the logits, notes, and how often Python waited and dispatched in each timed step. `MODEL:CASE:fork` and `:join`
-leave out that order of the streams, of which the one to wait for does nothing before that.
+leave out that order of the streams, of which the one to wait for does nothing before that. With `:late` the stream that
+brings experts does nothing before it is asked for them, with `:done` nobody asks it.
 """
 
 from __future__ import annotations
@@ -10,21 +11,25 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from math import isnan
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ktbench.engine import load as loading
 from ktbench.engine.cuda import streamed
 from ktbench.engine.cuda.role import CudaRole
+from ktbench.engine.cuda.stream import Streams
 from ktbench.engine.decode.program import CallRecorder
 from ktbench.engine.hybrid import HybridEngine
 from ktbench.engine.protocol import HostRole
 from ktbench.engine.weight_plan import WeightPlan
 from ktbench.spec.engine import PlacementSpec
+from ktbench.spec.inject import InjectSpec
 from ktbench.spec.run_spec import ModelSpec, WorkloadSpec
+from ktbench.spec.weights import Precision
 from tests.engine.cuda.async_device import AsyncDevice, FactoryMode
 from tests.engine.cuda.fakes import no_pins
 from tests.engine.engines import FUSED
@@ -42,11 +47,13 @@ class Case:
     workload: WorkloadSpec
     features: dict[str, Any] = field(default_factory=dict)
     same: dict[str, Any] = field(default_factory=dict)
+    precision: Precision = "bf16"
+    inject: InjectSpec = field(default_factory=InjectSpec)
 
 
 PREFILL = prefill(batch=2, steps=2, routing="balanced", shortest=5)
 LATE: dict[str, Any] = {"deferral": 1, "defer_prefill": True}
-WAITED_FOR = {"fork": "main", "join": "side"}
+WAITED_FOR = {"fork": "main", "join": "side", "done": "transfers", "late": "transfers"}
 CASES = {
     "base": Case(DECODE),
     "steps": Case(DECODE, FUSED, FUSED),
@@ -64,7 +71,7 @@ CASES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """`waits` and `operations` of every step after the first."""
+    """`waits` and `operations` of every step of the second turn."""
 
     model: str
     case: str
@@ -75,8 +82,9 @@ class Seen:
     counters: dict[str, int]
 
 
-def engine(model: ModelSpec, workload: WorkloadSpec, features: dict[str, Any]) -> HybridEngine:
-    requested = spec(model, workload, threads=None, **features)
+def engine(model: ModelSpec, case: Case, features: dict[str, Any]) -> HybridEngine:
+    plain = spec(model, case.workload, threads=None, **features)
+    requested = replace(plain, precision=case.precision, inject=case.inject)
     cpus = tuple(sorted(os.sched_getaffinity(0)))[: 2 if "device" in features else 1]
     host = HostRole(cores=len(cpus), cpus=cpus)
     system = loading.load_engine(model, WeightPlan.of([requested], host), host)
@@ -85,19 +93,22 @@ def engine(model: ModelSpec, workload: WorkloadSpec, features: dict[str, Any]) -
 
 
 def on_device(model: ModelSpec, case: Case, missing: str) -> tuple[list[Tensor], HybridEngine, list[tuple[int, int]]]:
-    """Logits of all steps, the engine, and what each step of a second turn waited and dispatched."""
+    """Logits of all steps of two turns, the engine, and what each step of the second waited and dispatched."""
     device = AsyncDevice(slow=WAITED_FOR.get(missing, ""))
-    if missing:
+    if missing in ("fork", "join"):
         setattr(device.side, missing, lambda: None)
+    if missing == "done":
+        device.transfers.done = lambda: True  # type: ignore[method-assign]
 
     def opened(recorder: CallRecorder) -> CudaRole:
         device.__enter__()
-        return CudaRole(recorder, device.device, device, device.side, device, no_pins())  # type: ignore[arg-type]
+        streams = Streams(current=device, side=device.side, transfers=device.transfers)  # type: ignore[arg-type]
+        return CudaRole(recorder, device.device, streams, device, no_pins())  # type: ignore[arg-type]
 
     loading.open_cuda = opened
     streamed.STREAMED_CHUNK_BYTES = 1  # an expert at a time, so that both buffers are filled again and again
     try:
-        system = engine(model, case.workload, case.features | {"device": "cuda"})
+        system = engine(model, case, case.features | {"device": "cuda"})
         logits = run(system, case.workload.steps)
         system.start()
         counts = []
@@ -105,6 +116,7 @@ def on_device(model: ModelSpec, case: Case, missing: str) -> tuple[list[Tensor],
             before = device.waits, device.operations
             system.step()
             counts.append((device.waits - before[0], device.operations - before[1]))
+            logits.append(torch.from_numpy(system.logits().copy()))
         return logits, system, counts
     finally:
         device.__exit__(None, None, None)
@@ -112,7 +124,7 @@ def on_device(model: ModelSpec, case: Case, missing: str) -> tuple[list[Tensor],
 
 def seen(name: str, kind: str, missing: str = "") -> Seen:
     model, case = tiny_model(name), CASES[kind]
-    expected = run(engine(model, case.workload, case.same), case.workload.steps)
+    expected = 2 * run(engine(model, case, case.same), case.workload.steps)
     logits, system, counts = on_device(model, case, missing)
     with AsyncDevice.now:  # type: ignore[union-attr]
         counters = {key: int(value) for key, value in system.counters().items()}

@@ -6,6 +6,7 @@ import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from time import perf_counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,8 +14,9 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from ktbench.engine.cuda.stream import Pins
-from ktbench.engine.decode.program import StepRecorder
+from ktbench.engine.cuda.role import CudaRole
+from ktbench.engine.cuda.stream import Pins, Streams
+from ktbench.engine.decode.program import CallRecorder, StepRecorder
 from ktbench.engine.decode.timeline import ModuleWatch
 from ktbench.engine.experts import Backend
 from ktbench.engine.forms import ExpertMatrices
@@ -80,6 +82,19 @@ class _Recorded:
         self.program.replay()
 
 
+class FakeMark:
+    """When the device came to it, which it did at once."""
+
+    def __init__(self) -> None:
+        self.at_s = perf_counter()
+
+    def synchronize(self) -> None:
+        pass
+
+    def elapsed_time(self, end: FakeMark) -> float:
+        return 1e3 * (end.at_s - self.at_s)
+
+
 class FakeDevice:
     """A stream that works at once, and captures into a program; `aside_count` counts side streams."""
 
@@ -104,6 +119,12 @@ class FakeDevice:
     def finish(self) -> None:
         pass
 
+    def done(self) -> bool:
+        return True
+
+    def mark(self) -> FakeMark:
+        return FakeMark()
+
     @contextmanager
     def aside(self) -> Iterator[None]:
         self.aside_count += 1
@@ -119,6 +140,12 @@ class FakeDevice:
             graph.program = self._recorder
         finally:
             self._recorder = None
+
+
+def role_on(device: Any, recorder: CallRecorder) -> CudaRole:
+    """The device role on CPU tensors, all of whose streams and captures are those of `device`."""
+    streams = Streams(current=device, side=device, transfers=device)
+    return CudaRole(recorder, torch.device("cpu"), streams, device, no_pins())
 
 
 class FakeCall:

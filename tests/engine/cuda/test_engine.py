@@ -19,7 +19,7 @@ from ktbench.engine.roles import split_cpus
 from ktbench.engine.weight_plan import WeightPlan
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.run_spec import RunSpec, WorkloadSpec
-from tests.engine.cuda.fakes import FakeDevice, no_pins
+from tests.engine.cuda.fakes import FakeDevice, role_on
 from tests.engine.engines import FUSED, needs_vector
 from tests.engine.tiny import decode, prefill, run, spec, tiny_model
 
@@ -33,7 +33,7 @@ def faked(monkeypatch: pytest.MonkeyPatch) -> list[FakeDevice]:
 
     def opened(call_recorder: CallRecorder) -> CudaRole:
         devices.append(FakeDevice())
-        return CudaRole(call_recorder, torch.device("cpu"), *[devices[-1]] * 3, no_pins())
+        return role_on(devices[-1], call_recorder)
 
     monkeypatch.setattr(loading, "open_cuda", opened)
     return devices

@@ -12,11 +12,10 @@ import torch
 from torch import Tensor
 
 from ktbench.engine.cuda.graph import CudaCapturing, GraphRecording
-from ktbench.engine.cuda.role import CudaRole
 from ktbench.engine.decode.program import CallRecorder, NotRecordable
 from ktbench.engine.experts import ExpertsOperator, MoERuntimeState
 from ktbench.engine.forms import ExpertsPosition
-from tests.engine.cuda.fakes import DirectExperts, FakeDevice, FakeExperts, no_pins
+from tests.engine.cuda.fakes import DirectExperts, FakeDevice, FakeExperts, role_on
 
 T, K, H = 2, 4, 8
 
@@ -53,7 +52,7 @@ class Step:
 def recorded(deferral: int) -> tuple[Step, GraphRecording, MoERuntimeState, list[FakeExperts]]:
     device = FakeDevice()
     state = MoERuntimeState(fused=True, concurrent=True, deferral=deferral)
-    role = CudaRole(state.recorder, torch.device("cpu"), device, device, device, no_pins())
+    role = role_on(device, state.recorder)
     hosts = [FakeExperts() for _ in range(3)]
     step = Step(state, [role.backends(None, host, layer)[1] for layer, host in enumerate(hosts)])
     return step, role.recording(state.counted), state, hosts

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ktbench.engine.cuda.role import CudaOriginal, CudaRole, HostOffloadBackend, Staging, Transfer
+from ktbench.engine.cuda.role import CudaOriginal, HostOffloadBackend, Staging, Transfer
 from ktbench.engine.decode.program import CallRecorder
 from ktbench.engine.decode.timeline import ModuleWatch, Where
 from ktbench.engine.experts import ExpertsOperator, MoERuntimeState
 from ktbench.engine.forms import ExpertsPosition
 from ktbench.engine.routing import Routing
-from tests.engine.cuda.fakes import DirectExperts, FakeDevice, FakeExperts, Queue, no_pins, weighted_ids
+from tests.engine.cuda.fakes import DirectExperts, FakeDevice, FakeExperts, Queue, role_on, weighted_ids
 
 T, K, H = 3, 4, 8
 
@@ -138,7 +138,7 @@ def test_a_change_of_kernels_lets_go_of_calls_when_the_stream_is_through() -> No
 
 def test_errors_of_c_functions_come_with_the_next_check_and_once() -> None:
     stream = FakeDevice()
-    role = CudaRole(CallRecorder(), torch.device("cpu"), stream, stream, stream, no_pins())
+    role = role_on(stream, CallRecorder())
     good, bad = (role.backends(None, FakeExperts(), layer)[1] for layer in range(2))
     assert good is not None
     assert bad is not None

@@ -85,7 +85,8 @@ def test_the_roles_add_up(operator: ExpertsOperator, seed: int) -> None:
 def test_moves_change_who_serves_and_not_what(operator: ExpertsOperator) -> None:
     assert isinstance(operator.at_device, SlotExperts)
     assert operator.residence is not None
-    operator.residence.move(Move(layer=0, come=0, go=4))
+    operator.residence.leave(4)
+    operator.residence.arrive(0)
     operator.at_device.move(0, 4, MATRICES[0])
     assert_adds_up(operator, 0)
     only_moved = Routing(ids=torch.zeros(T, 1, dtype=torch.int64), gates=torch.ones(T, 1))

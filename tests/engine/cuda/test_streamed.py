@@ -15,7 +15,8 @@ pytest.importorskip("ktbench._kernels", reason="the kernel extension is not buil
 
 from ktbench import _kernels as kernels
 from ktbench.engine.cuda import streamed as module
-from ktbench.engine.cuda.streamed import ExpertStream, PackedLayout, StreamedExperts, crossover, first_above
+from ktbench.engine.cuda.packed import PackedLayout
+from ktbench.engine.cuda.streamed import ExpertStream, StreamedExperts, crossover, first_above
 from ktbench.engine.experts import Backend
 from ktbench.engine.forms import Biases, ExpertMatrices, Glu
 from ktbench.engine.routing import Routing
@@ -105,7 +106,7 @@ def relative(found: Tensor, truth: Tensor) -> float:
 )
 def test_experts_are_unpacked_as_the_host_reads_them(precision: Any, hidden: int, ffn: int, biases: bool) -> None:
     host = Packed(precision, hidden, ffn, biases=biases)
-    layout = streamed(host, precision)._layout
+    layout = streamed(host, precision).layout
     gate_up, down = layout.gate_up(host.memory), layout.down(host.memory)
     for expert in range(E):
         truth = host.matrices(expert)

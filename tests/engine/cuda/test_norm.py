@@ -1,0 +1,109 @@
+"""Norms of the device role against those of every family, within the rounding of bf16."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from transformers.models.gemma3.modeling_gemma3 import Gemma3RMSNorm
+from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeRMSNorm
+from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextRMSNorm
+
+from ktbench.engine.cuda.norm import DeviceNorm
+from ktbench.engine.experts import MoERuntimeState
+from ktbench.engine.inject.match import match_rules
+from ktbench.engine.load import inject
+from ktbench.engine.weight_plan import WeightPlan
+from ktbench.spec.engine import EngineSpec
+from tests.engine.cuda.fakes import Operations
+from tests.engine.engines import LEAN, stirred
+from tests.engine.families.plain import build
+from tests.engine.tiny import NAMES, tiny_model
+
+# Of rounding to bf16, relative.
+ROUNDING = 2.0**-9
+OFFSET = (Gemma3RMSNorm, Qwen3NextRMSNorm)
+
+
+def norm(kind: Any, width: int, seed: int = 0) -> nn.Module:
+    made: nn.Module = kind(width, eps=1e-6).bfloat16()
+    draw = torch.Generator().manual_seed(seed)
+    made.weight.data = (made.weight.detach().float() + torch.randn(width, generator=draw) / 4).bfloat16()
+    return made.requires_grad_(False)
+
+
+def truth(original: nn.Module, x: Tensor) -> Tensor:
+    """In float64."""
+    wide, weight = x.double(), original.get_parameter("weight").double() + isinstance(original, OFFSET)
+    return weight * wide / (wide.pow(2).mean(dim=-1, keepdim=True) + 1e-6).sqrt()
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    kind=st.sampled_from([Qwen3MoeRMSNorm, *OFFSET]),
+    width=st.integers(1, 700),
+    rows=st.integers(1, 5),
+    size=st.sampled_from([1e-4, 1.0, 1e4]),
+    seed=st.integers(0, 99),
+)
+def test_rounded_once_and_as_the_family_within_its_rounding(
+    kind: Any, width: int, rows: int, size: float, seed: int
+) -> None:
+    original = norm(kind, width, seed)
+    x = (size * torch.randn(2, rows, width, generator=torch.Generator().manual_seed(seed))).bfloat16()
+    seen, exact = DeviceNorm(original)(x), truth(original, x)
+    assert seen.dtype == torch.bfloat16
+    assert ((seen.double() - exact).abs() <= 1.01 * ROUNDING * exact.abs() + 1e-30).all()
+    if kind in OFFSET:  # which rounds once as well
+        assert (seen != original(x)).float().mean() < 0.01
+    assert ((seen.double() - original(x).double()).abs() <= 3.03 * ROUNDING * exact.abs() + 1e-30).all()
+
+
+def test_the_comparison_can_fail() -> None:
+    """The offset left out, another epsilon."""
+    original = norm(Qwen3NextRMSNorm, 64)
+    x = torch.randn(3, 64).bfloat16()
+    exact = truth(original, x)
+    for change in ({"scale": original.get_parameter("weight").float()}, {"_epsilon": 0.1}):
+        changed = DeviceNorm(original)
+        for name, value in change.items():
+            setattr(changed, name, value)
+        assert ((changed(x).double() - exact).abs() > 3.03 * ROUNDING * exact.abs()).any()
+
+
+def test_fewer_operations() -> None:
+    """On a CUDA device PyTorch has one kernel for it; here it has at least no more than the family."""
+    original, x = norm(Qwen3MoeRMSNorm, 64), torch.randn(3, 64).bfloat16()
+    counts = []
+    for module in (original, DeviceNorm(original)):
+        with Operations() as operations:
+            module(x)
+        counts.append(len(operations.seen))
+    assert counts[1] <= counts[0]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_shipped_rules_place_them_in_every_family(name: str) -> None:
+    """Where the device is a CUDA device, and in the same places as the operator of CPU cores."""
+    network = stirred(build(tiny_model(name))).requires_grad_(False)
+    originals = dict(network.named_modules())
+    wanted = [one.name for one in match_rules(network, LEAN) if one.operator.name == "rms_norm"]
+    plan = WeightPlan(engine=EngineSpec(device="cuda"), inject=LEAN)
+    inject(network, plan, 1, MoERuntimeState(), None)
+    placed = [place for place, module in network.named_modules() if isinstance(module, DeviceNorm)]
+    assert len(placed) == len(wanted) > 0
+    for place in wanted:
+        original = originals[place]
+        width = len(original.get_parameter("weight"))
+        x = torch.randn(4, width, generator=torch.Generator().manual_seed(width)).bfloat16()
+        seen, family = DeviceNorm(original)(x).float(), original(x).float()
+        assert ((seen - family).abs() <= 3.03 * ROUNDING * family.abs().clamp(min=1e-6) * 1.02).all()
+
+
+def test_other_norms_are_refused() -> None:
+    with pytest.raises(ValueError, match="computes something other"):
+        DeviceNorm(nn.LayerNorm(4, bias=False))
