@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ktbench.cli.show import show
-from ktbench.config.compose import suite_names
+from ktbench.config.suites import suite_names
 from ktbench.run.execute import execute
 from ktbench.run.request import eval_request, plan_request
 from ktbench.spec.errors import RequestError

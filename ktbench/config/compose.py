@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,8 @@ from ktbench.config.axes import overridden, with_nodes
 from ktbench.config.launcher import is_launching
 from ktbench.config.lists import SplitOverrides, key_of, split_lists
 from ktbench.config.machine import BESIDE_PRESETS, ReadLocal, is_own, no_local, preset, register_own
+from ktbench.config.suites import FILE, is_file, register_suites, suite_names
+from ktbench.config.suites import register_own as register_own_suite
 from ktbench.resources import data_folder
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.errors import RequestError, did_you_mean
@@ -48,8 +50,6 @@ _DEFAULTS: dict[str, Any] = {
     "resume_changed": False,
     "run_name": None,
 }
-# What a suite leaves open can be overridden all the same.
-_SUITE = {field.name: field.default for field in fields(SuiteSpec) if field.default is not MISSING}
 _NO_SUITE = "null"  # takes the suite of an ablation away, which is then a sweep
 _WITHOUT = {f"suite={_NO_SUITE}": "~suite"}  # as Hydra writes it
 # Folders of `conf` that are not groups.
@@ -117,7 +117,8 @@ def compose_once(overrides: Sequence[str], read_local: ReadLocal = no_local) -> 
     for word in words:
         _check_group(word, groups)
     try:
-        return _composed(register_own([_WITHOUT.get(word, word) for word in words], read_local))
+        words = register_own_suite(register_own(words, read_local))
+        return _composed([_WITHOUT.get(word, word) for word in words])
     except (HydraException, OmegaConfBaseException) as error:
         raise RequestError(_one_line(error, words)) from None
     except ValueError as error:
@@ -140,11 +141,6 @@ def ablation_names() -> list[str]:
     return sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.yaml"))
 
 
-def suite_names() -> list[str]:
-    """Names accepted by `+suite=`."""
-    return _options(data_folder("evals"))
-
-
 def group_names() -> list[str]:
     """Groups of the configuration."""
     return list(_group_options())
@@ -157,9 +153,7 @@ def _register() -> None:
     OmegaConf.register_new_resolver("by_device", lambda device, cpu, cuda: cuda if device == "cuda" else cpu)
     store = ConfigStore.instance()
     store.store(name="spec_defaults", node={key: to_plain(value) for key, value in _DEFAULTS.items()})
-    for name in suite_names():
-        node = OmegaConf.merge(_SUITE, OmegaConf.load(data_folder("evals") / f"{name}.yaml"))
-        store.store(group="suite", name=name, node=node, package="suite")
+    register_suites()
     for name in ablation_names():
         *folders, option = name.split("/")
         node = OmegaConf.load(data_folder("ablations") / f"{name}.yaml")
@@ -170,7 +164,7 @@ def _group_options() -> dict[str, list[str]]:
     conf = data_folder("conf")
     folders = [path for path in sorted(conf.iterdir()) if path.is_dir() and path.name not in _NO_GROUPS]
     groups = {folder.name: _options(folder) for folder in folders}
-    groups |= {"ablation": ablation_names(), "suite": [*suite_names(), _NO_SUITE]}
+    groups |= {"ablation": ablation_names(), "suite": [*suite_names(), _NO_SUITE, FILE]}
     return groups | {"machine": [*groups["machine"], *BESIDE_PRESETS]}
 
 
@@ -197,7 +191,8 @@ def _check_group(word: str, groups: Mapping[str, Iterable[str]]) -> None:
     if key.startswith("+") and group not in groups:
         raise RequestError(f"{group}: unknown key{did_you_mean(group, known_keys())}")
     options = list(groups.get(group, []))
-    if options and value not in options and not (group == "machine" and is_own(value)):
+    is_described = {"machine": is_own, "suite": is_file}.get(group)
+    if options and value not in options and not (is_described and is_described(value)):
         raise RequestError(f"{group}={value}: unknown{did_you_mean(value, options)}; allowed are {', '.join(options)}")
 
 
