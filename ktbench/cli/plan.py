@@ -14,7 +14,7 @@ from ktbench.run.request import Planned, eval_request, plan_request
 from ktbench.spec.cells import worker_groups
 from ktbench.spec.memory import MemoryEstimate, estimate_memory
 from ktbench.spec.record import Cell
-from ktbench.spec.run_spec import MeasureSpec
+from ktbench.spec.run_spec import MeasureSpec, RunSpec
 from ktbench.spec.suite import SuiteSpec
 from ktbench.spec.sweep import SweepSpec
 
@@ -36,7 +36,7 @@ def run(overrides: Sequence[str]) -> int:
     if planned.runnable or (planned.here and not planned.simulated):
         print("\n".join((*_memory_lines(planned), *_gpu_lines(planned))))
     if planned.runnable and request.suite is not None:
-        print(_suite_line(planned, request.suite))
+        print("\n".join(_suite_lines(planned, request.suite)))
     if request.is_timed and (planned.runnable or (planned.here and not planned.simulated)):
         print(_rounds_line(planned, request.measure))
     return 0
@@ -47,10 +47,29 @@ def _simulated_line(cells: Sequence[Cell]) -> str:
     return f"{machines}: {len(cells)} cell{'' if len(cells) == 1 else 's'}, in this process, nothing is loaded"
 
 
-def _suite_line(planned: Planned, suite: SuiteSpec) -> str:
+def _suite_lines(planned: Planned, suite: SuiteSpec) -> Iterator[str]:
+    """What is asked, then the tasks that cells cannot answer, a line for each reason and set of tasks."""
     limit = "all questions" if suite.limit is None else f"at most {suite.limit} questions"
     tasks = f"{len(suite.tasks)} task{'' if len(suite.tasks) == 1 else 's'}"
-    return f"suite {suite.name}: {tasks} of {limit} each, for {len(planned.runnable)} cells"
+    yield f"suite {suite.name}: {tasks} of {limit} each, for {len(planned.runnable)} cells"
+    names = names_in_part(planned.runnable)
+    found: dict[tuple[str, str], list[str]] = {}
+    for cell in planned.runnable:
+        for why, lacking in _unanswered(cell.spec, suite).items():
+            found.setdefault((", ".join(lacking), why), []).append(names[cell.key])
+    for (listed, why), cells in found.items():
+        yield f"UNSUPPORTED: {listed} for {', '.join(cells)}: {why}"
+
+
+def _unanswered(spec: RunSpec, suite: SuiteSpec) -> dict[str, list[str]]:
+    """Tasks that will be UNSUPPORTED for a cell, by reason."""
+    from ktbench.eval.tasks.sources import inactive_feature
+
+    found: dict[str, list[str]] = {}
+    for task in suite.tasks:
+        if why := inactive_feature(spec, task):
+            found.setdefault(why, []).append(task.name)
+    return {why: ["all tasks"] if len(names) == len(suite.tasks) > 1 else names for why, names in found.items()}
 
 
 def _rounds_line(planned: Planned, measure: MeasureSpec) -> str:

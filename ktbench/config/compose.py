@@ -19,6 +19,8 @@ from ktbench.config.launcher import is_launching
 from ktbench.config.lists import SplitOverrides, key_of, parsed, split_lists
 from ktbench.config.machine import ReadLocal, is_own, no_local, preset, register_own
 from ktbench.config.options import NO_SUITE, group_options, read_options
+from ktbench.config.suites import is_file
+from ktbench.config.suites import register_own as register_own_suite
 from ktbench.resources import data_folder
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.errors import RequestError, did_you_mean
@@ -112,8 +114,9 @@ def compose_once(overrides: Sequence[str], read_local: ReadLocal = no_local) -> 
     for word in words:
         _check_group(word, groups)
     try:
+        words = register_own_suite(register_own(words, read_local))
         read_options(words)
-        return _composed(register_own([_WITHOUT.get(word, word) for word in words], read_local))
+        return _composed([_WITHOUT.get(word, word) for word in words])
     except (HydraException, OmegaConfBaseException, RecursionError) as error:
         raise RequestError(_one_line(error, words)) from None
     except ValueError as error:
@@ -160,7 +163,8 @@ def _check_group(word: str, groups: Mapping[str, Iterable[str]]) -> None:
     if key.startswith("+") and group not in groups:
         raise RequestError(f"{group}: unknown key{did_you_mean(group, known_keys())}")
     options = list(groups.get(group, []))
-    if options and value not in options and not (group == "machine" and is_own(value)):
+    is_described = {"machine": is_own, "suite": is_file}.get(group)
+    if options and value not in options and not (is_described and is_described(value)):
         raise RequestError(f"{group}={value}: unknown{did_you_mean(value, options)}; allowed are {', '.join(options)}")
 
 

@@ -19,6 +19,7 @@ from ktbench.resources import data_folder
 from ktbench.spec.suite import SuiteSpec
 
 NO_SUITE = "null"  # takes the suite of an ablation away, which is then a sweep
+_FILE = "FILE.yaml"  # stands in lists of allowed values for a description that does not ship
 # Groups whose options are files outside `conf`, and the folders that have them.
 _OUTSIDE = {"ablation": "ablations", "suite": "evals"}
 # Folders of `conf` that are not groups.
@@ -43,7 +44,7 @@ def group_options() -> dict[str, list[str]]:
     conf = data_folder("conf")
     folders = [path for path in sorted(conf.iterdir()) if path.is_dir() and path.name not in _NO_GROUPS]
     groups = {folder.name: _options(folder) for folder in folders}
-    groups |= {"ablation": ablation_names(), "suite": [*suite_names(), NO_SUITE]}
+    groups |= {"ablation": ablation_names(), "suite": [*suite_names(), NO_SUITE, _FILE]}
     return groups | {"machine": [*groups["machine"], *BESIDE_PRESETS]}
 
 
@@ -77,6 +78,11 @@ def _read_option(group: str, name: str, path: Path) -> None:
         _read_named(other, option)
     if group in _OUTSIDE:
         _register(group, name, content, where)
+
+
+def register_suite(name: str, content: dict[str, Any], where: str) -> None:
+    """Make a suite an option. Raises ValueError, headed by `where`, for what is no configuration."""
+    _register("suite", name, content, where)
 
 
 def _register(group: str, name: str, content: dict[str, Any], where: str) -> None:

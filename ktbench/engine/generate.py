@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
 import torch
 from torch import Tensor
@@ -72,7 +73,7 @@ class Generator:
         prompt, and for logits that are no numbers.
         """
         answers: list[list[int]] = [[] for _ in prompts]
-        chooser, left = Chooser(samplings, room), list(range(len(prompts)))
+        chooser, left = Chooser(samplings, room, prompts), list(range(len(prompts)))
         logits, batch = self._begin(prompts, room)
         for number in range(room):
             tokens = chooser.choose(logits, left, number)
@@ -227,14 +228,18 @@ class Sampling:
     """How the tokens of one answer are chosen: the likeliest at temperature 0, else drawn.
 
     Of the tokens those are left whose probabilities, from the largest down, reach `top_p` first (Holtzman 2020). The
-    numbers drawn depend on `seed` alone, whatever else is in the batch.
+    numbers drawn depend on `seed` alone, whatever else is in the batch. Before that, logits of tokens that the prompt
+    or the answer has are divided by `repetition_penalty`, or multiplied where they are below 0 (Keskar 2019).
     """
 
     temperature: float = 0.0
     top_p: float = 1.0
     seed: int = 0
+    repetition_penalty: float = 1.0
 
     def __post_init__(self) -> None:
+        if not 0 < self.repetition_penalty < inf:
+            raise ValueError(f"repetition_penalty={self.repetition_penalty}: must be above 0")
         if self.temperature < 0:
             raise ValueError(f"temperature={self.temperature}: must be 0 or above")
         if not 0 < self.top_p <= 1:
@@ -242,26 +247,42 @@ class Sampling:
 
 
 class Chooser:
-    """Chooses the tokens of answers, up to `room` each; answers count from 0 as `samplings` do."""
+    """Chooses the tokens of answers to `prompts`, up to `room` each; answers count from 0 as `samplings` do.
 
-    def __init__(self, samplings: Sequence[Sampling], room: int) -> None:
+    Prompts are looked at for a repetition penalty alone.
+    """
+
+    def __init__(self, samplings: Sequence[Sampling], room: int, prompts: Sequence[Ids] = ()) -> None:
         self._samplings = samplings
         self._drawn = {
             i: torch.rand(room, generator=torch.Generator().manual_seed(one.seed), dtype=torch.float64)
             for i, one in enumerate(samplings)
             if one.temperature
         }
+        self._repeated = {i: {*prompts[i]} for i, one in enumerate(samplings) if one.repetition_penalty != 1}
 
     def choose(self, logits: Tensor, answers: Sequence[int], number: int) -> list[int]:
         """Token `number` of each of `answers`, whose logits are the rows of `logits` [R, V]."""
+        if self._repeated:
+            logits = self._penalised(logits, answers)
         tokens: list[int] = logits.argmax(dim=-1).tolist()
-        if not self._drawn:
-            return tokens
-        wide = logits.to("cpu", torch.float64)
+        wide = logits.to("cpu", torch.float64) if self._drawn else logits
         for row, answer in enumerate(answers):
             if answer in self._drawn:
                 tokens[row] = draw(wide[row], self._samplings[answer], float(self._drawn[answer][number]))
+            if answer in self._repeated:
+                self._repeated[answer].add(tokens[row])
         return tokens
+
+    def _penalised(self, logits: Tensor, answers: Sequence[int]) -> Tensor:
+        """Logits float32 [R, V], lower where a token has been before; in float32 as in Transformers."""
+        wide = _wide(logits)
+        for row, answer in enumerate(answers):
+            if answer in self._repeated:
+                ids, penalty = torch.tensor([*self._repeated[answer]]), self._samplings[answer].repetition_penalty
+                seen = wide[row, ids]
+                wide[row, ids] = torch.where(seen < 0, seen * penalty, seen / penalty)
+        return wide
 
 
 def draw(logits: Tensor, sampling: Sampling, uniform: float) -> int:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import blake2b
 from itertools import groupby
 from math import isfinite
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from ktbench.eval.lm.samples import LoggedQuestion, Results, SampleLog
 from ktbench.eval.tasks.harness import Grade, LoadedTask, templates_compiled_once
 from ktbench.eval.texts import TextDocument
 from ktbench.spec.record import SCORE
@@ -44,15 +46,19 @@ class _Prompt:
 
     question: str
     sample: int
+    index: int
     row: Mapping[str, Any]
     instances: Sequence[Instance]
 
 
-def evaluate_task(loaded: LoadedTask, lm: TemplateLM, suite: SuiteSpec) -> Iterator[GradedAnswer]:
+def evaluate_task(
+    loaded: LoadedTask, lm: TemplateLM, suite: SuiteSpec, log: SampleLog | None = None
+) -> Iterator[GradedAnswer]:
     """Graded answers to the questions of a task, sample by sample, prompted and graded as lm-eval's evaluator does.
 
     The model gets all requests at once. Worked examples that lm-eval draws are the same in every call. Questions that
-    cannot be graded here are left out; their answers have no value and a reason in `why`.
+    cannot be graded here are left out; their answers have no value and a reason in `why`. `log` gets what lm-eval logs
+    of an answer.
     """
     task = loaded.built.task
     rows = task.eval_docs
@@ -71,7 +77,7 @@ def evaluate_task(loaded: LoadedTask, lm: TemplateLM, suite: SuiteSpec) -> Itera
         ]
     _reply(prompts, loaded.spec, suite.seed, lm)
     for _, sample in groupby(sorted(prompts, key=attrgetter("sample")), key=attrgetter("sample")):
-        yield from _graded(loaded, list(sample), lm)
+        yield from _graded(loaded, list(sample), lm, partial(_logged, suite, loaded.spec, log))
 
 
 def _prompts(
@@ -98,7 +104,7 @@ def _prompts(
     instances = requests if isinstance(requests, list) else [requests]
     for sample in range(loaded.spec.samples):
         copies = [replace(one, resps=[], filtered_resps={}) for one in sorted(instances, key=attrgetter("idx"))]
-        yield _Prompt(question=loaded.questions[index], sample=sample, row=row, instances=copies)
+        yield _Prompt(question=loaded.questions[index], sample=sample, index=index, row=row, instances=copies)
 
 
 def _reply(prompts: Sequence[_Prompt], spec: TaskSpec, seed: int, lm: TemplateLM) -> None:
@@ -134,14 +140,20 @@ def sampling_seed(seed: int, question: str, sample: int, repeat: int = 0) -> int
     return int.from_bytes(blake2b(text, digest_size=8).digest(), "big") >> 1
 
 
-def _graded(loaded: LoadedTask, prompts: Sequence[_Prompt], lm: TemplateLM) -> Iterator[GradedAnswer]:
+Logged = Callable[[_Prompt, Results], None]
+
+
+def _graded(loaded: LoadedTask, prompts: Sequence[_Prompt], lm: TemplateLM, logged: Logged) -> Iterator[GradedAnswer]:
     """The answers of one sample. Filters of lm-eval see all of them at once."""
     task = loaded.built.task
     task._instances = [instance for prompt in prompts for instance in prompt.instances]
     task.apply_filters()
     with templates_compiled_once():
-        grades = [_grade(loaded, prompt) for prompt in prompts]
-    for prompt, grade in zip(prompts, grades, strict=True):
+        results = [_results(task, prompt) for prompt in prompts]
+        for prompt, found in zip(prompts, results, strict=True):
+            logged(prompt, found)
+    for prompt, found in zip(prompts, results, strict=True):
+        grade = _grade(loaded, found)
         yield GradedAnswer(
             question=prompt.question,
             value=grade.value,
@@ -153,11 +165,26 @@ def _graded(loaded: LoadedTask, prompts: Sequence[_Prompt], lm: TemplateLM) -> I
         )
 
 
-def _grade(loaded: LoadedTask, prompt: _Prompt) -> Grade:
+def _results(task: Any, prompt: _Prompt) -> Results:
+    """What the task's grader gives for the answer, by filter."""
+    filters = prompt.instances[0].filtered_resps
+    return {
+        name: task.process_results(prompt.row, [instance.filtered_resps[name] for instance in prompt.instances])
+        for name in filters
+    }
+
+
+def _grade(loaded: LoadedTask, results: Results) -> Grade:
     """The score of lm-eval's grader, or what one of ours returns."""
-    replies = [instance.filtered_resps[loaded.built.filter] for instance in prompt.instances]
-    found = loaded.built.task.process_results(prompt.row, replies)[loaded.built.metric]
+    found = results[loaded.built.filter][loaded.built.metric]
     return found if isinstance(found, Grade) else Grade(float(found))
+
+
+def _logged(suite: SuiteSpec, spec: TaskSpec, log: SampleLog | None, prompt: _Prompt, results: Results) -> None:
+    if log is not None:
+        seed = sampling_seed(suite.seed, prompt.question, prompt.sample)
+        asked = [_request(instance, spec, seed).args for instance in prompt.instances]
+        log.add(LoggedQuestion(index=prompt.index, row=prompt.row, asked=asked), prompt.instances, results)
 
 
 def _new_tokens(reply: str, lm: TemplateLM) -> int:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 from transformers import AutoTokenizer
 
@@ -18,8 +19,9 @@ from ktbench.eval.drift import DriftPlan, measure_drift
 from ktbench.eval.evaluate import GradedAnswer, evaluate_task, measure_perplexity
 from ktbench.eval.lm.cache import AnswerCache, identity_of
 from ktbench.eval.lm.model import EngineLM
+from ktbench.eval.lm.samples import SampleLog
 from ktbench.eval.tasks.harness import LoadedTask
-from ktbench.eval.tasks.sources import load_task, needs_decode
+from ktbench.eval.tasks.sources import inactive_feature, load_task, needs_decode
 from ktbench.eval.texts import drawn, drift_texts, wikitext2
 from ktbench.resources import checkpoint_folder
 from ktbench.spec.record import Cell, Evidence, Outcome, SampleResult, TaskResult, collect, dishonest
@@ -43,6 +45,15 @@ class Reference:
 
     path: Path
     is_this: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Answered:
+    """Answers to a task, how its questions were worded, and what lm-eval logs of them where it has such a task."""
+
+    answers: tuple[GradedAnswer, ...]
+    setting: str
+    log: SampleLog | None = None
 
 
 class EvalSession:
@@ -70,8 +81,10 @@ class EvalSession:
         """Release the weights."""
         self._lm.generator.close()
 
-    def evaluate(self, cell: Cell, name: str, reference: Reference) -> tuple[TaskResult, tuple[SampleResult, ...]]:
-        """How a task of the suite ended for a cell, and its answers.
+    def evaluate(
+        self, cell: Cell, name: str, reference: Reference, samples: Path | None = None
+    ) -> tuple[TaskResult, tuple[SampleResult, ...]]:
+        """How a task of the suite ended for a cell, and its answers; `samples` is the file for lm-eval's log of these.
 
         UNSUPPORTED where the engine cannot run as the cell specifies; IDLE, without answers, where counters contradict
         it; CRASHED where the task cannot be had or the logits are no numbers.
@@ -86,23 +99,36 @@ class EvalSession:
             return replace(blank, why=str(error)), ()
         before, began_s = dict(self._lm.generator.counters()), perf_counter()
         try:
-            answers, setting = self._answered(cell.spec, task, reference)
+            found = self._answered(cell.spec, task, reference)
         except ValueError as error:
             return replace(blank, outcome=Outcome.CRASHED, why=str(error)), ()
         ended = replace(
             blank,
             took_s=perf_counter() - began_s,
-            questions=len({answer.question for answer in answers}),
+            questions=len({answer.question for answer in found.answers}),
             evidence=self._evidence(cell.spec, task, before),
-            setting="; ".join(filter(None, [setting, *self._lm.generator.notes()])),
+            setting="; ".join(filter(None, [found.setting, *self._lm.generator.notes()])),
             **asdict(self._lm.tally),
         )
         if why := dishonest(ended.evidence):
             self._cache(cell.spec).forget()
             return replace(ended, outcome=Outcome.IDLE, why=why), ()
-        return replace(ended, outcome=Outcome.OK), tuple(
-            SampleResult(cell=cell.key, task=name, **asdict(answer)) for answer in answers
+        return replace(ended, outcome=Outcome.OK, lm_eval=self._logged(found.log, samples)), tuple(
+            SampleResult(cell=cell.key, task=name, **asdict(answer)) for answer in found.answers
         )
+
+    def _logged(self, log: SampleLog | None, samples: Path | None) -> dict[str, Any]:
+        """What the run's log keeps for lm-eval's file of results, after the samples are in theirs."""
+        if log is None:
+            return {}
+        facts = log.facts(self._lm, self._suite)
+        if samples is None:
+            return facts
+        try:
+            log.write(samples)
+        except OSError as error:  # answers count without them
+            return facts | {"samples_missing": f"{samples}: {error.strerror}"}
+        return facts
 
     def _blank(self, cell: Cell, task: str) -> TaskResult:
         return TaskResult(
@@ -124,18 +150,20 @@ class EvalSession:
             self._known = (spec, AnswerCache(self._answers, identity))
         return self._known[1]
 
-    def _answered(self, spec: RunSpec, task: TaskSpec, reference: Reference) -> tuple[tuple[GradedAnswer, ...], str]:
-        """Answers to a task, and how its questions were worded."""
+    def _answered(self, spec: RunSpec, task: TaskSpec, reference: Reference) -> _Answered:
         suite, lm = self._suite, self._lm
         if task.is_drift:
             return self._drifted(spec, task, reference)
         if task.source == "wikitext2":
             corpus = wikitext2(suite.data_dir)
-            return tuple(measure_perplexity(lm, drawn(corpus.documents, suite.limit, suite.seed))), corpus.title
+            documents = drawn(corpus.documents, suite.limit, suite.seed)
+            return _Answered(answers=tuple(measure_perplexity(lm, documents)), setting=corpus.title)
         loaded: LoadedTask = self._loaded(task)
-        return tuple(evaluate_task(loaded, lm, suite)), loaded.built.setting
+        log = SampleLog(loaded)
+        answers = tuple(evaluate_task(loaded, lm, suite, log))
+        return _Answered(answers=answers, setting=loaded.built.setting, log=log)
 
-    def _drifted(self, spec: RunSpec, task: TaskSpec, reference: Reference) -> tuple[tuple[GradedAnswer, ...], str]:
+    def _drifted(self, spec: RunSpec, task: TaskSpec, reference: Reference) -> _Answered:
         suite, lm, corpus = self._suite, self._lm, drift_texts(self._suite.data_dir)
         plan = DriftPlan(
             phase="decode" if needs_decode(task) else "prefill",
@@ -147,7 +175,7 @@ class EvalSession:
         )
         path, is_this, texts = reference.path, reference.is_this, corpus.documents
         answers = measure_drift(lm.generator, lm.tokenizer, texts, plan=plan, reference=path, is_reference=is_this)
-        return tuple(answers), f"{corpus.title}; {plan.setting}"
+        return _Answered(answers=tuple(answers), setting=f"{corpus.title}; {plan.setting}")
 
     def _evidence(self, spec: RunSpec, task: TaskSpec, before: Mapping[str, int]) -> tuple[Evidence, ...]:
         """What counters saw; nothing where nothing had to be run, or known answers left none with a decode step."""
@@ -157,18 +185,3 @@ class EvalSession:
             return ()
         moved = {name: count - before.get(name, 0) for name, count in now.items()}
         return collect(spec.engine.features, moved)
-
-
-def inactive_feature(spec: RunSpec, task: TaskSpec) -> str:
-    """Why a task would not see a feature of a cell; empty where it sees all."""
-    engine = spec.engine
-    if needs_decode(task):
-        return ""
-    if engine.cuda_graph:
-        return "+c: captures the decode step, of which this task has none"
-    if engine.defer_prefill or not (engine.deferral or engine.skipping):
-        return ""
-    feature = "Expert Deferral" if engine.deferral else "Expert Skipping"
-    return (
-        f"{feature} acts in decode steps, of which this task has none: engine.defer_prefill=true has it act in prefill"
-    )

@@ -145,6 +145,10 @@ def _flat(run: Run, row: Row) -> dict[str, Any]:
     return {**columns, **_origin(run, row, row.records), "command": row.command}
 
 
+def _without(content: dict[str, Any], key: str) -> dict[str, Any]:
+    return {name: value for name, value in content.items() if name != key}
+
+
 def _field(value: Any, name: str) -> Any:
     return None if value is None else getattr(value, name)
 
@@ -292,6 +296,6 @@ def _plain(run: Run, row: AccuracyRow, rows: Sequence[AccuracyRow]) -> dict[str,
         "results": to_plain(row.results),
         "measures": [{**to_plain(one), "metric": _named(one)} for one in row.measures],
         "ungraded": [{"task": task, "why": why, "answers": count} for (task, why), count in row.ungraded.items()],
-        "ends": to_plain(row.ends),
+        "ends": {task: _without(to_plain(end), "lm_eval") for task, end in row.ends.items()},
         **_origin_of_answers(run, row),
     }

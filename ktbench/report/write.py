@@ -10,6 +10,7 @@ from ktbench.report.attribution_table import attribution_csv_text, attribution_j
 from ktbench.report.data import accuracy_csv_text, accuracy_json_text, csv_text, json_text
 from ktbench.report.documents import KINDS, Document, Kind, documents_of
 from ktbench.report.latex import latex
+from ktbench.report.lm_eval import results_of
 from ktbench.report.markdown import markdown, page_of_tables
 from ktbench.report.paper_bundle import write_paper_bundle
 from ktbench.report.paper_table import paper_csv_text
@@ -32,7 +33,8 @@ _MARKDOWN = dict.fromkeys(KINDS, lambda document: markdown(document.table))
 _LATEX = dict.fromkeys(KINDS, lambda document: latex(document.table))
 _TEXTS = {"md": _MARKDOWN, "csv": _CSV, "json": _JSON, "tex": _LATEX}
 _OF_SUITES = ("html", "pdf")  # a page of any run; of published numbers more than that
-FORMATS = (*_TEXTS, "figure", *_OF_SUITES)
+_LM_EVAL = "lm_eval"  # of evaluations
+FORMATS = (*_TEXTS, "figure", *_OF_SUITES, _LM_EVAL)
 _ON_REQUEST = ("kit",)
 
 
@@ -40,7 +42,8 @@ def write_report(run: Run, formats: Sequence[str] = FORMATS, documents: Sequence
     """Write `table.md`, `.csv`, `.json`, `.tex` and `figure.pdf`, `.svg`, `.png` below `<run folder>/report/`.
 
     As `html` of every run `page.html`, on request as `kit` a folder `kit` to drop into a paper. Of a run that asks
-    a suite `accuracy.md`, `.csv`, `.json` and `.tex`, and `table` of what was timed as well. Of one that attributes
+    a suite `accuracy.md`, `.csv`, `.json` and `.tex`, `table` of what was timed as well, and as `lm_eval` the results
+    of each cell in lm-eval's layout below `<run folder>/lm_eval/`, where its samples are. Of one that attributes
     its speed-ups `attribution.md`, `.csv`, `.json` and `.tex` beside `table`. Where published numbers are shown,
     `paper.md`, `.csv`, `.tex` and `published.pdf`, `.svg`, `.png`, and all of them as `paper.html` and `paper.pdf`.
     A run of several parts gets all of them for each part, `table-<part>.md` and so on, and `table.md` and
@@ -55,6 +58,8 @@ def write_report(run: Run, formats: Sequence[str] = FORMATS, documents: Sequence
     documents, folder = documents_of(run) if documents is None else documents, run.folder / "report"
     if {*formats} == {"pdf"} and all(document.kind != "paper" for document in documents):
         raise RequestError(f"report {' '.join(formats)}: is for published numbers, this run shows none")
+    if {*formats} == {_LM_EVAL} and not results_of(run):
+        raise RequestError(f"report {_LM_EVAL}: is for answers to lm-eval's tasks, this run has none")
     try:
         return [path for name in dict.fromkeys(formats) for path in _written(folder, run, documents, name)]
     except NotWritten as error:
@@ -73,6 +78,10 @@ def _written(folder: Path, run: Run, documents: Sequence[Document], name: str) -
         from ktbench.report.web.page import page_html
 
         yield write_whole(folder / "page.html", page_html(run, documents))
+    if name == _LM_EVAL:
+        for path, content in results_of(run).items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            yield write_whole(path, content)
     if name == "kit":
         yield from write_paper_bundle(folder / "kit", run, documents)
     if papers := [document for document in documents if document.kind == "paper"]:

@@ -54,9 +54,10 @@ _OF_TIMED_STEPS = ("workload", "measure")
 def eval_command(spec: RunSpec, suite: SuiteSpec, planned_with: Sequence[str]) -> str:
     """`python -m ktbench eval +suite=NAME ...`. What was timed as well is left out: `run` times it again."""
     of_suite = [word for word in planned_with if _key(word) in _OF_A_SUITE or _key(word).startswith("suite.")]
+    own = [word for word in planned_with if _key(word) == "suite" and word.strip("'\"").endswith(".yaml")]
     python, module, name, _, *words = _words(spec, planned_with)
     kept = [word for word in words if _key(word).partition(".")[0] not in _OF_TIMED_STEPS]
-    return shell_line([python, module, name, "eval", f"+suite={suite.name}", *of_suite, *kept])
+    return shell_line([python, module, name, "eval", *(own or [f"+suite={suite.name}"]), *of_suite, *kept])
 
 
 def _key(word: str) -> str:

@@ -14,6 +14,7 @@ import msgspec
 
 from ktbench.engine.loading.progress import Loading, LoadProgress
 from ktbench.run.child import child_exit_code, run_subprocess
+from ktbench.spec.lm_eval import LMEvalNames
 from ktbench.spec.record import Cell, SampleResult, TaskResult
 from ktbench.spec.suite import SuiteSpec
 
@@ -29,7 +30,7 @@ class EvalRequest:
     """Cells that share weights, and the open `tasks` of each by cell key.
 
     `references` has by cell key the cell whose distributions are compared; files of these are in `folder`, cached
-    answers in `answers`.
+    answers in `answers`. The run was `created` then.
     """
 
     cells: tuple[Cell, ...]
@@ -37,6 +38,7 @@ class EvalRequest:
     tasks: dict[str, tuple[str, ...]]
     references: dict[str, str]
     folder: str
+    created: str
     answers: str
     code_id: str
     env_id: str
@@ -101,7 +103,8 @@ def _evaluate(request: EvalRequest, topology: Topology, say: Callable[[EvalProgr
         unmodified = request.references[cell.key]
         for task in request.tasks[cell.key]:
             file = reference_file(Path(request.folder), unmodified, task)
-            result, samples = session.evaluate(cell, task, Reference(path=file, is_this=unmodified == cell.key))
+            reference = Reference(path=file, is_this=unmodified == cell.key)
+            result, samples = session.evaluate(cell, task, reference, sample_file(request, cell, task))
             say(EvalProgress(result=result, samples=samples))
     session.close()
 
@@ -119,6 +122,12 @@ def progress(say: Callable[[EvalProgress], None], clock: Callable[[], float] = m
             say(EvalProgress(doing=f"    {done:,} of {of:,} requests answered"))
 
     return answered
+
+
+def sample_file(request: EvalRequest, cell: Cell, task: str) -> Path:
+    """Where lm-eval's log of a cell's answers to a task is written."""
+    names = LMEvalNames.of(request.suite, request.created)
+    return Path(request.folder) / names.folder(cell) / names.samples(task)
 
 
 def reference_file(folder: Path, reference: str, task: str) -> Path:

@@ -25,7 +25,7 @@ _ANSWERS = RUNS / "answers"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EvalRunner:
-    """Evaluates the cells of a plan on their open tasks and logs the results."""
+    """Evaluates the cells of a plan on their open tasks and logs the results of a run, `created` then."""
 
     suite: SuiteSpec
     planned: Planned
@@ -33,6 +33,7 @@ class EvalRunner:
     machine: Environment
     log: Log
     folder: Path
+    created: str
 
     def run_all(self, previous: Run | None) -> None:
         """Run every task that the resumed run lacks. A crash fails the other tasks of the cell that caused it."""
@@ -76,6 +77,8 @@ class EvalRunner:
                 return
             done.add((result.cell, result.task))
             self.log.append(*message.samples, result)
+            if missing := result.lm_eval.get("samples_missing"):
+                say(f"  lm-eval's samples are not written: {missing}")
             say(f"  {names[result.cell]}  {result.task}  {result_text(result, message.samples)}")
 
         while left := [cell for cell in group if tasks[cell.key]]:
@@ -99,6 +102,7 @@ class EvalRunner:
             tasks={cell.key: tasks[cell.key] for cell in cells},
             references={cell.key: references[cell.key] for cell in cells},
             folder=str(self.folder),
+            created=self.created,
             answers=str(_ANSWERS),
             code_id=self.machine.code_id,
             env_id=self.machine.env_id,

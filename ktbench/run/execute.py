@@ -26,6 +26,7 @@ from ktbench.spec.memory import worker_bytes
 from ktbench.spec.peers import BY_NAME
 from ktbench.spec.record import Cell, Environment, Outcome, Part, Record
 from ktbench.spec.run_spec import MeasureSpec
+from ktbench.spec.suite import SuiteSpec
 
 
 def execute(request: Request, planned: Planned, command: list[str]) -> Run:
@@ -54,10 +55,7 @@ def _execute(request: Request, planned: Planned, command: list[str]) -> Run:
             on_record(record)
         parts = parts_of(request)
         if request.suite is not None:
-            runner = EvalRunner(
-                suite=request.suite, planned=planned, parts=parts, machine=machine, log=log, folder=folder
-            )
-            runner.run_all(previous)
+            evaluate(request.suite, planned, parts, machine, log, previous)
         if request.is_timed:
             measure_cells(sweep, planned, parts, request.measure)
     except KeyboardInterrupt:
@@ -67,6 +65,18 @@ def _execute(request: Request, planned: Planned, command: list[str]) -> Run:
         sweep.close()
         log.close()
     return read_run(folder)
+
+
+def evaluate(
+    suite: SuiteSpec, planned: Planned, parts: tuple[Part, ...], machine: Environment, log: Log, previous: Run | None
+) -> None:
+    """Evaluate the cells of a plan on the tasks that the `previous` run, if any, lacks."""
+    folder = log.path.parent
+    created = (previous or read_run(folder)).header.created
+    runner = EvalRunner(
+        suite=suite, planned=planned, parts=parts, machine=machine, log=log, folder=folder, created=created
+    )
+    runner.run_all(previous)
 
 
 def open_sweep(

@@ -117,7 +117,8 @@ class TaskResult:
     """The end of one task of one cell: its answers count from here on.
 
     `cached` of its `requests` had been answered before by the same engine, and are not in `evidence`, `took_s` and the
-    token counts. `setting` says how the questions were put where that is not plain from the spec.
+    token counts. `setting` says how the questions were put where that is not plain from the spec. `lm_eval` is what
+    lm-eval's file of results says of the task, empty where it has no such task (`ktbench.report.lm_eval`).
     """
 
     cell: str
@@ -137,6 +138,7 @@ class TaskResult:
     new_tokens: int = 0
     evidence: tuple[Evidence, ...] = ()
     setting: str = ""
+    lm_eval: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _require_time("TaskResult.started", self.started)

@@ -83,6 +83,26 @@ def test_a_plan_says_what_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
     assert "suite nano: 12 tasks of at most 5 questions each" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("words", "lines"),
+    [
+        (["engine.deferral=1"], ["UNSUPPORTED: prefill for deferral=1: Expert Deferral acts in decode steps"]),
+        (["engine.deferral=0,2", "tasks=[prefill]"], ["UNSUPPORTED: prefill for deferral=2: Expert Deferral acts in"]),
+        (["engine.skipping=1"], ["UNSUPPORTED: prefill for skipping=1: Expert Skipping acts in decode steps"]),
+        (["engine.deferral=1", "engine.defer_prefill=true"], []),
+        (["engine.deferral=1", "tasks=[decode]"], []),
+        ([], []),
+    ],
+)
+def test_a_plan_says_which_tasks_cells_cannot_answer(
+    words: list[str], lines: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", "+suite=drift", *words]) == 0
+    seen = [line for line in capsys.readouterr().out.splitlines() if line.startswith("UNSUPPORTED")]
+    assert len(seen) == len(lines)
+    assert all(line.startswith(start) and "defer_prefill=true" in line for line, start in zip(seen, lines, strict=True))
+
+
 def test_questions_that_training_may_have_shown_are_not_asked_by_mistake(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["eval", "+suite=nano", "limit=401"]) == 2
     assert "limit=401: training never shows the first 400 questions of suite.seed=7" in capsys.readouterr().err

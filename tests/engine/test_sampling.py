@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers import RepetitionPenaltyLogitsProcessor
 
 from ktbench.engine.generate import Chooser, Sampling, draw
 
@@ -74,9 +75,32 @@ def test_greedy_beside_drawn() -> None:
     assert len(set(drawn)) > 3
 
 
+@pytest.mark.parametrize("penalty", [1.3, 0.8])
+def test_repetition_is_penalised_as_in_transformers(penalty: float) -> None:
+    """Over some tokens of three answers, one of them without a penalty; the second one has ended before the last."""
+    draw, width, prompts = torch.Generator().manual_seed(2), 30, [[3, 4, 4], [5], [6, 7]]
+    samplings = [Sampling(repetition_penalty=one) for one in (penalty, penalty, 1.0)]
+    chooser, texts = Chooser(samplings, 20, prompts), [list(one) for one in prompts]
+    theirs = RepetitionPenaltyLogitsProcessor(penalty)
+    for number in range(20):
+        logits, left = torch.randn(3, width, generator=draw).bfloat16(), [0, 1, 2] if number < 15 else [0, 2]
+        expected = [int(theirs(torch.tensor([texts[i]]), logits[[i]].float()).argmax()) for i in (0, 1)]
+        expected.append(int(logits[2].argmax()))
+        assert chooser.choose(logits[left], left, number) == [expected[i] for i in left]
+        for i in left:
+            texts[i].append(expected[i])
+    assert len({*texts[0]}) > len({*texts[2]}) or penalty < 1
+
+
 @pytest.mark.parametrize(
     ("wrong", "named"),
-    [({"temperature": -0.1}, "temperature=-0.1"), ({"top_p": 0.0}, "top_p=0.0"), ({"top_p": 1.5}, "top_p=1.5")],
+    [
+        ({"temperature": -0.1}, "temperature=-0.1"),
+        ({"top_p": 0.0}, "top_p=0.0"),
+        ({"top_p": 1.5}, "top_p=1.5"),
+        ({"repetition_penalty": 0.0}, "repetition_penalty=0.0"),
+        ({"repetition_penalty": float("nan")}, "repetition_penalty=nan"),
+    ],
 )
 def test_wrong_values_are_refused(wrong: dict[str, float], named: str) -> None:
     with pytest.raises(ValueError, match=named):

@@ -12,7 +12,8 @@ from examples.nano.model import new_model, save
 from ktbench.engine.checkpoint import inspect_checkpoint
 from ktbench.engine.generate import open_generator
 from ktbench.engine.protocol import HostRole
-from ktbench.eval.session import EvalSession, Ids, Reference, inactive_feature
+from ktbench.eval.session import EvalSession, Ids, Reference
+from ktbench.eval.tasks.sources import inactive_feature
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.record import Cell, Evidence, Outcome
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec

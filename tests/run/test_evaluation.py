@@ -69,7 +69,9 @@ def execute(
     if previous is None:
         log.append(header)
     log.append(MACHINE)
-    examiner = EvalRunner(suite=SUITE, planned=planned, parts=PARTS, machine=MACHINE, log=log, folder=folder)
+    examiner = EvalRunner(
+        suite=SUITE, planned=planned, parts=PARTS, machine=MACHINE, log=log, folder=folder, created=""
+    )
     try:
         examiner.run_all(previous)
     finally:

@@ -52,8 +52,9 @@ def open_lm(arguments: Mapping[str, Any], further: Mapping[str, Any]) -> EngineL
 def _opened(given: Mapping[str, Any]) -> EngineLM:
     spec, options = _spec(given), _options(given)
     folder = given.get("tokenizer", str(checkpoint_folder(str(given["path"]))))
+    begins = {name: options[name] for name in ("add_bos_token",) if name in options}  # where its own rules leave it out
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False, **begins)
     except OSError as error:
         raise ValueError(f"tokenizer={folder}: {str(error).splitlines()[0]}") from None
     generator = open_generator([spec], HostRole(cores=len(os.sched_getaffinity(0))))

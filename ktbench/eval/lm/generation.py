@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from operator import attrgetter
+from types import MappingProxyType
 from typing import Any
 
 import jinja2
@@ -46,10 +49,10 @@ class Encoder:
         begins = has_bos_prefix(text, self.string([self.prefix_id], special=True))
         return self._encoded(text, self._special(begins) if add_special_tokens is None else add_special_tokens)
 
-    def prompt(self, text: str, most: int) -> list[int]:
-        """The last tokens, `most` at most, of a text to be continued."""
+    def prompt(self, text: str) -> list[int]:
+        """Tokens of a text to be continued, one at least."""
         begins = has_bos_prefix(text, self.tokenizer.bos_token)
-        return self._encoded(text, self._special(begins))[-most:] or [self.prefix_id]
+        return self._encoded(text, self._special(begins)) or [self.prefix_id]
 
     def _special(self, begins: bool) -> bool | None:
         return False if begins else self._adds_bos
@@ -75,12 +78,39 @@ class Encoder:
         return str(made)
 
 
-_KNOWN = ("until", "max_gen_toks", "do_sample", "temperature", "top_p", "seed")
+_KNOWN = ("until", "max_gen_toks", "do_sample", "temperature", "top_p", "seed", "repetition_penalty")
 # Of other methods to generate, the settings that ask for none of them.
-_NEUTRAL = {"num_beams": 1, "top_k": 0, "repetition_penalty": 1.0}
+_NEUTRAL = {
+    **{"num_beams": 1, "top_k": 0, "encoder_repetition_penalty": 1.0, "guidance_scale": 1.0},
+    **{"no_repeat_ngram_size": 0, "encoder_no_repeat_ngram_size": 0, "min_length": 0, "min_new_tokens": 0},
+}
+# Settings of a checkpoint's generation_config.json that change which token is the likeliest.
+_OF_CHECKPOINTS = (
+    *("repetition_penalty", "encoder_repetition_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size"),
+    *("min_length", "min_new_tokens", "num_beams", "guidance_scale", "bad_words_ids", "sequence_bias"),
+    *("suppress_tokens", "begin_suppress_tokens", "forced_bos_token_id", "forced_eos_token_id"),
+    "exponential_decay_length_penalty",
+)
 # Tokens beyond those of a stop string that are looked at: it may begin and end inside one.
 _AROUND = 2
 _SEED_BITS = 63
+
+
+def settings_of(config: Any) -> dict[str, Any]:
+    """What a checkpoint asks for of every answer: settings of its `config`, a GenerationConfig, by their names.
+
+    Raises ValueError for a method to generate that there is not.
+    """
+    given = {name: value for name in _OF_CHECKPOINTS if (value := getattr(config, name, None)) is not None}
+    return _known(given, "generation_config.json: ")
+
+
+def _known(given: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Without what is neutral. Raises ValueError, with a message that begins with `where`, for what is not known."""
+    for name, value in given.items():
+        if name not in _KNOWN and value != _NEUTRAL.get(name):
+            raise ValueError(f"{where}{name}={value}: allowed are {', '.join(_KNOWN)}")
+    return {name: value for name, value in given.items() if name in _KNOWN}
 
 
 class GeneratedText(str):
@@ -112,25 +142,27 @@ class Generation:
     temperature: float
     top_p: float
     seed: int | None
+    repetition_penalty: float = 1.0
 
     @classmethod
-    def of(cls, arguments: Mapping[str, Any], *, eos: str, room: int) -> Generation:
+    def of(
+        cls, arguments: Mapping[str, Any], *, eos: str, room: int, usual: Mapping[str, Any] = MappingProxyType({})
+    ) -> Generation:
         """Of a request's generation arguments, where those leave it open with `room` for new tokens.
 
-        Raises ValueError for arguments that stand for other methods to generate than these.
+        `usual` are the `settings_of` the checkpoint, which hold where the request has no others. Raises ValueError for
+        arguments that stand for other methods to generate than these.
         """
-        known = normalize_gen_kwargs(dict(arguments), room)
-        for name, value in known.items():
-            if name not in _KNOWN and value != _NEUTRAL.get(name):
-                raise ValueError(f"generation_kwargs.{name}={value}: allowed are {', '.join(_KNOWN)}")
+        known = {**usual, **_known(normalize_gen_kwargs(dict(arguments), room), "generation_kwargs.")}
         if known["max_gen_toks"] < 1:
             raise ValueError(f"generation_kwargs.max_gen_toks={known['max_gen_toks']}: must be at least 1")
         return cls(
-            until=tuple(handle_stop_sequences([stop for stop in known["until"] if stop], eos=eos)),
+            until=tuple(handle_stop_sequences(known["until"], eos=eos)),
             room=known["max_gen_toks"],
             temperature=float(known.get("temperature", 0.0)) if known["do_sample"] else 0.0,
             top_p=float(known.get("top_p", 1.0)),
             seed=known.get("seed"),
+            repetition_penalty=float(known.get("repetition_penalty", 1.0)),
         )
 
     def longest_prompt(self, positions: int) -> int:
@@ -149,23 +181,39 @@ class Generation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GenerationRequest:
-    """A prompt, how it is to be answered, and what the answer is kept under."""
+    """A prompt, how it is to be answered, what the answer is kept under, and its place among others."""
 
     prompt: list[int]
     generation: Generation
     sampling: Sampling
     key: str
+    place: tuple[int, str]
 
     @classmethod
-    def of(cls, prompt: list[int], generation: Generation, number: int) -> GenerationRequest:
-        """The `number`th time of this request; its seed is the same in every cell."""
+    def of(cls, text: str, tokens: list[int], positions: int, generation: Generation, number: int) -> GenerationRequest:
+        """The `number`th time of this request, of a model of so many positions; its seed is the same in every cell."""
+        prompt = tokens[-generation.longest_prompt(positions) :]
         seed = generation.seed
         if seed is None:
             seed = int(request_key(prompt, number), 16) % (1 << _SEED_BITS)
-        sampling = Sampling(temperature=generation.temperature, top_p=generation.top_p, seed=seed)
+        penalty = generation.repetition_penalty
+        sampling = Sampling(
+            temperature=generation.temperature, top_p=generation.top_p, seed=seed, repetition_penalty=penalty
+        )
         drawn = [generation.temperature, generation.top_p, seed] if generation.temperature else None
-        key = request_key("generate_until", prompt, generation.until, generation.room, drawn)
-        return cls(prompt=prompt, generation=generation, sampling=sampling, key=key)
+        key = request_key("generate_until", prompt, generation.until, generation.room, drawn, penalty)
+        return cls(prompt=prompt, generation=generation, sampling=sampling, key=key, place=(-len(tokens), text))
+
+
+def grouped(requests: Iterable[GenerationRequest]) -> list[list[GenerationRequest]]:
+    """Requests in the groups and the order of lm-eval's `hf` model: equal settings, the longest texts first.
+
+    What shares a batch has a part in how sums are rounded, so batches of the same requests give the same answers.
+    """
+    groups: dict[Generation, list[GenerationRequest]] = defaultdict(list)
+    for one in requests:
+        groups[replace(one.generation, seed=None)].append(one)
+    return [sorted(group, key=attrgetter("place")) for group in groups.values()]
 
 
 class Stops:

@@ -21,7 +21,15 @@ from transformers import PreTrainedTokenizerBase
 
 from ktbench.engine.generate import Generator
 from ktbench.eval.lm.cache import AnswerCache, request_key
-from ktbench.eval.lm.generation import Encoder, GeneratedText, Generation, GenerationRequest, Stops
+from ktbench.eval.lm.generation import (
+    Encoder,
+    GeneratedText,
+    Generation,
+    GenerationRequest,
+    Stops,
+    grouped,
+    settings_of,
+)
 from ktbench.spec.run_spec import RunSpec
 
 _ROOM = 256  # for new tokens, where a task sets no limit; lm-eval's own
@@ -150,7 +158,7 @@ class EngineLM(TemplateLM):  # type: ignore[misc]
             if key not in found:
                 alike[row][key] = continuation
         rows_at_once = self._rows_at_once(alike)
-        for rows in self._batches(sorted(alike, key=lambda row: (-len(row), row)), len, rows_at_once):
+        for rows in self._batches([sorted(alike, key=lambda row: (-len(row), row))], len, rows_at_once):
             longest = [max(map(len, alike[row].values())) for row in rows]
             found |= self._keep(
                 {
@@ -186,20 +194,20 @@ class EngineLM(TemplateLM):  # type: ignore[misc]
         questions = self._questions(requests)
         found = self._known([one.key for one in questions])
         new = {one.key: one for one in questions if one.key not in found}
-        longest_first = sorted(new.values(), key=lambda one: (-len(one.prompt), one.prompt))
-        for batch in self._batches(longest_first, lambda one: len(one.prompt), self.batch_size):
+        for batch in self._batches(grouped(new.values()), lambda one: len(one.prompt), self.batch_size):
             found |= self._keep(self._generated(batch))
         return [GeneratedText(*found[one.key]) for one in questions]
 
     def _questions(self, requests: Sequence[Instance]) -> list[GenerationRequest]:
         repeats: Counter[Any] = Counter()
         eos = self._encoder.string([self.eot_token_id], special=True)
+        usual = settings_of(self.generator.network.generation_config)
         questions = []
         for context, arguments in (request.args for request in requests):
-            generation = Generation.of(arguments, eos=eos, room=_ROOM)
+            generation = Generation.of(arguments, eos=eos, room=_ROOM, usual=usual)
             repeats[context, generation] += 1
-            prompt = self._encoder.prompt(context, generation.longest_prompt(self.max_length))
-            questions.append(GenerationRequest.of(prompt, generation, repeats[context, generation]))
+            tokens, number = self._encoder.prompt(context), repeats[context, generation]
+            questions.append(GenerationRequest.of(context, tokens, self.max_length, generation, number))
         return questions
 
     def _generated(self, batch: Sequence[GenerationRequest]) -> Mapping[str, tuple[str, int]]:
@@ -231,14 +239,17 @@ class EngineLM(TemplateLM):  # type: ignore[misc]
             self._cache.put(new)
         return new
 
-    def _batches(self, items: Sequence[Any], length: Callable[[Any], int], size: int) -> Iterator[list[Any]]:
-        """At most `size` of the items at a time; they come longest first."""
-        first = 0
-        while first < len(items):
-            end = min(first + self._at_once(length(items[first]), size), len(items))
-            yield list(items[first:end])
-            first = end
-            self._progress(end, len(items))
+    def _batches(self, groups: Sequence[Sequence[Any]], length: Callable[[Any], int], size: int) -> Iterator[list[Any]]:
+        """At most `size` items of one group at a time; they come longest first."""
+        done, of = 0, sum(map(len, groups))
+        for items in groups:
+            first = 0
+            while first < len(items):
+                batch = list(items[first : first + self._at_once(length(items[first]), size)])
+                yield batch
+                first += len(batch)
+                done += len(batch)
+                self._progress(done, of)
 
     def _at_once(self, longest: int, size: int) -> int:
         """As many as the scores of attention leave room for, which grow with the square of a prompt's length."""

@@ -13,6 +13,7 @@ from ktbench.eval.tasks import benchmarks, coding, harness, ifeval, nano
 from ktbench.eval.tasks.harness import REGISTERED_PREFIX, BuiltTask, LoadedTask, QuestionSource, registered_decodes
 from ktbench.eval.tasks.rows import Splits
 from ktbench.eval.texts import drawn, drift_texts, wikitext2
+from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.suite import MEASURED, SuiteSpec, TaskSpec
 
 _MODULES = (nano, livebench_task, benchmarks, coding, ifeval, harness)
@@ -92,6 +93,21 @@ def needs_decode(task: TaskSpec) -> bool:
         return MEASURED[task.source]
     source, name = find_source(task)
     return registered_decodes(name) if source.prefix == REGISTERED_PREFIX else source.decodes
+
+
+def inactive_feature(spec: RunSpec, task: TaskSpec) -> str:
+    """Why a task would not see a feature of a cell; empty where it sees all."""
+    engine = spec.engine
+    if needs_decode(task):
+        return ""
+    if engine.cuda_graph:
+        return "+c: captures the decode step, of which this task has none"
+    if engine.defer_prefill or not (engine.deferral or engine.skipping):
+        return ""
+    feature = "Expert Deferral" if engine.deferral else "Expert Skipping"
+    return (
+        f"{feature} acts in decode steps, of which this task has none: engine.defer_prefill=true has it act in prefill"
+    )
 
 
 def _written(source: QuestionSource) -> str:

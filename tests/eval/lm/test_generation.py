@@ -11,11 +11,10 @@ from transformers import PreTrainedModel
 from ktbench.engine.generate import Sampling
 from ktbench.eval.lm.generation import GeneratedText
 from ktbench.eval.lm.model import EngineLM
-from tests.engine.engines import needs_vector
 from tests.eval.lm.checkpoints import MAX_LENGTH, Checkpoint, replies, theirs
 
 pytest.importorskip("accelerate", reason="lm-eval's hf model needs it")
-pytestmark = [needs_vector(), pytest.mark.peers]
+pytestmark = pytest.mark.peers
 
 CONTEXT = "question: what is the quick fox? answer:"
 LONG = "the lazy dog jumps over " * 9
@@ -70,6 +69,37 @@ def test_a_text_that_ends_itself(ours: EngineLM, network: PreTrainedModel, check
     finally:
         for config in configs:
             config.eos_token_id = before
+
+
+def test_a_penalty_of_the_checkpoint(ours: EngineLM, network: PreTrainedModel, checkpoint: Checkpoint) -> None:
+    """Of its generation_config.json, and one that the request sets above it."""
+    hf, configs = theirs(network, checkpoint), (network.generation_config, ours.generator.network.generation_config)
+    requests = [*GENERATED, (CONTEXT, {"until": [], "max_gen_toks": 9, "repetition_penalty": 3.0})]
+    plain = replies(ours, "generate_until", requests)
+    try:
+        for config in configs:
+            config.repetition_penalty = 1.5
+        seen = replies(ours, "generate_until", requests)
+        assert seen == replies(hf, "generate_until", requests)
+        assert seen[:-1] != plain[:-1]
+        assert seen[-1] == plain[-1]
+    finally:
+        for config in configs:
+            config.repetition_penalty = None
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("no_repeat_ngram_size", 3), ("suppress_tokens", [1]), ("num_beams", 2), ("min_new_tokens", 5)]
+)
+def test_other_methods_of_the_checkpoint_are_refused(ours: EngineLM, name: str, value: Any) -> None:
+    config = ours.generator.network.generation_config
+    try:
+        setattr(config, name, value)
+        with pytest.raises(ValueError, match=f"generation_config.json: {name}="):
+            replies(ours, "generate_until", GENERATED[:1])
+        assert replies(ours, "loglikelihood", [("the", " fox")])
+    finally:
+        setattr(config, name, None)
 
 
 def test_conversations(ours: EngineLM, network: PreTrainedModel, checkpoint: Checkpoint) -> None:

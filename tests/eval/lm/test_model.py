@@ -7,11 +7,10 @@ from transformers import PreTrainedModel
 
 from ktbench.engine.generate import Sampling
 from ktbench.eval.lm.model import EngineLM
-from tests.engine.engines import needs_vector
 from tests.eval.lm.checkpoints import MAX_LENGTH, Checkpoint, replies, theirs
 
 pytest.importorskip("accelerate", reason="lm-eval's hf model needs it")
-pytestmark = [needs_vector(), pytest.mark.peers]
+pytestmark = pytest.mark.peers
 
 # Where it takes the softmax in float32; else it rounds log-probabilities to bf16, as its model's logits are.
 EXACT = {"softmax_dtype": "float32"}
