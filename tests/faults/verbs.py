@@ -196,6 +196,8 @@ def _until_done(folder: Path, verb: Verb, random: Random, took_s: float) -> tupl
         problems += verb.check(folder)
         if verb.runs:
             problems += _lost(before, facts_of(folder), command)
+        if code == -signal.SIGKILL and verb.output and (folder / verb.output).exists():
+            return attempt + 1, problems  # it was written before the command ended, and is not written again
         if code != -signal.SIGKILL:
             if code != 0:
                 problems.append(f"exit {code}: {' '.join(command.said()[-1:])}")
