@@ -17,7 +17,7 @@ from ktbench.results.speedups import TrialTimes, comparable, paired_interval, un
 from ktbench.results.usage import Limit
 from ktbench.spec.core_layout import CoreLayout
 from ktbench.spec.errors import RequestError
-from ktbench.spec.record import Record
+from ktbench.spec.record import Record, time_of
 
 Method = Literal["paired", "unpaired", "identical", "simulated"]
 _Visit = tuple[datetime, datetime, int]
@@ -62,7 +62,7 @@ def _visits(run: Run) -> dict[int, _Visit]:
     """When the first and the last measured trial of each round began, by round."""
     records = run.latest().values()
     timed = (one for one in records if one.samples_s and one.started and one.provenance == "measured")
-    begun = by_key((record.round, datetime.fromisoformat(record.started)) for record in timed)
+    begun = by_key((record.round, time_of(record.started)) for record in timed)
     return {number: (min(times), max(times), number) for number, times in begun.items()}
 
 

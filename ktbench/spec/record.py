@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -263,14 +263,19 @@ class Agreement:
 _LEAST_S, _MOST_S = 1e-12, 1e12
 
 
+def time_of(text: str) -> datetime:
+    """A time as records note it, in UTC where they name no zone. Raises ValueError for what is none."""
+    time = datetime.fromisoformat(text)
+    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+
+
 def _require_time(key: str, text: str) -> None:
-    """Raise ValueError for what is no time of a known zone; empty where it was not noted."""
+    """Raise ValueError for what is no time; it is empty where it was not noted."""
     try:
-        has_zone = datetime.fromisoformat(text).tzinfo is not None
+        if text:
+            time_of(text)
     except ValueError:
-        has_zone = False
-    if text and not has_zone:
-        raise ValueError(f"{key}={text!r}: must be a time such as 2026-01-31T12:00:00+00:00")
+        raise ValueError(f"{key}={text!r}: must be a time such as 2026-01-31T12:00:00+00:00") from None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -345,7 +345,6 @@ ROOF = {"read_bytes_per_s": 1e9, "peak_flops": 1e12, "peak_isa": "avx2"}
         (record(0), {"error": 1e300}),
         (record(0), {"own_step_s": -1.0}),
         (record(0), {"started": "yesterday"}),
-        (record(0), {"started": "2026-11-25T12:00:00"}),
         (record(0), {"roofs": [ROOF | {"read_bytes_per_s": 0.0}]}),
         (record(0), {"roofs": [ROOF | {"peak_flops": 0.0}]}),
         (record(0), {"roofs": [ROOF | {"ping_pong_ns": -5.0}]}),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from statistics import median
 from typing import Any
 
@@ -16,7 +15,7 @@ from ktbench.report.figures.curves import REFERENCE, looks
 from ktbench.report.figures.sheet import LEFT_IN, PAGE_IN, RIGHT_IN, Mark, Sheet, mark
 from ktbench.results.row import Row
 from ktbench.results.settings import by_key
-from ktbench.spec.record import Record
+from ktbench.spec.record import Record, time_of
 
 _TALL_IN, _ROOF_IN, _BETWEEN_IN, _BELOW_IN = 1.6, 0.8, 0.1, 0.34
 _LEAST = 0.02  # an axis that shows less would show noise alone
@@ -103,7 +102,7 @@ def _trials(rows: Sequence[Row], by_clock: bool) -> list[_Trial]:
 
 
 def _second(record: Record) -> float:
-    return datetime.fromisoformat(record.started).timestamp() if record.started else 0.0
+    return time_of(record.started).timestamp() if record.started else 0.0
 
 
 def _limit(values: Sequence[float]) -> float:
