@@ -141,14 +141,16 @@ class EngineLM(TemplateLM):  # type: ignore[misc]
             )
             windows += [(None, *utils.make_disjoint_window(window)) for window in found]
             ends.append(len(windows))
-        parts = [one for one, _ in self._loglikelihood_tokens(windows)]
+        parts = [one for one, _ in self._loglikelihood_tokens(windows, in_order=True)]
         return [sum(parts[first:end]) for first, end in pairwise(ends)]
 
-    def _loglikelihood_tokens(self, requests: Sequence[_Pair], **_: Any) -> list[Likelihood]:
+    def _loglikelihood_tokens(self, requests: Sequence[_Pair], *, in_order: bool = False, **_: Any) -> list[Likelihood]:
         """Log-probability of each continuation after its context, and whether it is what greedy decoding would give.
 
         Continuations that differ in their last token alone share a pass. What is longer than `max_length` loses its
-        beginning. Raises ValueError for a continuation that is empty or longer than that.
+        beginning. The longest share a batch or, as in lm-eval's `hf` model, those that follow each other `in_order`:
+        what shares a batch has a part in how sums are rounded. Raises ValueError for a continuation that is empty or
+        longer than that.
         """
         pairs = [(self._row(context, continuation), continuation) for _, context, continuation in requests]
         keys = [request_key("loglikelihood", *pair) for pair in pairs]
@@ -158,7 +160,7 @@ class EngineLM(TemplateLM):  # type: ignore[misc]
             if key not in found:
                 alike[row][key] = continuation
         rows_at_once = self._rows_at_once(alike)
-        for rows in self._batches([sorted(alike, key=lambda row: (-len(row), row))], len, rows_at_once):
+        for rows in self._batches(_longest_first([*alike], self.batch_size if in_order else None), len, rows_at_once):
             longest = [max(map(len, alike[row].values())) for row in rows]
             found |= self._keep(
                 {
@@ -255,6 +257,13 @@ class EngineLM(TemplateLM):  # type: ignore[misc]
         """As many as the scores of attention leave room for, which grow with the square of a prompt's length."""
         heads: int = self.generator.network.config.num_attention_heads
         return max(1, min(size, _SCORES_BYTES // (_SCORE_BYTES * heads * max(1, longest) ** 2)))
+
+
+def _longest_first(rows: Sequence[tuple[int, ...]], size: int | None) -> list[list[tuple[int, ...]]]:
+    """All rows in one group, or `size` that follow each other in each, sorted as lm-eval's `hf` model does."""
+    step = size or max(1, len(rows))
+    parts = (rows[first : first + step] for first in range(0, len(rows), step))
+    return [sorted(part, key=lambda row: (-len(row), row)) for part in parts]
 
 
 def _likelihood(logits: Tensor, continuation: Sequence[int]) -> Likelihood:

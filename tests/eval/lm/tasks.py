@@ -14,7 +14,7 @@ from ktbench.eval.tasks.rows import Rows
 
 Sample = dict[str, Any]
 PROMPT = "Question: {{q}}\nAnswer:"
-_LENGTHS = (1, 30, 3, 60, 8)  # words of questions; the longest leave no room in the context of a tiny model
+_LENGTHS = (60, 1, 8, 30, 3)  # words of questions; the longest leave no room in the context of a tiny model
 
 
 def rows(words: Sequence[str], count: int, seed: int) -> Rows:

@@ -80,7 +80,7 @@ def stops(ours: EngineLM, words: list[str]) -> list[str]:
 
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_answers(both: tuple[EngineLM, Any], words: list[str], stops: list[str], setting: str) -> None:
-    count = 5
+    count = 4
     seen, truth = (logged(lm, written(words, count, stops), **SETTINGS[setting]) for lm in both)
     assert stops
     for name, samples in truth.items():
@@ -90,7 +90,7 @@ def test_answers(both: tuple[EngineLM, Any], words: list[str], stops: list[str],
 
 @pytest.mark.parametrize("setting", ["bare", "turns"])
 def test_likelihoods(both: tuple[EngineLM, Any], words: list[str], setting: str) -> None:
-    count = 2 if len(words) == len(WORDS.split()) else 5
+    count = 2 if len(words) == len(WORDS.split()) else 4
     seen, truth = (logged(lm, scored(words, count), **SETTINGS[setting]) for lm in both)
     for name, samples in truth.items():
         for mine, theirs in zip(seen[name], samples, strict=True):
