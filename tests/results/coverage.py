@@ -134,7 +134,7 @@ SCENARIOS = (
     of_tasks("tasks of unlike flips, no change", unlike(0.5)),
     of_tasks("tasks of unlike flips, a loss", unlike(0.65)),
     of_tasks("rare flips, 12 tasks of 200 questions", RARE),
-    of_tasks("rare flips, tasks of unlike size", [Task(n=n, chances=flips(0.006, 0.004)) for n in UNLIKE]),
+    of_tasks("rare flips, tasks of unlike size", [Task(n=n, chances=flips(0.01, 0.006)) for n in UNLIKE]),
     of_tasks("partial credit beside right or wrong", partial_credit(0.05)),
     Scenario(name="five samples a question", draw=several_samples(0.95), truth=-0.05 * 0.6),
     of_tasks("pairs", clustered(2, 0.65)),
@@ -163,7 +163,9 @@ def table(studies: int) -> str:
     false = {one.name: one for one in EQUAL}
     for one in SCENARIOS:
         wrong = false.pop(one.name, None)
-        lines.append(f"| {one.name} | {one.coverage(studies):.1%} | {f'{wrong.false_verdicts(studies):.1%}' if wrong else ''} |")
+        lines.append(
+            f"| {one.name} | {one.coverage(studies):.1%} | {f'{wrong.false_verdicts(studies):.1%}' if wrong else ''} |"
+        )
     lines += [f"| {one.name} | | {one.false_verdicts(studies):.1%} |" for one in false.values()]
     return "\n".join(lines)
 
