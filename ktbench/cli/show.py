@@ -9,6 +9,7 @@ from functools import partial
 from ktbench.report.accuracy_table import accuracy_table, grids_below
 from ktbench.report.conditions import UNPROVEN, conditions_of, kl_text, top1_text
 from ktbench.report.documents import NUMERIC, Document, documents_of, overview
+from ktbench.report.equal_cells import equal_cells_sentence
 from ktbench.report.markdown import common_to, grid, grid_of, table_grid
 from ktbench.report.terminal import accuracy_line, name_width, row_line
 from ktbench.report.write import write_report
@@ -102,7 +103,9 @@ def _answer_lines(row: AccuracyRow, width: int) -> Iterator[str]:
 def _rows(part: Run) -> _Shown:
     rows = rows_of(part)
     lines = listing(rows, partial(_lines, width=name_width(rows)))
-    return _Shown(lines=(*lines, *_attribution(part)), conditions=conditions_of(part, rows))
+    equal = equal_cells_sentence(rows)
+    below = ("", equal) if equal else ()
+    return _Shown(lines=(*lines, *below, *_attribution(part)), conditions=conditions_of(part, rows))
 
 
 def _attribution(part: Run) -> Iterator[str]:

@@ -61,7 +61,7 @@ def _gaps(one: Attribution) -> Iterator[tuple[str, str]]:
                 yield share.feature, f"no {names[name]}: {why}"
 
 
-def attribution_methods(attributions: Sequence[Attribution]) -> tuple[str, ...]:
+def attribution_methods(run: Run, attributions: Sequence[Attribution]) -> tuple[str, ...]:
     """How what the table shows was formed."""
     return sentences(
         "attribution_methods.txt.j2",
@@ -69,17 +69,17 @@ def attribution_methods(attributions: Sequence[Attribution]) -> tuple[str, ...]:
         unordered=any(not one.orders and one.shares for one in attributions),
         pairs=any(pair.factor for one in attributions for pair in one.pairs),
         measured=any(not one.simulated for one in attributions),
-        rounds=_rounds(attributions),
+        rounds=_rounds(attributions, run.header.measure.unit),
     )
 
 
-def _rounds(attributions: Sequence[Attribution]) -> str:
-    """How many rounds the shares are formed in; those of the total where there are no shares."""
+def _rounds(attributions: Sequence[Attribution], unit: str) -> str:
+    """How many rounds, or blocks of them, the shares are formed in; those of the total where there are no shares."""
     found = [share.factor or share.last for one in attributions for share in one.shares if not one.simulated]
     values = [value for value in found if value]
     counts = extremes(value.n for value in values)
     few = "" if all(value.sound for value in values) else ", too few for an interval of 95%,"
-    return f"{' to '.join(map(str, counts))} round{'' if counts == [1] else 's'}{few}".lstrip()
+    return f"{' to '.join(map(str, counts))} {unit}{'' if counts == [1] else 's'}{few}".lstrip()
 
 
 def attribution_caption(run: Run, attributions: Sequence[Attribution]) -> str:
@@ -140,7 +140,7 @@ def attribution_table(run: Run, rows: Sequence[Row], attributions: Sequence[Attr
         lines_of(attributions),
         title=f"{run.header.title}: attribution of the speed-up",
         conditions=conditions_of(run, rows),
-        methods=(*attribution_methods(attributions), *methods_of(run, rows)),
+        methods=(*attribution_methods(run, attributions), *methods_of(run, rows)),
         notes=tuple(dict.fromkeys(note for one in attributions for note in attribution_notes(one, settings))),
         figure_caption=attribution_caption(run, attributions),
         commands=(("all cells", shlex.join(run.header.command)),),

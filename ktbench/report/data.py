@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from ktbench.report.equal_cells import equal_cells_content
 from ktbench.report.health import disturbed_rounds
 from ktbench.report.table import Table
 from ktbench.results import Run
@@ -175,7 +176,8 @@ def _origin(run: Run, row: Row, facts: Iterable[Record | TaskResult]) -> dict[st
 
 def json_text(run: Run, rows: Sequence[Row], table: Table) -> str:
     """The plan's ids, conditions, methods and notes; of each row all fields and all samples of its counting records."""
-    return json_of_table(run, table, rows=[_plain_row(row) for row in rows])
+    equal = equal_cells_content(rows)
+    return json_of_table(run, table, rows=[*map(_plain_row, rows)], **({"equal_cells": equal} if equal else {}))
 
 
 def _plain_row(row: Row) -> dict[str, Any]:

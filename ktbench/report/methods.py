@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ktbench.report.conditions import MARK, simulated_limits, software_sentence, unproven_sentence
+from ktbench.report.equal_cells import equal_cells_sentence
 from ktbench.report.health import roofs_sentence
 from ktbench.report.template import phrase, sentences
 from ktbench.report.text import names_by
@@ -32,6 +33,7 @@ def figure_caption(run: Run, rows: Sequence[Row]) -> str:
         is_noisy=any(row.outcome is Outcome.NOISY for row in rows),
         has_control=any(row.role == "control" for row in rows),
         unproven=unproven_sentence(rows, f" ({MARK})" if part.figure == "bars" else ""),
+        equal_cells=equal_cells_sentence(rows),
     )
 
 
@@ -45,6 +47,7 @@ def methods_of(run: Run, rows: Sequence[Row]) -> tuple[str, ...]:
         confidence=f"{CONFIDENCE:.0%}",
         margin=f"{MARGIN:.0%}",
         goal=f"{run.header.measure.goal:.1%}",
+        block_rounds=run.header.measure.block_rounds if run.header.measure.reloads else 0,
         quantised=any(row.spec.precision != "bf16" for row in here),
         allowed=_allowed(here) if here else "",
         roofs=roofs_sentence(here),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from ktbench.report.conditions import MARK, UNPROVEN, conditions_of, kl_text, top1_text
+from ktbench.report.equal_cells import equal_cells_grid
 from ktbench.report.health import trial_warnings
 from ktbench.report.methods import figure_caption, methods_of
 from ktbench.report.table import Column, Table, build_table, notes_of, setting_columns
@@ -46,6 +47,7 @@ def table_of(run: Run, rows: Sequence[Row]) -> Table:
             *trial_warnings(rows, lambda row: place(row, settings)),
         ),
         remarks=notes_of((place(row, settings), remark) for row in rows for remark in row.remarks),
+        grids=equal_cells_grid(rows),
         figure_caption=figure_caption(run, rows),
         commands=tuple((place(row, settings), row.command) for row in arms),
     )

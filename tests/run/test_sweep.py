@@ -44,7 +44,7 @@ def run_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
         sweep = Sweep(
             cells=cells, log=log, folder=tmp_path, ids=RecordIds(code_id="code", env_id="env"), command=command,
             kept=read_run(tmp_path).latest(), on_record=on_record,
-            worker_bytes={cell.spec.weights_key: 1 for cell in cells} if free_bytes else {}, free_bytes=free_bytes,
+            worker_bytes={cell.weights_key: 1 for cell in cells} if free_bytes else {}, free_bytes=free_bytes,
         )  # fmt: skip
         try:
             for block in blocks or (None,):

@@ -17,7 +17,7 @@ SIZES = worker_bytes(CELLS, 0)
 
 
 def held(cells: tuple[Cell, ...]) -> int:
-    return sum(SIZES[key] for key in {cell.spec.weights_key for cell in cells})
+    return sum(SIZES[key] for key in {cell.weights_key for cell in cells})
 
 
 def test_a_point_is_every_arm_and_its_control() -> None:

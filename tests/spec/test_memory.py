@@ -42,7 +42,7 @@ def test_precisions_are_workers_of_their_own() -> None:
     sweep = SweepSpec(arms=("base", "+v", "+v int8", "+v int4_g32"))
     cells = plan_cells(tiny_spec(phase="layer"), sweep)
     sizes = worker_bytes(cells, CACHE)
-    assert list(sizes) == list(dict.fromkeys(cell.spec.weights_key for cell in cells))
+    assert list(sizes) == list(dict.fromkeys(cell.weights_key for cell in cells))
     assert len(sizes) == 3
 
 

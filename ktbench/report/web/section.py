@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from markupsafe import Markup
 
 from ktbench.report import table as tables
-from ktbench.report.accuracy_table import grids_below
 from ktbench.report.documents import Document
 from ktbench.report.figures.draw import draw, further_figures
 from ktbench.report.figures.output import Stylesheet, embedded
@@ -166,7 +165,7 @@ def _controls(document: Document, numbers: Mapping[Key, int]) -> Iterator[Line]:
 
 
 def _grids(document: Document) -> Iterator[PageGrid]:
-    for grid in grids_below(document.run, document.answers) if document.kind == "accuracy" else ():
+    for grid in document.table.grids:
         yield PageGrid(of=grid, is_broad=_is_broad([grid.headings, *grid.lines]))
 
 

@@ -159,7 +159,7 @@ def _card_of_pair(one: Attribution, pair: FeaturePair, settings: Sequence[str], 
 def _of_attribution(one: Attribution, value: Interval | None, document: Document) -> Facts:
     """What stands behind a value of a group: its rounds, and what counters saw of all features together."""
     whole = next((row for row in document.rows if _is_whole(row, one)), None)
-    yield "rounds", DASH if value is None or is_exact(value) else str(value.n)
+    yield f"{document.run.header.measure.unit}s", DASH if value is None or is_exact(value) else str(value.n)
     yield f"evidence of {one.whole} (counter/step)", (whole.evidence if whole else None) or DASH
     yield "provenance", "simulated" if one.simulated else "measured"
 
