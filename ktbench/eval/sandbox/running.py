@@ -138,8 +138,10 @@ def run_child(job: Job, stdin: str, limits: Limits) -> ChildResult:
 
 
 def _memory(opened: ExitStack) -> int:
-    """An open file in memory."""
-    fd = os.memfd_create("program", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    """An open file in memory, whose number is none of a standard stream, though these may be closed here."""
+    made = os.memfd_create("program", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    fd = fcntl.fcntl(made, fcntl.F_DUPFD_CLOEXEC, 3)
+    os.close(made)
     opened.callback(os.close, fd)
     return fd
 

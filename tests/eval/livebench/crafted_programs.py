@@ -31,8 +31,8 @@ SUMS = [
     "import sys\nprint(sum(map(int, input().split())))\nsys.exit(1)",
     "print(sum(map(int, input().split())))\nexit()",
     "print(sum(map(int, input().split())))\nraise SystemExit",
-    "print(sum(map(int, open(0).read().split())))",
-    "print(sum(map(int, open('/dev/stdin').read().split())))",
+    "print(sum(map(int, open(0).read().split())))  #: streams",
+    "print(sum(map(int, open('/dev/stdin').read().split())))  #: streams",
     "import asyncio\nasync def main():\n    await asyncio.sleep(0)\n    print(sum(map(int, input().split())))\nasyncio.run(main())",
     "import numpy as np\nprint(np.array(input().split(), dtype=int).sum())",
     "try:\n    print(sum(map(int, input().split())))\n    while True: input()\nexcept (EOFError, StopIteration): pass",
@@ -54,7 +54,7 @@ SUMS = [
     "from sys import stdin  #: streams\nprint(sum(map(int, stdin.readline().split())))",
     "import sys  #: streams\nwhile line := sys.stdin.readline():\n    print(sum(map(int, line.split())))",
     "print(sum(map(int, input().split())))  #: quit\nquit()",
-    "print(sum(map(int, open('input.txt').read().split())))  #: file",
+    "print(sum(map(int, open('input.txt').read().split())))",
     "def f(n): return n and f(n - 1)\nprint(f(20_000) + sum(map(int, input().split())))",
     "import sys\nsys.setrecursionlimit(10**6)\ndef f(n): return n and f(n - 1)\nprint(f(60_000) + sum(map(int, input().split())))",
     "print(len(str(10**5000)) - 5001 + sum(map(int, input().split())))",
@@ -113,7 +113,8 @@ def tests_of(pairs: Iterable[tuple[str, str]]) -> list[dict[str, str]]:
 
 def _programs(tests: Iterable[tuple[str, str]], programs: Sequence[str], **more: str) -> Question:
     row = {"truth": None, "released": "2024-06-24", "tests": tests_of(tests), **more}
-    return row, programs, [way.replace("@", one) for one, way in product(programs, FENCED)]
+    fenced = [FENCED[0].replace("@", one) for one in programs]
+    return row, programs, [*fenced, *[way.replace("@", one) for one, way in product(programs[:2], FENCED)]]
 
 
 def _printing(wanted: str, outputs: Sequence[str]) -> Question:
@@ -168,7 +169,7 @@ QUESTIONS: dict[str, list[Question]] = {
         _programs([("1 2\n", "3\n"), ("5 5", "10\n")], SUMS),
         *[_printing(wanted, outputs) for wanted, outputs in OUTPUTS.items()],
         *[_programs(tests, programs, function=function) for function, tests, programs in CALLS],
-        _programs([("2\n\nx\n", "2x\n")], ["import sys\nprint(*sys.stdin.read().split(), sep='')", "a, b, c = open(0)\nprint(a.strip() + c)",
+        _programs([("2\n\nx\n", "2x\n")], ["import sys\nprint(*sys.stdin.read().split(), sep='')", "a, b, c = open(0)  #: streams\nprint(a.strip() + c)",
                   "a = input(); input(); print(a + input())  #: streams", "print(input())"]),
     ],
     "coding_completion": [

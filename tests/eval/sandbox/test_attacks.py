@@ -235,7 +235,8 @@ def test_raw_system_calls() -> None:
 
 def test_calls_of_other_machines_end_the_program() -> None:
     """A program may make machine code; the 32-bit way to call the kernel, with its other numbers, is closed."""
-    code = "import ctypes, mmap\npage = mmap.mmap(-1, 4096, prot=7)\npage.write(bytes([0xB8, 20, 0, 0, 0, 0xCD, 0x80, 0xC3]))\n"
+    code = "import ctypes, mmap\npage = mmap.mmap(-1, 4096, prot=7)\n"
+    code += "page.write(bytes([0xB8, 20, 0, 0, 0, 0xCD, 0x80, 0xC3]))\n"
     code += "ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(page)))()"
     assert why(code) == "ended by SIGSYS"
 

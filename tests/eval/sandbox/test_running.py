@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from importlib.util import find_spec
 
 import pytest
@@ -39,8 +41,8 @@ def test_a_program_reads_and_prints() -> None:
         "import pathlib; print(pathlib.Path('/proc/self/fd/0').read_text() + 'yes')",
         "open('/dev/null', 'w').write('no'); print('yes')",
         "import asyncio\nasync def f(): print('yes')\nasyncio.run(f())",
-        "import asyncio\nasync def f():\n    await asyncio.gather(asyncio.sleep(.01), asyncio.to_thread(print, 'yes'))\n"
-        "asyncio.run(f())",
+        "import asyncio\nasync def f():\n    await asyncio.gather(asyncio.sleep(.01), asyncio.to_thread(print, 'yes'))"
+        "\nasyncio.run(f())",
         "import traceback\ntry: 1 / 0\nexcept ZeroDivisionError: traceback.print_exc()\nprint('yes')",
         "import sys; sys.setrecursionlimit(10**6); f = lambda n: n and 1 + f(n - 1); f(50_000); print('yes')",
         "import functools, sys; sys.setrecursionlimit(10**6)\n"
@@ -163,6 +165,12 @@ def test_who_waits_for_its_own_thread_does_not_sleep() -> None:
 
 def test_what_does_not_read_its_input_is_no_trouble() -> None:
     assert ended("print('x' * 300_000)", stdin="y" * 3_000_000).finished
+
+
+def test_a_process_without_standard_streams_runs_programs() -> None:
+    script = "import os; os.closerange(0, 3)\nfrom ktbench.eval.sandbox.running import run_program\n"
+    script += "ended = run_program('print(input())', stdin='yes')\nos._exit(0 if ended.stdout == 'yes\\n' else 1)"
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
 def test_powers_are_said() -> None:

@@ -7,7 +7,7 @@ import io
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from decimal import Decimal
 from types import ModuleType
 from typing import Any
@@ -47,14 +47,15 @@ def programs(row: Row, answer: str) -> float:
 
 @contextmanager
 def own_limits() -> Iterator[None]:
-    depth, digits, out = sys.getrecursionlimit(), sys.get_int_max_str_digits(), sys.stdout
+    """LiveBench takes `quit` away, and reads numbers of more digits than Python does by itself."""
+    depth, digits = sys.getrecursionlimit(), sys.get_int_max_str_digits()
     sys.set_int_max_str_digits(50_000)
     try:
-        yield
+        with patch("builtins.quit", None), patch("sys.stdin", io.StringIO()), patch("sys.stdout", io.StringIO()):
+            yield
     finally:
         sys.setrecursionlimit(depth)
         sys.set_int_max_str_digits(digits)
-        sys.stdout = out
 
 
 def module(code: str) -> ModuleType:
@@ -109,24 +110,19 @@ def wrapped(code: str) -> str:
 
 
 def printed(function: Callable[[], object], given: str) -> str:
-    """What the function prints; whatever it opens, and its standard input, hold the input."""
+    """What the function prints. Streams are taken over, but not the names that `import *` has copied before."""
     out, left = io.StringIO(), iter(given.split("\n"))
     stdin = io.StringIO(given)
     with (
-        patch("builtins.quit", None),
         patch("builtins.open", mock_open(read_data=given)),
         patch("sys.stdin", stdin),
         patch("sys.stdin.readline", lambda *_: next(left)),
         patch("sys.stdin.readlines", lambda *_: given.split("\n")),
         patch("sys.stdin.read", lambda *_: given),
+        patch("sys.stdout", out),
+        suppress(SystemExit),
     ):
-        sys.stdout, before = out, sys.stdout
-        try:
-            function()
-        except SystemExit:
-            pass
-        finally:
-            sys.stdout = before
+        function()
     return out.getvalue()
 
 
