@@ -15,9 +15,11 @@ from unittest.mock import mock_open, patch
 
 Row = Mapping[str, Any]
 
-STARS = "string re datetime collections heapq bisect copy math random statistics itertools functools operator io sys json builtins typing"
-PLAIN = "string re datetime collections heapq bisect copy math random statistics itertools functools operator io sys json"
-BEGIN = "".join(f"from {name} import *\n" for name in STARS.split()) + "".join(f"import {name}\n" for name in PLAIN.split())
+NAMES = (
+    "string re datetime collections heapq bisect copy math random statistics itertools functools operator io sys json"
+)
+BEGIN = "".join(f"from {name} import *\n" for name in (*NAMES.split(), "builtins", "typing"))
+BEGIN += "".join(f"import {name}\n" for name in NAMES.split())
 BEGIN += "sys.setrecursionlimit(50000)\n"
 
 
@@ -74,7 +76,7 @@ def calls(row: Row, code: str) -> bool:
         value = function(*[json.loads(line) for line in test["input"].split("\n")])
         if isinstance(value, tuple):
             value = list(value)
-        if not value == json.loads(test["output"]):
+        if not (value == json.loads(test["output"])):  # noqa: SIM201 – an array has no truth value
             return False
     return True
 
@@ -110,15 +112,17 @@ def wrapped(code: str) -> str:
 
 
 def printed(function: Callable[[], object], given: str) -> str:
-    """What the function prints. Streams are taken over, but not the names that `import *` has copied before."""
+    """What the function prints. Names that `import *` has copied before still lead to the streams of the process.
+
+    Of its standard input the methods that read are taken over as well.
+    """
     out, left = io.StringIO(), iter(given.split("\n"))
-    stdin = io.StringIO(given)
     with (
-        patch("builtins.open", mock_open(read_data=given)),
-        patch("sys.stdin", stdin),
-        patch("sys.stdin.readline", lambda *_: next(left)),
-        patch("sys.stdin.readlines", lambda *_: given.split("\n")),
         patch("sys.stdin.read", lambda *_: given),
+        patch("sys.stdin.readlines", lambda *_: given.split("\n")),
+        patch("sys.stdin.readline", lambda *_: next(left)),
+        patch("sys.stdin", io.StringIO(given)),
+        patch("builtins.open", mock_open(read_data=given)),
         patch("sys.stdout", out),
         suppress(SystemExit),
     ):
