@@ -57,7 +57,7 @@ CASES = [
         live_question("web_of_lies_v3", "yes, no, unknown, no"),
         {
             "<solution>yes, no, unknown, no</solution>": 1,
-            "**yes, no, unknown, no**": 0.75 / 2,  # outside tags and boxes three words are found
+            "**yes, no, unknown, no**": 0,  # outside tags and boxes three words are found, the last three
             "<solution>yes, no, unknown, yes</solution>": 0.75 / 2,
             "<solution>no, yes, no, unknown</solution>": 0,
             "<solution>yes, no</solution>": 0.5 / 2,
@@ -74,7 +74,8 @@ CASES = [
             "Well,\n1, soy-milk, police-officer, crime": 1,
             "Well,\n1, soy-milk, police-officer, crime\nas shown.": 0,
             "1. <solution>1</solution> 2. <solution>soy-milk</solution> <solution>police-officer, crime</solution>": 1,
-            "<SOLUTION>1, soy-milk, police-officer, crime</SOLUTION>": 0,
+            "<SOLUTION>1, soy-milk, police-officer, crime</SOLUTION>": 1,  # as the last line
+            "<SOLUTION>1, soy-milk, police-officer, crime</SOLUTION>\nDone.": 0,
             "<solution>2, tea, x, y</solution> <solution>1, soy-milk, police-officer, crime</solution>": 1,
             "<solution>1, soy-milk, teacher, crime</solution>": 0.75 / 2,
             "<solution>soy-milk, 1, crime, police-officer</solution>": 0,
