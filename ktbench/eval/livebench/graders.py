@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ktbench.eval.livebench.data_analysis import consecutive_events, cta, tablejoin
 from ktbench.eval.livebench.extraction import partial_score, solutions, without_thoughts
@@ -57,20 +57,56 @@ class Grader:
 
     `grade` gives an answer without its thoughts 0 to 1. `lacks` is what a question needs for it and does not have, ''
     for nothing. An `unsafe` grader runs generated programs. `setting` describes what the task's name leaves open.
+    `deviations` are all the ways, by name, in which a score may differ from LiveBench's own; the name stands beside the
+    answers of the differential test that show it.
     """
 
     grade: Callable[[LiveQuestion, str], float | Grade]
     lacks: Callable[[LiveQuestion], str] = _without_truth
     unsafe: bool = False
     setting: Callable[[], str] = lambda: ""
+    deviations: Mapping[str, str] = field(default_factory=dict)
+
+    def described(self) -> str:
+        """How answers are graded, for the conditions of a report; '' where that is LiveBench's way alone."""
+        return "; ".join(filter(None, (self.setting(), *self.deviations.values())))
 
 
 _FOLLOWING = Grader(
     grade=instruction_following,
     lacks=uncheckable,
     setting=lambda: f"instructions checked strictly, languages detected by {detector()}",
+    deviations={
+        "sentences": "sentences and words in capitals counted by ktbench's rules, LiveBench's need trained tables"
+    },
 )
-_CODING = Grader(grade=grade_program, lacks=untestable, unsafe=True)
+_CODING = Grader(
+    grade=grade_program,
+    lacks=untestable,
+    unsafe=True,
+    deviations={
+        "global": "programs run as they are, for each test anew; LiveBench makes them the body of a function",
+        "streams": "standard streams are files, also as bytes and by name; LiveBench's are text within its process",
+        "quit": "quit() ends a program; LiveBench takes it away",
+        "array": "an array of one element is no list; in LiveBench it equals one",
+        "equality": "an object of a program's own class is no value; in LiveBench it may equal everything",
+        "limits": "limits of the sandbox (files, memory, 6 s of processor time); LiveBench's is 6 s on the clock",
+    },
+)
+_AMPS = Grader(
+    grade=amps_hard,
+    deviations={
+        "judge": (
+            "formulae agree where their values do, numbers within 0.001 and functions to nine digits; "
+            "LiveBench asks a model where SymPy cannot tell"
+        ),
+        "negative": "a formula's negative is wrong but for characteristic polynomials; LiveBench's model accepts it",
+    },
+)
+_GAME = Grader(
+    grade=integrals_with_game,
+    deviations={"latex": "LaTeX other than plain fractions is read by ktbench, LiveBench has SymPy read it"},
+)
 
 # By LiveBench's names. Where a task has changed with a release, its grader looks at the question's date.
 GRADERS: Mapping[str, Grader] = {
@@ -83,8 +119,8 @@ GRADERS: Mapping[str, Grader] = {
     "logic_with_navigation": Grader(grade=logic_with_navigation),
     "math_comp": Grader(grade=math_comp),
     "olympiad": Grader(grade=olympiad),
-    "AMPS_Hard": Grader(grade=amps_hard, setting=lambda: "formulae agree where their values do, no model judges"),
-    "integrals_with_game": Grader(grade=integrals_with_game),
+    "AMPS_Hard": _AMPS,
+    "integrals_with_game": _GAME,
     "LCB_generation": _CODING,
     "coding_completion": _CODING,
     "cta": Grader(grade=cta),

@@ -75,7 +75,7 @@ def _settings(name: str, splits: Splits, suite: SuiteSpec) -> Iterator[str]:
     """How answers are graded, and what the files lack."""
     category, _, task = name.partition("/")
     if task in GRADERS:
-        yield GRADERS[task].setting()
+        yield GRADERS[task].described()
     rows = splits["test"]
     if partly := sum(row["question"].is_partly_tested for row in rows):
         yield f"{partly} of {len(rows)} questions with only part of their tests: scores are upper bounds"

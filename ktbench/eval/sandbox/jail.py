@@ -207,11 +207,12 @@ def _as_json(value: object) -> object:
 
 
 def _as_number(value: Number) -> int | float:
-    """The whole number or float that a number equals: numpy's, a fraction, a decimal."""
+    """The whole number or float that a number equals: numpy's, a fraction, a decimal, a complex one."""
+    real = value.real if isinstance(value, complex) else value
     for kind in (int, float):
         with suppress(TypeError, ValueError, OverflowError):
-            if isinstance(value, kind) or kind(value) == value:  # type: ignore[call-overload]
-                return kind(value)  # type: ignore[call-overload,no-any-return]
+            if isinstance(value, kind) or kind(real) == value:  # type: ignore[call-overload]
+                return kind(real)  # type: ignore[call-overload,no-any-return]
     raise TypeError(f"the {type(value).__name__} {value} is not JSON serializable")
 
 

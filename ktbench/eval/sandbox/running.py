@@ -138,8 +138,10 @@ def run_child(job: Job, stdin: str, limits: Limits) -> ChildResult:
 
 
 def _memory(opened: ExitStack) -> int:
-    """An open file in memory."""
-    fd = os.memfd_create("program", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    """An open file in memory, whose number is none of a standard stream, though these may be closed here."""
+    made = os.memfd_create("program", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    fd = fcntl.fcntl(made, fcntl.F_DUPFD_CLOEXEC, 3)
+    os.close(made)
     opened.callback(os.close, fd)
     return fd
 
@@ -171,7 +173,7 @@ def _watched(process: subprocess.Popen[bytes], report: int, limits: Limits, repo
             return f"slept for more than {limits.sleep_s} s"
         if usage.threads > limits.threads:
             return f"started more than {limits.threads} threads"
-        if usage.resident_bytes > limits.memory_bytes:
+        if usage.resident_bytes + _hidden_bytes(process.pid, usage, limits) > limits.memory_bytes:
             return _over_memory(limits)
     return ""
 
@@ -189,6 +191,7 @@ class _Usage(NamedTuple):
     sleeps: bool
     cpu_s: float
     threads: int
+    mapped_bytes: int
     resident_bytes: int
 
 
@@ -198,8 +201,23 @@ def _usage(pid: int) -> _Usage:
         sleeps=not any(state in "RD" for state in _states(pid)),
         cpu_s=(int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"),
         threads=int(fields[17]),
+        mapped_bytes=int(fields[20]),
         resident_bytes=int(fields[21]) * os.sysconf("SC_PAGE_SIZE"),
     )
+
+
+def _hidden_bytes(pid: int, usage: _Usage, limits: Limits) -> int:
+    """What may lie in shared mappings though it is not resident: a process can drop the pages and keep the memory.
+
+    Those are counted in full where a process maps more than its limit.
+    """
+    if usage.mapped_bytes <= limits.memory_bytes:
+        return 0
+    with suppress(OSError):
+        maps = (line.split() for line in Path(f"/proc/{pid}/maps").read_text().splitlines())
+        spans = [line[0].split("-") for line in maps if line[-2:] == ["/dev/zero", "(deleted)"]]
+        return sum(int(end, 16) - int(start, 16) for start, end in spans)
+    return 0
 
 
 def _states(pid: int) -> Iterator[str]:

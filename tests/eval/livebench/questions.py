@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from ktbench.eval.livebench.graders import grade_answer
-from ktbench.eval.livebench.question import LiveQuestion
+from ktbench.eval.livebench.question import LiveQuestion, Truth
 from tests.eval.conftest import SHARED
 
 LIVEBENCH = SHARED / "livebench"
 
 
 def live_question(
-    task: str, truth: str | None, *, prompt: str = "?", released: str = "2024-06-24", **rest: Any
+    task: str, truth: Truth | None, *, prompt: str = "?", released: str = "2024-06-24", **rest: Any
 ) -> LiveQuestion:
     return LiveQuestion(
         question_id="q",

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
+from ktbench.eval.livebench.graders import grade_answer
 from ktbench.eval.livebench.mathematics import option_text
 from ktbench.eval.livebench.question import LiveQuestion
 from tests.eval.livebench.questions import live_question, score
 
 OPTIONS = (
-    r"How far? $\textbf{(A) }20\qquad\textbf{(B)}~\frac{9}{25}\qquad\textbf{(C)}\ 1,250 \quad"
+    r"How far? $\textbf{(A) }20\qquad\textbf{(B)}~\frac{9}{25}\qquad\textbf{(C) }1,250 \qquad"
     r"\textbf{(D) }26\\ \textbf{(E) }\sqrt3$ If you"
 )
 POLYNOMIAL = live_question("AMPS_Hard", r"-\lambda ^3+8 \lambda ^2+7", subtask="amps_hard_characteristic_polynomial")
-FIXED = "We study graphs, and more.\nThey are finite."
+FIXED = "We study graphs, and more. They are finite."
 WORDS = "Bass, Trout, Pike, Carp, ant, drill, island, opal"
 PLOT = "Anna leaves home. She meets a dragon in the hills. Both of them fly to the sea"
 JOIN = '{"name": "a1", "zip": "b2", "city": "c3"}'
-EVENTS = '[{"user_id": "u1", "value": 3}, {"user_id": "u2", "value": 5}]'
+KEY = "max_consecutive_growth_months"
+EVENTS = f'[{{"user_id": "u1", "{KEY}": 3}}, {{"user_id": "u2", "{KEY}": 5}}]'
 TABLE = "id,name\n1,Ann\n2,Bob\n"
 
 
@@ -54,7 +57,7 @@ CASES = [
         live_question("web_of_lies_v3", "yes, no, unknown, no"),
         {
             "<solution>yes, no, unknown, no</solution>": 1,
-            "**yes, no, unknown, no**": 1,
+            "**yes, no, unknown, no**": 0,  # outside tags and boxes three words are found, the last three
             "<solution>yes, no, unknown, yes</solution>": 0.75 / 2,
             "<solution>no, yes, no, unknown</solution>": 0,
             "<solution>yes, no</solution>": 0.5 / 2,
@@ -68,7 +71,11 @@ CASES = [
             "<solution>1, Soy milk, the police officer, CRIME</solution>": 1,
             r"\boxed{1, soy-milk, police-officer, crime}": 1,
             r"\boxed{\text{1, soy-milk, police-officer, crime}}": 1,
-            "Well,\n1, soy-milk, police-officer, crime\nas shown.": 1,
+            "Well,\n1, soy-milk, police-officer, crime": 1,
+            "Well,\n1, soy-milk, police-officer, crime\nas shown.": 0,
+            "1. <solution>1</solution> 2. <solution>soy-milk</solution> <solution>police-officer, crime</solution>": 1,
+            "<SOLUTION>1, soy-milk, police-officer, crime</SOLUTION>": 1,  # as the last line
+            "<SOLUTION>1, soy-milk, police-officer, crime</SOLUTION>\nDone.": 0,
             "<solution>2, tea, x, y</solution> <solution>1, soy-milk, police-officer, crime</solution>": 1,
             "<solution>1, soy-milk, teacher, crime</solution>": 0.75 / 2,
             "<solution>soy-milk, 1, crime, police-officer</solution>": 0,
@@ -117,7 +124,8 @@ CASES = [
             f"Here it is:\n{FIXED}\nDone.": 1,
             "<solution>We study graphs, and more. They are finite.</solution>": 1,
             f"--- {FIXED} ---": 1,
-            f"{FIXED} --- We studdy graphs ---": 0,
+            f"{FIXED} --- We studdy graphs ---": 1,  # no blank after the last mark
+            f"{FIXED} --- We studdy graphs --- so": 0,
             f"{FIXED} <solution>We study graphs</solution>": 0,
             FIXED.replace("study", "studdy"): 0,
             FIXED.replace(",", ""): 0,
@@ -171,6 +179,9 @@ CASES = [
             r"\boxed{C}": 1,
             r"\boxed{\textbf{(C)}}": 1,
             "it is\n(C)": 1,
+            "So the answer is (C).": 1,
+            r"\boxed{c}": 1,
+            "<solution>ccccc</solution>": 1,
             "it is\n**C**\n": 1,
             "the distance is 1,250 miles": 1,
             "it would be 1,250 if that were all, but there is a long way to go from here": 0,
@@ -216,7 +227,8 @@ CASES = [
             r"\boxed{0.75}": 1,
             "you win 3/4": 1,
             r"\boxed{-\frac34}": 0,
-            "<solution>13/4</solution>": 0,
+            "<solution>5/4</solution>": 0,
+            "<solution>13/4</solution>": 1,  # the last 200 characters hold the truth
             "<solution>many</solution>": 0,
             "": 0,
         },
@@ -242,9 +254,12 @@ CASES = [
         live_question("consecutive_events", EVENTS),
         {
             f"<solution>{EVENTS}</solution>": 1,
-            '<solution>[{"user_id": "u1", "value": 3}]</solution>': 0.5,
-            '<solution>[{"user_id": "u1", "value": 3}, {"user_id": "u2", "value": 4}]</solution>': 0.3333,
-            '<solution>[{"user_id": "u9", "value": 3}]</solution>': 0,
+            f"<Solution>{EVENTS}</Solution>": 1,
+            f'<solution>[{{"user_id": "u1", "{KEY}": 3}}]</solution>': 0.5,
+            "<solution>" + EVENTS.replace("5", "4") + "</solution>": 0.3333,
+            "<solution>" + EVENTS.replace("}", ', "more": 1}') + "</solution>": 1,
+            f"<solution>{EVENTS[:-1]}, {{}}, 7]</solution>": 1,
+            f'<solution>[{{"user_id": "u9", "{KEY}": 3}}]</solution>': 0,
             "<solution>none</solution>": 0,
             "<solution>[3, 5]</solution>": 0,
             EVENTS: 0,
@@ -262,22 +277,22 @@ CASES = [
             "id,name\n1,\n2,Bob": 0,
         },
     ),
-    *rated(live_question("zebra_puzzle", "fantasy movies"), {"***fantasy movies***": 1, "***Fantasy***": 1}),
-    *rated(live_question("zebra_puzzle", "d&b"), {"They like ***d&b***.": 1}),
-    *rated(live_question("zebra_puzzle", "security-guard"), {"***teacher*** no, ***security-guard***": 1}),
+    *rated(live_question("zebra_puzzle", "fantasy movies"), {"***fantasy movies***": 0, "***Fantasy***": 1}),
+    *rated(live_question("zebra_puzzle", "d&b"), {"They like ***d&b***.": 0}),
+    *rated(live_question("zebra_puzzle", "security-guard"), {"***teacher*** no, ***security-guard***": 0}),
     *rated(
         live_question("zebra_puzzle", "3"),
         {
-            "***three***": 1,
+            "***three***": 0,  # a digit stands for its word, not the word for its digit
             "The position is 3.": 1,
-            "The position is **three**": 1,
+            "The position is **three**": 0,
             "***2***": 0,
             "***3*** or rather ***4***": 0,
             "3 is the position": 0,
             "": 0,
         },
     ),
-    *rated(live_question("zebra_puzzle", "movies"), {"***fantasy movies***": 0}),
+    *rated(live_question("zebra_puzzle", "movies"), {"***fantasy movies***": 1, r"\boxed{movies}": 1, "‘movies’": 1}),
     *rated(
         live_question("spatial", "4"),
         {
@@ -287,11 +302,15 @@ CASES = [
             "**4**, **a**, **b**, **c**": 0,
             "**14**": 0,
             r"hence \boxed{4}": 1,
-            "4": 0,
+            r"hence $\boxed 4$": 1,
+            "4": 1,
+            "4.": 0,
             "": 0,
         },
     ),
-    *rated(live_question("spatial", "square pyramid"), {"**Square pyramid.**": 1, "**square**": 0}),
+    *rated(
+        live_question("spatial", "square pyramid"), {"**Square pyramid**": 1, "**Square pyramid.**": 0, "**square**": 0}
+    ),
     *rated(live_question("spatial", "tetrahedra"), {"**two tetrahedra**": 1}),
     *rated(live_question("spatial", "tetrahedron"), {"**a regular tetrahedron**": 1}),
     *rated(live_question("spatial", "triangle"), {"**it is certainly not any kind of triangle**": 0}),
@@ -318,7 +337,7 @@ CASES = [
     ),
     *rated(
         live_question("AMPS_Hard", r"\frac{2}{2 x+1}", subtask="amps_hard_any"),
-        {r"\[f'(x) = \frac{1}{x + \frac12}\]": 1},
+        {r"$f'(x) = \frac{1}{x + \frac12}$": 1, r"\[f'(x) = \frac{1}{x + \frac12}\]": 0},
     ),
     *rated(
         live_question("AMPS_Hard", "247", subtask="amps_hard_any"),
@@ -343,6 +362,36 @@ def test_worth(question: LiveQuestion, answer: str, worth: float) -> None:
     assert score(question, answer) == pytest.approx(worth)
 
 
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        (live_question("cta", "id"), r"\boxed{id"),
+        (live_question("math_comp", "C", prompt=OPTIONS), r"\boxed3{C} (C)"),
+        (live_question("connections", WORDS, released="2024-11-25"), rf"\boxed{{{WORDS}"),
+        (live_question("olympiad", "3,1"), r"\boxed3{3,1}"),
+    ],
+)
+def test_what_livebenchs_graders_fail_on_is_worth_nothing_with_a_reason(question: LiveQuestion, answer: str) -> None:
+    graded = grade_answer(question, answer)
+    assert graded.value == 0
+    assert "box" in graded.why
+
+
 def test_an_option_is_read_off_the_prompt() -> None:
-    assert [option_text(OPTIONS, letter) for letter in "ABCDE"] == ["20", r"\frac{9}{25}", "1,250", "26", r"\sqrt3"]
-    assert option_text("no options", "A") == ""
+    """Up to the next wide space or dollar sign: D swallows E, which then has none."""
+    assert [option_text(OPTIONS, letter) for letter in "ABC"] == ["20", r"\frac{9}{25}", "1,250"]
+    assert option_text(OPTIONS, "D").startswith("26")
+    assert option_text(OPTIONS, "E") == option_text("no options", "A") == "FAILURE"
+
+
+def test_a_truth_may_be_a_list_or_an_object() -> None:
+    walk = live_question("logic_with_navigation", [3, -2])
+    assert [score(walk, f"<Solution>{one}</Solution>") for one in ("(3, -2)", "3,-2", "(-2, 3)", "[3, -2, 1]")] == [
+        1,
+        1,
+        0,
+        1,
+    ]
+    assert score(live_question("consecutive_events", json.loads(EVENTS)), f"<solution>{EVENTS}</solution>") == 1
+    assert score(live_question("tablejoin", json.loads(JOIN)), JOIN) == 1
+    assert score(live_question("AMPS_Hard", ["1", r"\frac12"], subtask="amps_hard_any"), r"\boxed{0.5}") == 1

@@ -7,15 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ktbench.eval.livebench.extraction import (
-    bold,
+    ANYWHERE,
     edit_distance,
-    last_boxed,
-    last_fence,
+    last_box,
     last_line,
     last_solution,
     partial_score,
-    plain,
     solutions,
+    solutions_or_between,
+    without,
     without_thoughts,
 )
 
@@ -34,42 +34,53 @@ def test_thoughts_go_wherever_they_stand() -> None:
         (r"\boxed{1} \boxed{\frac{1}{2}}", r"\frac{1}{2}"),
         (r"\boxed{\boxed{3}}", "3"),
         (r"\fbox{4}", "4"),
-        (r"\boxed {5 }", "5"),
+        (r"\boxed{5} \fbox{4}", "5"),
         (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
-        (r"\boxed{1} \boxed{2", "1"),
+        (r"\boxed{1} \boxed{2", None),
         (r"} \boxed{}", ""),
-        (r"\boxed 3", None),
+        (r"$\boxed 3$.", "3"),
+        (r"\boxed {5 }", "{5 }"),
+        (r"\boxed 3, and \boxed{4}", r"3, and \boxed{4}"),
+        (r"\boxed{$7$}", "7"),
+        (r"\boxed", None),
         ("", None),
     ],
 )
-def test_the_last_box_that_closes(text: str, boxed: str | None) -> None:
-    assert last_boxed(text) == boxed
+def test_the_last_box(text: str, boxed: str | None) -> None:
+    assert last_box(text) == boxed
+
+
+@pytest.mark.parametrize("text", [r"\boxed3{4}", r"\boxed\text{A}", r"\boxed{\fbox 3}"])
+def test_a_box_without_a_brace_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="box"):
+        last_box(text)
 
 
 def test_a_text_full_of_open_boxes_is_read_in_no_time() -> None:
-    assert last_boxed(r"\boxed{" * 100_000) is None
+    assert last_box(r"\boxed{" * 100_000) is None
 
 
 @given(WORDS, st.lists(WORDS, max_size=3), WORDS)
 @settings(max_examples=50)
 def test_what_is_wrapped_is_found_again(before: str, wrapped: list[str], after: str) -> None:
-    stripped = [one.strip() for one in wrapped]
-    assert solutions(before + "".join(f"<solution>{one}</solution>{after}" for one in wrapped)) == stripped
-    spans = [one for one in wrapped if one]
-    assert bold(before + "".join(f" **{one}**{after}" for one in spans)) == [one.strip() for one in spans]
+    assert solutions(before + "".join(f"<solution>{one}</solution>{after}" for one in wrapped)) == wrapped
     boxes = before + "".join(rf"\boxed{{{one}}}{after}" for one in wrapped)
-    assert last_boxed(boxes) == (stripped[-1] if stripped else None)
-    assert last_boxed(rf"\boxed{{{boxes}}}") == (stripped[-1] if stripped else before.strip())
+    assert last_box(boxes) == (wrapped[-1] if wrapped else None)
+    assert last_box(rf"\boxed{{{boxes}}}") == (wrapped[-1] if wrapped else before + "")
 
 
-def test_solutions_lines_and_fences() -> None:
-    assert last_solution("<solution>a</solution><solution> b\n</solution>") == "b"
+def test_tags_may_be_in_capitals_and_over_lines_where_a_task_reads_these() -> None:
+    assert last_solution("<solution>a</solution><solution> b\n</solution>") == "a"
+    assert last_solution("<solution>a</solution><Solution> b\n</SOLUTION>", ANYWHERE) == " b\n"
     assert last_solution("<solution>a") is None
-    assert last_line("a\n b \n\n  ") == "b"
+    assert solutions_or_between("x</solution>a</solution>b") == ["a"]
+    assert solutions_or_between("<solution>c</solution>a</solution>") == ["c"]
+
+
+def test_lines_and_parts() -> None:
+    assert last_line("a\n b \n\n  ") == " b"
     assert last_line("") == ""
-    assert last_fence("```csv\na,b\n```\n```\nc,d\n```") == "c,d"
-    assert last_fence("```a") is None
-    assert plain(r"$\text{yes},\ \textbf{no}~x$") == "yes, no x"
+    assert without("abcabc", "bc", "a") == ""
 
 
 def slow_distance(a: list[int], b: list[int]) -> int:

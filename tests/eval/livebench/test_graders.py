@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
@@ -27,7 +28,13 @@ def in_bold(question: LiveQuestion) -> str:
 
 def of_zebra(question: LiveQuestion) -> str:
     new = question.released >= "2024-11-25"
-    return f"<solution>{question.truth}</solution>" if new else f"***{question.truth}***"
+    return f"<solution>{question.truth}</solution>" if new else f"***{question.truth.removesuffix(' movies')}***"
+
+
+def is_out_of_reach(question: LiveQuestion) -> bool:
+    """LiveBench's rule for older zebra puzzles reads one word, and a few truths are two, as `police-officer`."""
+    is_old = question.task == "zebra_puzzle" and question.released < "2024-11-25"
+    return is_old and not re.fullmatch(r"\w+", question.truth.removesuffix(" movies"))
 
 
 IDEAL: Mapping[str, Callable[[LiveQuestion], str]] = {
@@ -56,9 +63,11 @@ def questions(task: str) -> tuple[LiveQuestion, ...]:
 def test_the_truth_in_the_requested_form_is_worth_1_and_nothing_0(task: str) -> None:
     for question in questions(task):
         assert why_ungradable(question) == ""
-        assert grade_answer(question, IDEAL[task](question)).value == 1, question.question_id
+        worth = 0 if is_out_of_reach(question) else 1
+        assert grade_answer(question, IDEAL[task](question)).value == worth, question.question_id
         assert grade_answer(question, f"<think>{IDEAL[task](question)}</think>").value == 0, question.question_id
         assert grade_answer(question, "").value == 0, question.question_id
+    assert 10 * sum(map(is_out_of_reach, questions(task))) < len(questions(task))
 
 
 def alike(a: LiveQuestion, b: LiveQuestion) -> bool:

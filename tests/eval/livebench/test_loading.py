@@ -98,7 +98,7 @@ def test_a_folder_without_questions_is_refused(tmp_path: Path) -> None:
         (ROW | {"turns": []}, "turns: must be a list of one text"),
         (ROW | {"turns": "What?"}, "turns: must be a list, is str"),
         (ROW | {"turns": ["a", "b"]}, "turns: must be a list of one text"),
-        (ROW | {"ground_truth": 3}, "ground_truth: must be a text, is int"),
+        (ROW | {"ground_truth": 3}, "ground_truth: must be a text, list or object, is int"),
         (ROW | {"livebench_release_date": "June"}, "livebench_release_date=June: must be a date"),
         (ROW | {"required_temperature": "hot"}, "required_temperature: must be a number, is str"),
         (ROW | {"task": "math_comp"}, "is a question of math/math_comp, in a file of math/olympiad"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -49,6 +51,7 @@ def test_standard_input() -> None:
 def test_functions() -> None:
     assert graded(PAIRS, SOLUTION + "return [k * x for x in xs]") == Grade(1.0)
     assert graded(PAIRS, "def times(xs, k): return tuple(k * x for x in xs)") == Grade(1.0)
+    assert graded(PAIRS, "import numpy as np\ndef times(xs, k): return [np.int64(k) * x for x in xs]") == Grade(1.0)
     assert graded(PAIRS, SOLUTION + "return xs") == Grade(0.0, "wrong in test 1 of 2")
     assert graded(PAIRS, SOLUTION + "return [2, 4]") == Grade(0.0, "wrong in test 2 of 2")
     assert graded(PAIRS, SOLUTION + "return xs[0] and [2, 4]") == Grade(0.0, "IndexError: list index out of range")
@@ -87,6 +90,9 @@ def test_the_program_in_an_answer() -> None:
     assert program_of("a\n```python\nx\n```\nb\n```\ny\nz\n``` c") == "y\nz"
     assert program_of("print(1)") == "print(1)"
     assert program_of("```python\nx") == "```python\nx"
+    assert program_of("x\ny\n```\n") == "x\ny"
+    assert program_of("`x`") == "x"
+    assert program_of("x\n```\ny") == "x\n```\ny"
     assert program_of("```\n    b\n```", "def f():\n    a") == "def f():\n    a\n    b"
     assert program_of("```\ndef f():\n    a\n    b\n```", "def f():\n    a") == "def f():\n    a\n    b"
 
@@ -100,27 +106,53 @@ def test_a_partial_solution_is_completed() -> None:
 @pytest.mark.parametrize(
     ("printed", "wanted", "same"),
     [
-        ("1 2 \n\n 3", "1 2\n3\n", True),
-        ("0.333333", "0.3333331", True),
-        ("0.3334", "0.3333", False),
-        ("1\n0.50000001", "1\n0.5", True),
-        ("1000001", "1000000", False),
-        ("-1000001", "-1000000", False),
+        (" 1 2 \n 3\n\n", "1 2\n3\n", True),
+        ("1\n\n2", "1\n2", False),
+        ("1\n \n2", "1\n\n2", True),
+        ("1.0 2.0", "1 2", True),
+        ("Yes\n1.0", "Yes\n1", True),
+        ("Yes 1.0", "Yes 1", False),
+        ("499122179.0", "499122178", False),
+        ("499122178.0", "499122178", True),
+        ("50000000000000001", "50000000000000000", False),
+        ("0.333333", "0.3333331", False),
+        ("1\n0.50", "1\n.5", True),
+        ("1e3", "1000", True),
+        ("1\r\n2", "1\n2", True),
         ("1\n2", "1", False),
         ("1 2", "1\n2", False),
+        ("1,2", "1.2", False),
         ("yes", "Yes", False),
         ("nan", "0.5", False),
+        ("nan", "NaN", False),
+        ("inf", "Infinity", True),
+        ("sNaN 1", "sNaN 1.0", False),
+        ("1e99999999999999999999", "1", False),
         ("", "", True),
+        ("", "0", False),
     ],
 )
 def test_outputs(printed: str, wanted: str, same: bool) -> None:
     assert same_output(printed, wanted) is same
 
 
-@given(st.lists(st.text(st.characters(codec="ascii", exclude_categories=["C", "Z"]), min_size=1)))
+LINES = st.lists(st.text(st.characters(codec="ascii", exclude_categories=["C", "Z"]), min_size=1))
+
+
+@given(LINES)
 def test_an_output_is_its_own(lines: list[str]) -> None:
-    assert same_output("\n".join(f" {line} \n" for line in lines), "\n".join(lines))
+    assert same_output("\n".join(f" {line} " for line in lines) + "\n\n", "\n".join(lines))
     assert not same_output("\n".join([*lines, "0"]), "\n".join(lines))
+
+
+NUMBERS = st.decimals(allow_nan=False, allow_infinity=False)
+
+
+@given(st.lists(st.tuples(NUMBERS, NUMBERS), min_size=1))
+def test_numbers_are_the_same_where_their_decimals_are(pairs: list[tuple[Decimal, Decimal]]) -> None:
+    ours, theirs = (" ".join(map(str, side)) for side in zip(*pairs, strict=True))
+    assert same_output(ours, theirs) == all(a == b for a, b in pairs)
+    assert same_output(ours, " ".join(f"{a:f}" if abs(a.adjusted()) < 50 else str(a) for a, _ in pairs))
 
 
 def test_what_cannot_be_tested() -> None:

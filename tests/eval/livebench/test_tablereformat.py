@@ -26,10 +26,12 @@ def reformat(form: str, truth: str = "", released: str = "2024-06-24"):  # type:
 def test_tablereformat_in_every_format(form: str) -> None:
     question = reformat(form)
     assert score(question, TABLES[form]) == 1
-    assert score(question, f"Sure!\n```{form}\n{TABLES[form]}\n```\nDone.") == 1
+    assert score(question, f"```{form}\n{TABLES[form]}\n```") == 1
+    assert score(question, f"Here is the table:\n\n{TABLES[form]}") == 1
+    assert score(question, f"<solution>\n{TABLES[form]}\n</solution>") == 1
     assert score(question, TABLES[form].replace("Bob", "Rob")) == 0
     assert score(question, TABLES[form].replace("name", "nom")) == 0
-    assert score(question, TABLES[form].replace("2", "2.5")) == 0
+    assert score(question, TABLES[form].replace("2", "2.5")) == (form == "markdown")  # whose first column is no cell
     assert score(question, TABLES[form][: len(TABLES[form]) // 2]) == 0
     assert score(question, "no table") == 0
     assert score(question, "") == 0
@@ -41,11 +43,37 @@ def test_tablereformat_knows_missing_cells() -> None:
     assert score(question, "id,name\n1,-\n2,Bob") == 0
 
 
-def test_tablereformat_reads_more_from_2025_on() -> None:
-    rows = '[{"id":1,"name":"Ann"},{"id":2,"name":"Bob"}]'
-    assert score(reformat("json"), rows) == 0
-    assert score(reformat("json", released="2025-04-25"), rows) == 1
-    assert score(reformat("json", released="2025-04-25"), f"<solution>{TABLES['json']}</solution>") == 1
+@pytest.mark.parametrize(
+    ("form", "answer", "worth"),
+    [
+        ("json", f"Sure!\n```json\n{TABLES['json']}\n```\nDone.", 1),
+        ("json", '[{"id":1,"name":"Ann"},{"id":2,"name":"Bob"}]', 1),
+        ("json", TABLES["jsonl"], 1),
+        ("jsonl", f"Sure!\n{TABLES['jsonl']}\nDone, as you see.", 1),
+        ("csv", f"Sure!\n```csv\n{TABLES['csv']}```", 1),
+        ("csv", f"Sure!\n{TABLES['csv']}\nSo many, oh, so many rows", 1),
+        ("csv", f"Sure!\n{TABLES['csv']}\nDone.", 0),  # a third row
+        ("csv", "index,id,name\n0,1,Ann\n1,2,Bob", 1),
+        ("tsv", f"Sure!\n{TABLES['tsv']}", 0),  # of TSV no table is looked for where pandas reads one
+        ("html", f"Sure!\n{TABLES['html']}\nDone.", 1),
+        ("markdown", TABLES["markdown"].replace("---:", "---"), 1),
+        ("markdown", TABLES["markdown"].replace(":-----", "-----"), 0),  # the line below the header is a row
+        ("csv", '"' + TABLES["csv"], 0),
+    ],
+)
+def test_a_table_may_stand_among_words(form: str, answer: str, worth: int) -> None:
+    assert score(reformat(form), answer) == worth
+
+
+def test_version_2_reads_otherwise() -> None:
+    later = "2025-04-25"
+    prompt = "Source Format: XML\nTarget Format: {}"
+    markdown = live_question("tablereformat", TABLES["markdown"], prompt=prompt.format("Markdown"), released=later)
+    assert score(markdown, TABLES["markdown"].replace(":-----", "-----")) == 1
+    assert score(markdown, TABLES["markdown"].replace("2", "2.5")) == 0
+    rows = live_question("tablereformat", TABLES["json"], prompt=prompt.format("JSON"), released=later)
+    assert score(rows, '[{"id":1,"name":"Ann"},{"id":2,"name":"Bob"}]') == 1
+    assert score(rows, TABLES["jsonl"]) == 0
 
 
 def test_a_prompt_that_asks_for_no_known_format_is_no_answers_fault() -> None:

@@ -54,6 +54,13 @@ def test_memory_bombs(source: str) -> None:
     assert reason == "used more than 128 MiB" or "Cannot allocate memory" in reason
 
 
+def test_memory_that_hides_is_found() -> None:
+    """Shared memory stays in use when its pages are dropped from the process."""
+    hide = "import mmap\nheld = []\nwhile True:\n    held.append(mmap.mmap(-1, 2**24)); held[-1][:] = b'x' * 2**24\n"
+    reason = why(hide + "    held[-1].madvise(mmap.MADV_DONTNEED)", Limits(seconds=5, memory_bytes=128 * 2**20))
+    assert reason == "used more than 128 MiB"
+
+
 def test_process_bombs() -> None:
     before = children()
     assert why("import os\nwhile True: os.fork()") == "tried to start a process"
@@ -79,6 +86,31 @@ def test_reading_files_without_python() -> None:
     paths = ("/etc/passwd", __file__, "/proc/self/environ", f"/proc/{os.getpid()}/environ", "/dev/shm")
     source = LIBC + f"print([(libc.open(p.encode(), 0), ctypes.get_errno()) for p in {paths}])"
     assert run_program(source, limits=SMALL).stdout == f"{[(-1, 13)] * 5}\n"
+
+
+def test_reading_files_by_detours() -> None:
+    """Descriptors that only name a file, links to descriptors, relative paths, and a hook that is out of the way."""
+    assert why("open('/proc/self/root/etc/passwd')") == "tried to open /proc/self/root/etc/passwd"
+    assert why("open('../../../../../../etc/passwd')").startswith("tried to open ../")
+    assert why("import os; os.chdir('/etc'); open('passwd')") == "tried to open passwd"
+    assert why("import os; os.open('/etc/passwd', os.O_PATH)") == "tried to open /etc/passwd"
+    assert why("open('/proc/self/fd/1', 'w')") == "tried to write /proc/self/fd/1"
+    assert why("open('/dev/stdin', 'r+')") == "tried to write /dev/stdin"
+    name = LIBC + "O_PATH = 0o10000000\nfd = libc.open(b'/etc/passwd', O_PATH); folder = libc.open(b'/etc', O_PATH)\n"
+    name += "again = libc.open(b'/proc/self/fd/%d' % fd, 0), libc.openat(folder, b'passwd', 0)\n"
+    assert run_program(name + "print(again, libc.read(fd, bytes(9), 9))", limits=SMALL).stdout == "(-1, -1) -1\n"
+    unhook = "import gc\nfor f in [f for f in gc.get_objects() if getattr(f, '__name__', '') == 'watch']:\n"
+    unhook += "    for cell in f.__closure__ or ():\n"
+    unhook += "        if callable(cell.cell_contents): cell.cell_contents = lambda *_: None\n"
+    assert "Permission denied: '/etc/passwd'" in why(unhook + "open('/etc/passwd')")
+    assert "Permission denied: 'here'" in why(unhook + "open('here', 'w')")
+
+
+def test_no_descriptor_of_ours_is_left() -> None:
+    """Standard streams and the report, and nothing that holds the job or its token."""
+    source = LIBC + "held = [fd for fd in range(64) if libc.fcntl(fd, 1) >= 0]; print(len(held))\n"
+    source += "print(b'token' in b''.join(os.pread(fd, 10**6, 0) for fd in held if fd != 2))"
+    assert run_program(source, limits=SMALL).stdout == "4\nFalse\n"
 
 
 def test_links_lead_nowhere(tmp_path: Path) -> None:
@@ -127,6 +159,13 @@ def test_network(listener: socket.socket) -> None:
     assert (
         run_program(LIBC + "print([libc.socket(f, 1, 0) for f in range(50)])", limits=SMALL).stdout == f"{[-1] * 50}\n"
     )
+    loop = f"import asyncio\nasyncio.run(asyncio.open_connection('127.0.0.1', {port}))"
+    assert why(loop, Limits()) == reason
+    assert why("import asyncio, socket\nsocket.socket()", Limits()) == reason
+    assert (
+        why("import asyncio\nasyncio.run(asyncio.create_subprocess_shell('id'))", Limits())
+        == "tried to start a process"
+    )
     with pytest.raises(BlockingIOError):
         listener.accept()
 
@@ -157,6 +196,34 @@ DENIED = {
     "bpf": (321, 0, 0, 0), "userfaultfd": (323, 0), "pidfd_send_signal": (424, 0, 9, 0, 0),
     "io_uring_setup": (425, 1, 0), "pidfd_open": (434, 1, 0), "x32 socket": (0x40000000 + 41, 2, 1, 0),
     "a call of tomorrow": (999,),
+    "shmget": (29, 0, 4096, 0o1777), "shmat": (30, 0, 0, 0), "semget": (64, 0, 1, 0), "msgget": (68, 0, 0o1777),
+    "mq_open": (240, 0, 0, 0, 0), "accept": (43, 0, 0, 0), "sendto": (44, 0, 0, 0, 0, 0, 0), "sendmsg": (46, 0, 0, 0),
+    "bind": (49, 0, 0, 0), "listen": (50, 0, 1), "shutdown": (48, 0, 0), "clone for a process": (56, 0, 0, 0, 0, 0),
+    "kill": (62, 1, 0), "kill the group": (62, 0, 9), "tgkill": (234, 1, 1, 9), "rt_sigqueueinfo": (129, 1, 9, 0),
+    "rt_tgsigqueueinfo": (297, 1, 1, 9, 0), "signalfd4": (289, -1, 0, 8, 0), "fcntl F_NOTIFY": (72, 1, 1026, 1),
+    "fcntl F_SETLEASE": (72, 1, 1024, 0), "fcntl F_SETPIPE_SZ": (72, 1, 1031, 2**20),
+    "fcntl F_ADD_SEALS": (72, 1, 1033, 1), "ioctl TIOCSTI": (16, 0, 0x5412, 0), "ioctl TIOCLINUX": (16, 0, 0x541C, 0),
+    "ioctl FIOASYNC": (16, 0, 0x5452, 0), "truncate": (76, 0, 0), "ftruncate": (77, 1, 0), "getdents": (78, 0, 0, 0),
+    "fchdir": (81, 0), "rename": (82, 0, 0), "mkdir": (83, 0, 0o777), "creat": (85, 0, 0o777), "link": (86, 0, 0),
+    "symlink": (88, 0, 0), "fchmod": (91, 1, 0o777), "chown": (92, 0, 0, 0), "fchown": (93, 1, 0, 0),
+    "mknod": (133, 0, 0, 0), "utimensat": (280, 0, 0, 0, 0), "setxattr": (188, 0, 0, 0, 0, 0),
+    "fallocate": (285, 1, 0, 0, 4096), "splice": (275, 0, 0, 1, 0, 4096, 0), "sendfile": (40, 1, 0, 0, 4096),
+    "copy_file_range": (326, 0, 0, 1, 0, 4096, 0), "flock": (73, 1, 2), "execveat": (322, 0, 0, 0, 0, 0x1000),
+    "memfd_secret": (447, 0), "name_to_handle_at": (303, 0, 0, 0, 0, 0), "open_by_handle_at": (304, 0, 0, 0),
+    "fanotify_init": (300, 0, 0), "inotify_init1": (294, 0), "epoll_create1": (291, 0), "eventfd2": (290, 0, 0),
+    "timerfd_create": (283, 0, 0), "process_vm_writev": (311, 1, 0, 0, 0, 0, 0),
+    "process_madvise": (440, 0, 0, 0, 0, 0), "pidfd_getfd": (438, 0, 0, 0), "kcmp": (312, 1, 1, 0, 0, 0),
+    "setuid": (105, 0), "setgid": (106, 0), "setgroups": (116, 0, 0), "capset": (126, 0, 0), "setpgid": (109, 0, 0),
+    "setpriority": (141, 0, 0, -20), "sched_setscheduler": (144, 0, 0, 0), "ioprio_set": (251, 1, 0, 0),
+    "setrlimit": (160, 7, 0), "prlimit64 of the parent": (302, 1, 7, 0, 0), "mlockall": (151, 1),
+    "personality": (135, 0x40000), "arch_prctl": (158, 0x1001, 0), "modify_ldt": (154, 0, 0, 0), "iopl": (172, 3),
+    "chroot": (161, 0), "pivot_root": (155, 0, 0), "umount2": (166, 0, 0), "swapon": (167, 0, 0),
+    "reboot": (169, 0, 0, 0, 0), "sethostname": (170, 0, 0), "acct": (163, 0), "settimeofday": (164, 0, 0),
+    "clock_settime": (227, 0, 0), "adjtimex": (159, 0), "init_module": (175, 0, 0, 0), "finit_module": (313, 0, 0, 0),
+    "kexec_load": (246, 0, 0, 0, 0), "add_key": (248, 0, 0, 0, 0, 0), "syslog": (103, 3, 0, 0),
+    "quotactl": (179, 0, 0, 0, 0), "seccomp": (317, 0, 0, 0), "landlock_restrict_self": (446, 0, 0),
+    "fsopen": (430, 0, 0), "move_mount": (429, 0, 0, 0, 0, 0), "open_tree": (428, 0, 0, 0),
+    "io_uring_enter": (426, 0, 0, 0, 0, 0, 0), "futimesat": (261, 0, 0, 0),
 }  # fmt: skip
 
 
@@ -164,6 +231,14 @@ def test_raw_system_calls() -> None:
     source = LIBC + f"print([(libc.syscall(*c), ctypes.get_errno()) for c in {list(DENIED.values())}])"
     answers = eval(run_program(source, limits=SMALL).stdout)
     assert dict(zip(DENIED, answers, strict=True)) == dict.fromkeys(DENIED, (-1, 1))
+
+
+def test_calls_of_other_machines_end_the_program() -> None:
+    """A program may make machine code; the 32-bit way to call the kernel, with its other numbers, is closed."""
+    code = "import ctypes, mmap\npage = mmap.mmap(-1, 4096, prot=7)\n"
+    code += "page.write(bytes([0xB8, 20, 0, 0, 0, 0xCD, 0x80, 0xC3]))\n"
+    code += "ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(page)))()"
+    assert why(code) == "ended by SIGSYS"
 
 
 def test_exits_before_the_tests_do_not_pass() -> None:

@@ -20,7 +20,7 @@ def box(text: str) -> str | None:
     3. Dollar signs go, `fbox` becomes `boxed`. What is then neither `\boxed …` nor `\boxed{…}` is a failure.
     """
     if "\\boxed " in text:
-        after = text.split("\\boxed ")[-1]
+        after = text.rsplit("\\boxed ", maxsplit=1)[-1]
         return after.split("$")[0]
     begin = text.rfind("\\boxed")
     if begin == -1:

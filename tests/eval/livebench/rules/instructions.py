@@ -27,6 +27,10 @@ def compared(count: int, relation: str, number: int) -> bool:
     return count < number if relation == "less than" else count >= number
 
 
+def low(text: str) -> str:
+    return text.strip().lower()
+
+
 def title(text: str) -> bool:
     """Double angle brackets on one line with something within."""
     return any(found.lstrip("<").rstrip(">").strip() for found in re.findall(r"<<[^\n]+>>", text))
@@ -120,8 +124,8 @@ CHECKS: Mapping[str, Callable[..., bool]] = {
         f"My answer is {word}." in text for word in ("yes", "no", "maybe")
     ),
     "combination:two_responses": two_responses,
-    "combination:repeat_prompt": lambda text, prompt_to_repeat: text.strip().lower().startswith(prompt_to_repeat.strip().lower()),
-    "startend:end_checker": lambda text, end_phrase: text.strip().strip('"').lower().endswith(end_phrase.strip().lower()),
+    "combination:repeat_prompt": lambda text, prompt_to_repeat: low(text).startswith(low(prompt_to_repeat)),
+    "startend:end_checker": lambda text, end_phrase: low(text.strip().strip('"')).endswith(low(end_phrase)),
     "startend:quotation": lambda text: len(text.strip()) > 1 and text.strip()[0] == text.strip()[-1] == '"',
     "punctuation:no_comma": lambda text: "," not in text,
 }  # fmt: skip

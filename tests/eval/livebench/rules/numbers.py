@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
-from tests.eval.livebench.rules.boxes import Failure, any_tags, box, doubled, drop, tags
+from tests.eval.livebench.rules.boxes import any_tags, box, doubled, drop, tags
 from tests.eval.livebench.rules.words import distance
 
 Row = Mapping[str, Any]
@@ -24,21 +24,25 @@ def math_comp(row: Row, answer: str) -> float:
     truth = row["truth"]
     if row["subtask"].startswith("aime"):
         return float(one_sign(answer, truth) or truth in answer[-50:])
+    return float(is_letter(row, answer, truth))
+
+
+def is_letter(row: Row, answer: str, truth: str) -> bool:
     if one_sign(answer, truth) or truth * 4 in answer:
-        return 1.0
+        return True
     answer = doubled(answer)
     inside = box(answer)
     if inside is not None and drop(inside, "\\text{", "}", "\\").lower() == truth.lower():
-        return 1.0
+        return True
     option = choice(row["prompt"], truth)
     if option in answer[-(20 + len(option)) :]:
-        return 1.0
+        return True
     line = answer.strip().split("\n")[-1]
     if line.strip().replace("*", "").lower() == truth.lower():
-        return 1.0
+        return True
     if "(" not in line or ")" not in line:
-        return 0.0
-    return float(line.split("(")[1].split(")")[0].lower() == truth.lower())
+        return False
+    return bool(line.split("(")[1].split(")")[0].lower() == truth.lower())
 
 
 def choice(prompt: str, letter: str) -> str:
@@ -141,9 +145,14 @@ def amps_form(formula: str) -> str:
 
 
 def seen(formula: str) -> str:
-    """A formula as a reader sees it: the right side, without fonts, braces around all of it, blanks, a full stop."""
-    formula = formula.split("=")[-1]
-    formula = re.sub(r"\\(?:text|textbf|mathbf|boxed)\s*\{((?:[^{}]|\{[^{}]*\})*)\}", r"\1", formula)
+    """A formula as the model gets it: the right side; `\\text{…}` ends at the first brace, whatever it holds.
+
+    What a reader does not see is left out: fonts, braces around all of it, blanks, a full stop.
+    """
+    formula = formula.rsplit("=", maxsplit=1)[-1]
+    for name in ("text", "textbf", "overline"):
+        formula = re.sub(r"\\" + name + r"\{(.*?)\}", r"\1", formula)
+    formula = re.sub(r"\\(?:mathbf|boxed)\{((?:[^{}]|\{[^{}]*\})*)\}", r"\1", formula)
     formula = drop(formula, " ", "$").removesuffix(".")
     return formula[1:-1] if formula[:1] + formula[-1:] == "{}" else formula
 
@@ -185,6 +194,3 @@ def worth(text: str, row: Row) -> Fraction | None:
         return Fraction(int(begin.group(1)), int(begin.group(2)))
     values = {compact(latex): value for latex, value in row["latex"].items()}
     return Fraction(values[text]) if text in values else None
-
-
-__all__ = ["Failure"]

@@ -7,7 +7,7 @@ import io
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from decimal import Decimal
 from types import ModuleType
 from typing import Any
@@ -15,9 +15,11 @@ from unittest.mock import mock_open, patch
 
 Row = Mapping[str, Any]
 
-STARS = "string re datetime collections heapq bisect copy math random statistics itertools functools operator io sys json builtins typing"
-PLAIN = "string re datetime collections heapq bisect copy math random statistics itertools functools operator io sys json"
-BEGIN = "".join(f"from {name} import *\n" for name in STARS.split()) + "".join(f"import {name}\n" for name in PLAIN.split())
+NAMES = (
+    "string re datetime collections heapq bisect copy math random statistics itertools functools operator io sys json"
+)
+BEGIN = "".join(f"from {name} import *\n" for name in (*NAMES.split(), "builtins", "typing"))
+BEGIN += "".join(f"import {name}\n" for name in NAMES.split())
 BEGIN += "sys.setrecursionlimit(50000)\n"
 
 
@@ -47,14 +49,15 @@ def programs(row: Row, answer: str) -> float:
 
 @contextmanager
 def own_limits() -> Iterator[None]:
-    depth, digits, out = sys.getrecursionlimit(), sys.get_int_max_str_digits(), sys.stdout
+    """LiveBench takes `quit` away, and reads numbers of more digits than Python does by itself."""
+    depth, digits = sys.getrecursionlimit(), sys.get_int_max_str_digits()
     sys.set_int_max_str_digits(50_000)
     try:
-        yield
+        with patch("builtins.quit", None), patch("sys.stdin", io.StringIO()), patch("sys.stdout", io.StringIO()):
+            yield
     finally:
         sys.setrecursionlimit(depth)
         sys.set_int_max_str_digits(digits)
-        sys.stdout = out
 
 
 def module(code: str) -> ModuleType:
@@ -73,7 +76,7 @@ def calls(row: Row, code: str) -> bool:
         value = function(*[json.loads(line) for line in test["input"].split("\n")])
         if isinstance(value, tuple):
             value = list(value)
-        if not value == json.loads(test["output"]):
+        if not (value == json.loads(test["output"])):  # noqa: SIM201 – an array has no truth value
             return False
     return True
 
@@ -109,24 +112,21 @@ def wrapped(code: str) -> str:
 
 
 def printed(function: Callable[[], object], given: str) -> str:
-    """What the function prints; whatever it opens, and its standard input, hold the input."""
+    """What the function prints. Names that `import *` has copied before still lead to the streams of the process.
+
+    Of its standard input the methods that read are taken over as well.
+    """
     out, left = io.StringIO(), iter(given.split("\n"))
-    stdin = io.StringIO(given)
     with (
-        patch("builtins.quit", None),
-        patch("builtins.open", mock_open(read_data=given)),
-        patch("sys.stdin", stdin),
-        patch("sys.stdin.readline", lambda *_: next(left)),
-        patch("sys.stdin.readlines", lambda *_: given.split("\n")),
         patch("sys.stdin.read", lambda *_: given),
+        patch("sys.stdin.readlines", lambda *_: given.split("\n")),
+        patch("sys.stdin.readline", lambda *_: next(left)),
+        patch("sys.stdin", io.StringIO(given)),
+        patch("builtins.open", mock_open(read_data=given)),
+        patch("sys.stdout", out),
+        suppress(SystemExit),
     ):
-        sys.stdout, before = out, sys.stdout
-        try:
-            function()
-        except SystemExit:
-            pass
-        finally:
-            sys.stdout = before
+        function()
     return out.getvalue()
 
 

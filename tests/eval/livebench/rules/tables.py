@@ -7,6 +7,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from io import StringIO
 from typing import Any
 
@@ -173,10 +174,8 @@ def rows_by_line(text: str, columns: Any) -> Any:
     rows = []
     for line in text.strip().split("\n"):
         if len(line) >= 2 and line[0] + line[-1] == "{}" and not [name for name in columns if name not in line]:
-            try:
+            with suppress(ValueError):
                 rows.append(json.loads(line))
-            except ValueError:
-                pass
     return pd.DataFrame(rows) if rows else None
 
 
@@ -185,7 +184,9 @@ def tablereformat(row: Row, answer: str) -> float:
     if version == 1:
         form = row["prompt"].split("format to ")[1].split(" format")[0].lower()
     else:
-        form = [line for line in row["prompt"].split("\n") if "Target Format" in line][-1].split(": ")[1].strip().lower()
+        form = (
+            [line for line in row["prompt"].split("\n") if "Target Format" in line][-1].split(": ")[1].strip().lower()
+        )
     read = reader(form, version)
     truth, text = read(row["truth"]), without_introduction(cleaned(answer))
     try:

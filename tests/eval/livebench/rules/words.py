@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 
-from tests.eval.livebench.rules.boxes import Failure, any_tags, box, doubled, drop, needed, tags, tags_or_closing
+from tests.eval.livebench.rules.boxes import any_tags, box, doubled, drop, needed, tags, tags_or_closing
 
 
 def half_for_all(right: int, total: int) -> float:
@@ -40,9 +40,9 @@ def web_of_lies_v2(truth: str, answer: str, released: str) -> float:
         words = []
         for span in re.findall(r"\*\*([^\n]*?)\*\*", answer):
             for word in span.split():
-                word = word.lower().replace(",", "").replace(".", "")
-                if word in ("yes", "no", "unknown"):
-                    words.append(word)
+                bare = word.lower().replace(",", "").replace(".", "")
+                if bare in ("yes", "no", "unknown"):
+                    words.append(bare)
         if words:
             parsed = ", ".join(words[-3:])
     if parsed is None or parsed.strip() == "":
@@ -78,7 +78,7 @@ def web_of_lies_v3(truth: str, answer: str, released: str) -> float:
     return half_for_all(right, len(wanted))
 
 
-DIGITS = dict(zip("123456789", "one two three four five six seven eight nine".split(), strict=True))
+DIGITS = dict(zip("123456789", ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine"], strict=True))
 
 
 def zebra_puzzle(truth: str, answer: str, released: str) -> float:
@@ -121,14 +121,16 @@ def zebra_lists(truth: str, answer: str) -> float:
     right = 0
     for at, want in enumerate(wanted):
         if at < len(given):
-            want = want.strip().lower().replace("-", " ")
+            item = want.strip().lower().replace("-", " ")
             got = given[at].strip().lower().replace("-", " ").replace("position", "")
-            right += want in got
+            right += item in got
     return half_for_all(right, len(wanted))
 
 
-COUNTS = ("zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
-          "seventeen eighteen nineteen twenty").split()  # fmt: skip
+COUNTS = (
+    *"zero one two three four five six seven eight nine ten eleven twelve".split(),  # noqa: SIM905
+    *["thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen", "twenty"],
+)
 
 
 def spatial(truth: str, answer: str, released: str) -> float:
@@ -265,6 +267,3 @@ def cta(truth: str, answer: str, released: str) -> float:
         given = drop(needed(box(answer)), "\\text{", "}", "\\")
     name, given = (re.sub(r"[^\w]", "", text.lower().strip()) for text in (truth, given))
     return float(given[len(given) - len(name) :] == name if len(given) >= len(name) else False)
-
-
-__all__ = ["Failure"]

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product, zip_longest
 from typing import Any
 
-from tests.eval.livebench import crafted_programs, crafted_tables, crafted_texts
+from tests.eval.livebench.crafted import instructions, numbers, programs, tables, words
 
 Row = Mapping[str, Any]  # a question: task, truth, prompt, released and what else its grader looks at
 ANSWERS = 640  # of each task, at least
+MANY = 30  # contents, of which each is handed in bare, in the other simple ways only where there are fewer
+SIMPLE = ("@", "<solution>@</solution>", "**@**", r"\boxed{@}")
 
 # Ways to hand in a content, `@`; `#` is a wrong one of the same question.
 PLAIN = ("@", " @ \n", "@.", "The answer is @", "the answer is: @.", "@\nThank you.", "Answer: @", "**Answer:** @",
@@ -45,7 +46,8 @@ def crafted() -> Iterator[tuple[Row, tuple[str, ...]]]:
 
 def _questions() -> dict[str, list[tuple[Row, Sequence[str], Sequence[str]]]]:
     """By task: rows, contents, and answers that are handed in as they are."""
-    return {**crafted_texts.QUESTIONS, **crafted_tables.QUESTIONS, **crafted_programs.QUESTIONS}
+    parts = (words, numbers, tables, programs, instructions)
+    return {task: questions for part in parts for task, questions in part.QUESTIONS.items()}
 
 
 def _answers(contents: Sequence[str], special: Iterable[str], most: int, seed: str) -> tuple[str, ...]:
@@ -53,8 +55,8 @@ def _answers(contents: Sequence[str], special: Iterable[str], most: int, seed: s
 
     Every second of these has the true content, which comes first.
     """
-    simply = [way.replace("@", one) for way in ("@", "<solution>@</solution>", "**@**", r"\boxed{@}") for one in contents]
-    kept = list(dict.fromkeys(["", *special, *simply]))
+    ways = SIMPLE if len(contents) < MANY else SIMPLE[:1]
+    kept = list(dict.fromkeys(["", *special, *(way.replace("@", one) for way in ways for one in contents)]))
     draw = random.Random(seed)
     true = _wrapped(contents[:1], contents[-1], draw)
     others = _wrapped(contents[1:], contents[-1], draw)
@@ -67,10 +69,3 @@ def _wrapped(contents: Sequence[str], wrong: str, draw: random.Random) -> list[s
     made = [way.replace("#", wrong).replace("@", one) for one, way in product(contents, ALL)]
     draw.shuffle(made)
     return made
-
-
-def lines(rows: Iterable[tuple[Row, Sequence[str], Sequence[float]]]) -> Iterator[str]:
-    """The lines that are stored: each question, then its answers, each with the score by LiveBench's rules."""
-    for row, answers, scores in rows:
-        yield json.dumps(row, ensure_ascii=False)
-        yield from (json.dumps(pair, ensure_ascii=False) for pair in zip(answers, scores, strict=True))
