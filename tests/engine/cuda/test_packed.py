@@ -135,15 +135,15 @@ def test_strips_of_several_records(hidden: int, ffn: int) -> None:
 
 def test_codes_that_are_no_numbers_stay_so() -> None:
     """The host has NaN for all of such a row."""
-    host = Packed("fp8", 128, 32)
-    blocks = np.zeros((32, 132), np.uint8)
-    blocks[:, :4] = np.full((32, 1), 0.5, np.float32).view(np.uint8)
-    gate, down = blocks.copy(), np.zeros((128, 132), np.uint8)
+    host = Packed("fp8", 128, 128)
+    plain = np.zeros((128, 132), np.uint8)
+    plain[:, :4] = np.full((128, 1), 0.5, np.float32).view(np.uint8)
+    gate = plain.copy()
     gate[3, 4 + 17] = 0x7F
-    host.packed.write_expert_blocks(0, gate, blocks, down)
+    host.packed.write_expert_blocks(0, gate, plain, plain)
     memory = torch.from_numpy(host.packed.memory().copy())
     seen, truth = streamed(host, "fp8").layout.gate_up(memory[:1])[0], host.matrices(0).gate
-    for gate_rows in (seen[:32], truth):
+    for gate_rows in (seen[:128], truth):
         assert gate_rows.isnan().any(dim=1).nonzero().flatten().tolist() == [3]
 
 
