@@ -127,6 +127,11 @@ def several_samples(kept: float) -> Draw:
     return partial(_sampled, kept=kept, sizes=(50, 100, 200), samples=5)
 
 
+def _rights(numbers: Sequence[int], chances: Sequence[float], size: int = 1) -> list[Task]:
+    """Tasks of so many questions that are right with these chances, in clusters of `size`."""
+    return [Task(n=n, chances=right(p), size=size) for n, p in zip(numbers, chances, strict=True)]
+
+
 _PARTLY = {0.0: 0.2, 0.25: 0.1, 0.5: 0.2, 0.75: 0.2, 1.0: 0.3}
 RARE = [Task(n=200, chances=flips(rate, rate / 2)) for rate in (0.001, 0.002, 0.004, 0.008) for _ in range(3)]
 # What must hold the truth as often as it says.
@@ -141,10 +146,10 @@ SCENARIOS = (
     of_tasks("pairs, half of them alike", clustered(2, 0.65, 0.5)),
     of_tasks("fives", clustered(5, 0.65)),
     of_tasks("fives, half of them alike", clustered(5, 0.65, 0.5)),
-    of_tasks("scores, tasks of unlike size", [Task(n=n, chances=right(p)) for n, p in zip(UNLIKE, (0.5, 0.6, 0.9, 0.95), strict=True)], 0.0),
-    of_tasks("scores, nearly all right", [Task(n=200, chances=right(p)) for p in (0.97, 0.98, 0.99, 0.995, 0.95, 0.9)], 0.0),
+    of_tasks("scores, tasks of unlike size", _rights(UNLIKE, (0.5, 0.6, 0.9, 0.95)), 0.0),
+    of_tasks("scores, nearly all right", _rights((200,) * 6, (0.97, 0.98, 0.99, 0.995, 0.95, 0.9)), 0.0),
     of_tasks("scores with partial credit", [Task(n=n, chances=_PARTLY) for n in (40, 80, 160)], 0.0),
-    of_tasks("scores, fives", [Task(n=n, chances=right(p), size=5) for n, p in zip((150, 250, 400), (0.6, 0.7, 0.9), strict=True)], 0.0),
+    of_tasks("scores, fives", _rights((150, 250, 400), (0.6, 0.7, 0.9), size=5), 0.0),
 )  # fmt: skip
 # Without a difference in truth: what a verdict must not be fooled by.
 EQUAL = (
