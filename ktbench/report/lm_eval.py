@@ -38,13 +38,13 @@ def results_of(run: Run) -> dict[Path, str]:
     if suite is None:
         return {}
     names, ends = LMEvalNames.of(suite, run.header.created), run.ends()
-    found = {
-        cell: {task.name: end for task in suite.tasks if (end := ends.get((cell.key, task.name))) and end.lm_eval}
+    found = [
+        (cell, {task.name: end for task in suite.tasks if (end := ends.get((cell.key, task.name))) and end.lm_eval})
         for cell in run.header.cells
-    }
+    ]
     return {
         run.folder / names.folder(cell) / names.results: json_of(_content(run, suite, names, cell, tasks))
-        for cell, tasks in found.items()
+        for cell, tasks in found
         if tasks
     }
 
