@@ -113,7 +113,7 @@ def _read_json(text: str, layout: str) -> DataFrame:
     import pandas
 
     is_lines = layout == "lines"
-    return pandas.read_json(StringIO(text), orient="records" if is_lines else layout, lines=is_lines)  # type: ignore[call-overload,no-any-return]
+    return pandas.read_json(StringIO(text), orient="records" if is_lines else layout, lines=is_lines)
 
 
 def _read_markdown_1(text: str) -> DataFrame:

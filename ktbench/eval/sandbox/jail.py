@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from numbers import Number
 from types import ModuleType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ktbench.eval.sandbox.restrictions import restrict_process
 
@@ -154,7 +154,7 @@ def _pipe_for_asyncio() -> None:
         if event == "import" and arguments[0] == "asyncio.selector_events":
             import socket
 
-            socket.socketpair = lambda *_, **__: tuple(map(_PipeEnd, os.pipe()))  # type: ignore[assignment]
+            socket.socketpair = lambda *_, **__: tuple(map(_PipeEnd, os.pipe()))
 
     sys.addaudithook(watch)
 
@@ -206,13 +206,13 @@ def _as_json(value: object) -> object:
     raise TypeError(f"the value holds a {type(value).__name__}, which is not JSON serializable")
 
 
-def _as_number(value: Number) -> int | float:
+def _as_number(value: Any) -> int | float:
     """The whole number or float that a number equals: numpy's, a fraction, a decimal, a complex one."""
     real = value.real if isinstance(value, complex) else value
     for kind in (int, float):
         with suppress(TypeError, ValueError, OverflowError):
-            if isinstance(value, kind) or kind(real) == value:  # type: ignore[call-overload]
-                return kind(real)  # type: ignore[call-overload,no-any-return]
+            if isinstance(value, kind) or kind(real) == value:
+                return kind(real)
     raise TypeError(f"the {type(value).__name__} {value} is not JSON serializable")
 
 
