@@ -31,8 +31,8 @@ def _word(text: str) -> str:
 
 def tablejoin(question: LiveQuestion, answer: str) -> float:
     """Partial: F1 of the mapping's entries, to two decimals. A wrong value counts as wrong and as missing."""
-    held: Any = question.ground_truth
-    truth: dict[Any, Any] = held if isinstance(held, dict) else ast.literal_eval(question.truth)
+    held = question.ground_truth
+    truth: Mapping[Any, object] = held if isinstance(held, dict) else ast.literal_eval(question.truth)
     extracted = _mapping(answer)
     right = sum(bool(truth.get(key)) and truth[key] == value for key, value in extracted.items())
     wrong = len(extracted) - right
@@ -84,15 +84,14 @@ def consecutive_events(question: LiveQuestion, answer: str) -> float:
 
     Entries are objects with a user_id, of which the last counts; other keys do not. What is no such object is left out.
     """
-    truths: Any = question.ground_truth
-    held: list[dict[str, Any]] = truths if isinstance(truths, list) else json.loads(question.truth)
+    held: list[Any] = json.loads(question.truth)
     extracted = _solved(answer)
     if not held or not extracted:
         return float(extracted is not None and not held and not extracted)
     truth = {row["user_id"]: row[VALUE] for row in held}
     given = {row["user_id"]: row.get(VALUE) for row in extracted if isinstance(row, dict) and "user_id" in row}
-    right = sum(user in truth and bool(truth[user] == value) for user, value in given.items())
-    return round(right / (len(given) + len(truth) - right), 4)
+    right = sum(user in truth and truth[user] == value for user, value in given.items())
+    return float(round(right / (len(given) + len(truth) - right), 4))
 
 
 def _solved(answer: str) -> list[object] | None:

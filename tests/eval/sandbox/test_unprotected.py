@@ -62,7 +62,7 @@ def test_without_seccomp_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_on_another_processor_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(restrictions.os, "uname", lambda: SimpleNamespace(machine="aarch64"))
     with pytest.raises(OSError, match="and this is aarch64"):
-        restrictions.restrict_process({"parent": 0, "cpu_s": 1, "memory_bytes": 1, "output_bytes": 1, "readable": ()})
+        restrictions.restrict_process({"parent": 0, "cpu_s": 1, "address_bytes": 1, "output_bytes": 1, "readable": ()})
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ktbench.eval.livebench.graders import GRADERS
 from ktbench.eval.tasks import harness
 from ktbench.eval.tasks.sources import SOURCES, needs_decode
 from ktbench.spec.suite import TaskSpec
@@ -135,11 +136,13 @@ def test_setting_names_what_files_lack_and_how_answers_are_graded(tmp_path: Path
     tests = [{"input": "1", "output": "1"}]
     index = [{"task": "coding/LCB_generation", "question_ids": ["0", "1", "2", "3"]}]
     (tmp_path / "release_2024-08-31_index.json").write_text(json.dumps(index))
-    assert setting_of("coding/LCB_generation", {"tests": tests, "tests_total": 9}, {"tests": tests}, {}) == (
-        "1 of 3 questions with only part of their tests: scores are upper bounds; "
+    told = setting_of("coding/LCB_generation", {"tests": tests, "tests_total": 9}, {"tests": tests}, {})
+    assert told.endswith(
+        "; 1 of 3 questions with only part of their tests: scores are upper bounds; "
         "1 of 4 questions of release 2024-08-31 have no row here"
     )
-    assert setting_of("math/AMPS_Hard", {}) == "formulae agree where their values do, no model judges"
+    assert all(text in told for text in GRADERS["LCB_generation"].deviations.values())
+    assert setting_of("math/AMPS_Hard", {}) == "; ".join(GRADERS["AMPS_Hard"].deviations.values())
     assert setting_of("instruction_following/paraphrase", {}).startswith(
         "instructions checked strictly, languages detected by langdetect"
     )
