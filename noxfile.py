@@ -210,6 +210,13 @@ def docs_commands(session: nox.Session) -> None:
     session.run("python", "-m", "pytest", *words, external=True)
 
 
+@nox.session
+def coverage(session: nox.Session) -> None:
+    """Simulate thousands of studies and runs: how often intervals hold the truth, and how often verdicts are false."""
+    words = ["tests/results/test_coverage.py", "tests/results/test_blocks.py", "-m", "coverage", *session.posargs]
+    session.run("python", "-m", "pytest", *words, external=True)
+
+
 @nox.session(venv_backend="virtualenv", reuse_venv=True)
 def launchers(session: nox.Session) -> None:
     """Spread sweeps with joblib, submitit and a local Ray, in an environment with them."""

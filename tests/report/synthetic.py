@@ -175,6 +175,7 @@ class Store:
     figure: FigureKind = "bars"
     steps: int = 4
     control: bool = True
+    copies: int = 0
     seed: int = 0
     ping_pong_ns: tuple[float | None, ...] = (60.0,)
     measure: MeasureSpec = field(default_factory=MeasureSpec)
@@ -192,6 +193,9 @@ class Store:
         cells = [self._cell(arm.label, precision, prompt, batch, placement) for arm in self.arms]
         if self.control:
             cells.append(replace(cells[0], label=f"{cells[0].label} (A/A)", role="control"))
+        arms = cells[: len(self.arms)]
+        for copy, cell in product(range(1, self.copies + 1), arms):
+            cells.append(replace(cell, label=f"{cell.label} (A/A {copy + 1})", role="control", copy=copy))
         return cells
 
     def _cell(self, label: str, precision: Precision, prompt: int, batch: int, placement: PlacementSpec) -> Cell:
@@ -221,7 +225,7 @@ class Store:
         arms = {arm.label: arm for arm in self.arms}
         found = []
         for cell in self.cells():
-            arm = arms[cell.label.removesuffix(" (A/A)")]
+            arm = arms[cell.arm]
             for number in range(self.rounds):
                 slower = 1 + self.drift * sin(number)
                 step_s = self._step_s(arm, cell.spec) * slower

@@ -166,14 +166,86 @@ def test_an_average_of_tasks_respects_their_shares() -> None:
     assert found.mid == pytest.approx(0.25 * 0.75 + 0.75 * 0.6)
     assert found.se == pytest.approx(sqrt(0.25**2 * errors[0] + 0.75**2 * errors[1]))
     assert found.n == 45
-    # Five questions carry most of the weight: they decide how much is known.
-    n = 1 / (0.25**2 / 40 + 0.75**2 / 5)
-    assert (found.low, found.high) == pytest.approx(wilson_interval(found.mid * n, n))
 
 
-def test_equal_tasks_know_as_much_as_all_their_questions() -> None:
-    found = score_of([stratum(0.5, *[1.0] * 20), stratum(0.5, *[1.0] * 15, *[0.0] * 5)])
-    assert (found.low, found.high) == pytest.approx(wilson_interval(35, 40))
+def test_an_end_is_the_extreme_of_what_the_tasks_together_allow() -> None:
+    """On a grid: the least and the largest average of rates whose score statistics sum to at most z²."""
+    counts, shares = ((30, 40), (3, 5)), (0.25, 0.75)
+    found = score_of(
+        [stratum(share, *[1.0] * x, *[0.0] * (n - x)) for share, (x, n) in zip(shares, counts, strict=True)]
+    )
+    rates = np.linspace(0.0005, 0.9995, 2000)
+    parts = [(x / n - rates) ** 2 * n / (rates * (1 - rates)) for x, n in counts]
+    allowed = parts[0][:, None] + parts[1][None, :] <= normal_quantile() ** 2
+    averages = (shares[0] * rates[:, None] + shares[1] * rates[None, :])[allowed]
+    width = averages.max() - averages.min()
+    assert found.low == pytest.approx(averages.min(), abs=0.02 * width)
+    assert found.high == pytest.approx(averages.max(), abs=0.02 * width)
+
+
+def test_tasks_that_are_alike_have_the_interval_of_all_their_questions() -> None:
+    found = score_of([stratum(0.5, *[1.0] * 15, *[0.0] * 5)] * 2)
+    assert (found.low, found.high) == pytest.approx(wilson_interval(30, 40))
+
+
+def test_a_small_task_that_flips_often_decides_the_width() -> None:
+    """Its own variance, whatever the rates of a large task beside it: that of many questions is near 0."""
+    found = change_of([(0.5, pairs(40, 30, 30)), (0.5, pairs(100_000, 0, 0))]).difference
+    alone = change_of([(1.0, pairs(40, 30, 30))]).difference
+    assert found.low is not None and alone.low is not None
+    assert found.low == pytest.approx(alone.low / 2, rel=0.01)
+
+
+def test_a_task_without_a_flip_widens_the_interval() -> None:
+    one = change_of([(0.5, pairs(80, 10, 10)), (0.5, pairs(100_000, 0, 0))]).difference
+    other = change_of([(0.5, pairs(80, 10, 10)), (0.5, pairs(10, 0, 0))]).difference
+    assert one.low is not None and other.low is not None
+    assert other.low < one.low < 0
+
+
+def clusters_of(size: int, *values: float) -> tuple[tuple[float, ...], tuple[str, ...]]:
+    """Each value `size` times, in a cluster of its own."""
+    return tuple(v for v in values for _ in range(size)), tuple(str(n) for n in range(len(values)) for _ in range(size))
+
+
+@pytest.mark.parametrize("size", [2, 5])
+def test_questions_that_repeat_each_other_tell_as_much_as_one(size: int) -> None:
+    values = (0.2, 0.9, 0.55, 1.0, 0.3)
+    repeated, names = clusters_of(size, *values)
+    once, again = score_of([stratum(1.0, *values)]), score_of([Stratum(share=1.0, values=repeated, clusters=names)])
+    assert (again.low, again.mid, again.high, again.se) == pytest.approx((once.low, once.mid, once.high, once.se))
+
+
+@pytest.mark.parametrize("size", [2, 5])
+def test_repeated_questions_that_are_right_or_wrong_count_once(size: int) -> None:
+    values = [1.0] * 150 + [0.0] * 50
+    repeated, names = clusters_of(size, *values)
+    found = score_of([Stratum(share=1.0, values=repeated, clusters=names)])
+    low, high = wilson_interval(150, 200)
+    assert found.low == pytest.approx(low, abs=0.03 * (high - low))
+    assert found.high == pytest.approx(high, abs=0.03 * (high - low))
+
+
+def test_clusters_without_a_flip_count_as_one_question_each() -> None:
+    values, names = clusters_of(4, *[0.0] * 100)
+    found = change_of([(1.0, [Pair(1.0, 1.0 + value, name) for value, name in zip(values, names, strict=True)])])
+    low, high = tango_interval(0, 0, 100, confidence=0.95)
+    assert found.difference.low is not None and found.difference.high is not None
+    assert found.difference.low == pytest.approx(low, rel=0.05)
+    assert found.difference.high == pytest.approx(high, rel=0.05)
+
+
+def test_p_of_clusters_counts_each_once() -> None:
+    moved = [Pair(1.0, 0.0, str(n // 5)) for n in range(25)] + [Pair(1.0, 1.0, str(n)) for n in range(5, 100)]
+    change = change_of([(1.0, moved)])
+    assert (change.flips.lost, change.flips.gained, change.flips.clusters) == (25, 0, (5, 0))
+    assert change.flips.p == pytest.approx(2 / 2**5)
+    assert change.verdict is ScoreVerdict.NONE_SHOWN
+
+
+def test_clusters_of_two_tasks_are_not_the_same() -> None:
+    task = [Pair(1.0, 0.0, "a"), Pair(1.0, 0.0, "a"), Pair(0.0, 1.0, "")]
+    assert flips_of(task, task).clusters == (2, 2)
 
 
 def test_partial_credit_has_students_interval_within_0_and_1() -> None:
@@ -215,9 +287,9 @@ def test_the_standard_error_of_a_change_is_that_of_the_differences() -> None:
     assert change_of([(1.0, chosen)]).difference.se == pytest.approx(np.std(moved, ddof=1) / 10)
 
 
-def test_equal_tasks_are_compared_as_one() -> None:
-    split = change_of([(0.5, pairs(40, 6, 1, 3)), (0.5, pairs(30, 2, 2, 16))])
-    low, high = tango_interval(8, 3, 100)
+def test_tasks_that_are_alike_are_compared_as_one() -> None:
+    split = change_of([(0.5, pairs(40, 4, 2, 4)), (0.5, pairs(40, 4, 2, 4))])
+    low, high = tango_interval(8, 4, 100)
     assert (split.difference.low, split.difference.high) == pytest.approx((low, high))
 
 
