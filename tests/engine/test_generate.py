@@ -18,7 +18,7 @@ from ktbench.engine.generate import Generator, Sampling, open_generator
 from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.run_spec import ModelSpec
-from tests.engine.engines import FUSED, TOLERANCE, cell, changed, needs_vector, split_cell
+from tests.engine.engines import FUSED, TOLERANCE, VECTOR, cell, changed, needs_vector, split_cell
 from tests.engine.families.plain import Late, build
 from tests.engine.families.zoo import ALL, VOCAB, tiny
 from tests.engine.tiny import decode
@@ -277,4 +277,4 @@ def test_families_with_caches_of_every_kind(name: str) -> None:
         for i, seen in enumerate(stepped(engine, prompts, given, ends)):
             assert error(seen, alone(network, prompts[i], given[i][: ends[i]])) < TOLERANCE
     assert bool(engine.notes()) == (name not in RECORDED)
-    assert all("+v+l: steps are not recorded" in note for note in engine.notes())
+    assert all(f"{VECTOR.mark}+l: steps are not recorded" in note for note in engine.notes())
