@@ -74,6 +74,21 @@ def test_base_gives_what_it_gives_on_cores(workload: WorkloadSpec) -> None:
     assert all(map(torch.equal, logits(workload), expected(workload)))
 
 
+def test_steps_are_timed_by_the_clock_of_the_device_as_well() -> None:
+    """Those since the start alone; cores have no clock of their own."""
+    workload = decode(steps=2)
+    system = engine(workload)
+    assert system.own_step_s() is None
+    run(system, workload.steps)
+    assert (system.own_step_s() or 0) > 0
+    system.start()
+    assert system.own_step_s() is None
+    cores = on_cores(False)
+    cores.configure(spec(MODEL, workload, threads=None))
+    run(cores, workload.steps)
+    assert cores.own_step_s() is None
+
+
 @needs_vector()
 @pytest.mark.parametrize("workload", [decode(batch=2), prefill(batch=2)], ids=["decode", "prefill"])
 def test_the_hand_over_changes_nothing(workload: WorkloadSpec) -> None:

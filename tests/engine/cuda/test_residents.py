@@ -47,7 +47,8 @@ def seen() -> dict[str, dict[str, Any]]:
 def test_the_device_gives_what_the_host_gives(seen: dict[str, dict[str, Any]], case: str) -> None:
     one = seen[case]
     assert one["error"] < TOLERANCES[one["case"].partition("_")[2]]
-    assert one["notes"] == []
+    # Memory of this device's host is never pinned, which is said where experts are to come from it beside steps.
+    assert len(one["notes"]) == (one["case"].startswith("moving") and case != UNPACKED)
     assert one["counters"]["graph_replays"] > 0
     assert one["counters"]["device_experts"] > 0
     assert (one["counters"]["experts_moved"] > 0) == one["case"].startswith("moving")
@@ -58,7 +59,7 @@ def test_steps_wait_for_their_end_alone(seen: dict[str, dict[str, Any]], case: s
     """Experts move in the first of these steps; what has to be dispatched for it is a handful for each."""
     one = seen[case]
     assert set(one["waits"]) == {1}
-    most = MOST_OPERATIONS + 12 * one["counters"]["experts_moved"]
+    most = MOST_OPERATIONS + 20 * one["counters"]["experts_moved"]
     assert max(one["operations"]) <= most
 
 
@@ -77,6 +78,6 @@ def test_norms_and_latent_attention_of_the_device(with_rules: dict[str, dict[str
 
 
 def test_an_expert_that_is_asked_for_before_it_has_arrived_is_found() -> None:
-    """The device itself is tested: what is read is not there yet."""
-    (one,) = run("deepseek_v3:moving_int8:done").values()
-    assert one["error"] > TOLERANCES["int8"]
+    """The device itself is tested: what is read is the expert that was there before."""
+    early, late = run("deepseek_v3:moving_int8:done", "deepseek_v3:moving_int8:late").values()
+    assert early["error"] > 2 * late["error"]

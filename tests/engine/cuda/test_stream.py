@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from ktbench.engine.cuda.stream import CudaRuntime, Pins, runtime_path
+from ktbench.engine.cuda.stream import CudaRuntime, Pins, StepClock, runtime_path
 
 STREAM = 0x5EED
 HostFunction = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
@@ -150,3 +150,39 @@ def test_what_cannot_be_pinned_is_counted_and_all_else_is_given_back() -> None:
     pins.release()
     assert memory.pinned == {}
     assert pins.note == ""
+
+
+class Told:
+    """A stream whose marks come at times that are given, and that notes what happens."""
+
+    def __init__(self, *at_ms: float) -> None:
+        self._at_ms = iter(at_ms)
+        self.log: list[object] = []
+
+    def mark(self) -> Told.Mark:
+        self.log.append("mark")
+        return Told.Mark(self, next(self._at_ms))
+
+    class Mark:
+        def __init__(self, stream: Told, at_ms: float) -> None:
+            self._stream, self.at_ms = stream, at_ms
+
+        def synchronize(self) -> None:
+            self._stream.log.append(("wait", self.at_ms))
+
+        def elapsed_time(self, end: Told.Mark) -> float:
+            return end.at_ms - self.at_ms
+
+
+def test_steps_are_between_two_marks_and_waited_for_once() -> None:
+    stream = Told(10, 14, 20, 22, 100, 107)
+    clock = StepClock(stream)  # type: ignore[arg-type]
+    assert clock.mean_s() is None
+    for _ in range(2):
+        clock.step(lambda: stream.log.append("work"))
+    assert stream.log == ["mark", "work", "mark", ("wait", 14), "mark", "work", "mark", ("wait", 22)]
+    assert clock.mean_s() == pytest.approx(0.003)
+    clock.start()
+    assert clock.mean_s() is None
+    clock.step(lambda: None)
+    assert clock.mean_s() == pytest.approx(0.007)
