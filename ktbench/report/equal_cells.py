@@ -22,11 +22,7 @@ def equal_cells_grid(rows: Sequence[Row]) -> tuple[Grid, ...]:
 
 
 def equal_cells_sentence(rows: Sequence[Row]) -> str:
-<<<<<<< HEAD
-    """The machine's own rate of false verdicts, in one load of the weights and over several; empty without copies."""
-=======
     """The machine's own rate of false verdicts, inside one load of the weights and over all; empty without copies."""
->>>>>>> intervals
     found = false_verdicts(rows)
     whole = [one for one in found if not one.arm] or found
     said = "; ".join(f"{_over(one)} {one.called} of {one.comparisons}, {_percent(one)} %" for one in whole)

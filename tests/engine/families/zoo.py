@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from functools import cache
 from pathlib import Path
@@ -221,7 +222,7 @@ def configuration(name: str) -> PreTrainedConfig:
 
 def tiny(name: str, seed: int = 0) -> ModelSpec:
     """A tiny model of a family with synthetic weights."""
-    config = configuration(name).to_dict()
+    config = json.loads(configuration(name).to_json_string(use_diff=False))
     return ModelSpec(name=name, config=config, full_layers=LAYERS, full_vocab=VOCAB, seed=seed)
 
 
