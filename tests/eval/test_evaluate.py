@@ -146,3 +146,17 @@ def test_graders_of_ours_may_leave_an_answer_without_a_value(data: Path) -> None
     loaded.built.task.config.process_results = lambda row, answers: {"score": Grade(value=None, why="unknown")}
     (answer,) = evaluate_task(loaded, lm, suite)
     assert (answer.value, answer.why, answer.tokens) == (None, "unknown", len(answer.answer))
+
+
+def test_answers_name_the_cluster_of_their_question(data: Path) -> None:
+    suite = suite_of(data, TaskSpec(name="t", source="mmlu_pro/law", cluster="category"), limit=3)
+    _, answers = evaluated(suite, ScriptedLM(a_letter))
+    assert [one.cluster for one in answers] == ["law"] * len(answers)
+    _, answers = evaluated(suite_of(data, TaskSpec(name="t", source="mmlu_pro/law"), limit=3), ScriptedLM(a_letter))
+    assert {one.cluster for one in answers} == {""}
+
+
+def test_a_cluster_that_no_row_names_is_refused(data: Path) -> None:
+    suite = suite_of(data, TaskSpec(name="t", source="gsm8k", cluster="passage"), limit=1)
+    with pytest.raises(ValueError, match="suite.tasks.t.cluster=passage: no such field; allowed are .*question"):
+        load_task(suite.tasks[0], suite)

@@ -190,3 +190,12 @@ def test_a_run_that_cannot_be_gone_on_with_is_free_for_others() -> None:
     with pytest.raises(RequestError):
         resumed(LOGIN)
     Log(folder).close()
+
+
+def test_blocks_of_rounds_stay_as_they_were_planned() -> None:
+    words = ("measure.reload_blocks=6", "measure.min_rounds=12")
+    request = request_of("run_name=blocks", *words)
+    open_run(request, cells_of(request), LOGIN, ["x"], here=False)[0].close()
+    changed = request_of("resume=blocks", "measure.reload_blocks=6", "measure.min_rounds=18")
+    with pytest.raises(RequestError, match="every 2 rounds, now every 3; set measure.min_rounds=12 again"):
+        open_run(changed, cells_of(changed), LOGIN, ["x"], here=False)

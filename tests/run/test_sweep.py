@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -209,6 +210,56 @@ def test_workers_of_a_block_that_is_done_make_room_for_those_of_the_next(run_swe
 def test_workers_of_the_cells_that_are_measured_stay(run_sweep: Callable[..., Run]) -> None:
     run = run_sweep(rounds=2, cells=TWO_PARTS[:2], free_bytes=1)
     assert sittings(run) == {"+v": 1, "+v int8": 1}
+
+
+RELOADED = tuple(
+    tiny_cell(cell.label, measure={"min_rounds": 4, "max_rounds": 6, "reload_blocks": 2}, **changes)
+    for cell, changes in ((BASE, {}), (FUSED, {"avx512": True}))
+)
+
+
+def loads(run: Run) -> list[list[str]]:
+    """The worker sessions of each round."""
+    count = 1 + max(record.round for record in run.records)
+    return [sorted({one.sitting for one in run.records if one.round == number}) for number in range(count)]
+
+
+def test_weights_are_loaded_anew_between_blocks(run_sweep: Callable[..., Run]) -> None:
+    found = loads(run_sweep(rounds=6, cells=RELOADED))
+    assert [len(one) for one in found] == [1] * 6
+    assert found[0] == found[1] != found[2] == found[3] != found[4] == found[5]
+    assert len({*map(tuple, found)}) == 3
+
+
+def test_a_sweep_in_blocks_goes_on_where_it_was_ended(run_sweep: Callable[..., Run]) -> None:
+    """Ended in the middle of a block: nothing is measured twice, and the next block is a load of its own."""
+    before = run_sweep(rounds=3, cells=RELOADED)
+    after = run_sweep(rounds=6, cells=RELOADED)
+    found = loads(after)
+    assert after.records[: len(before.records)] == before.records
+    assert len(after.records) == 6 * len(RELOADED)
+    assert len({*map(tuple, found)}) == 4 and found[3] != found[4] == found[5]
+
+
+def test_a_worker_killed_in_a_block_is_replaced_in_it(run_sweep: Callable[..., Run]) -> None:
+    killed: list[int] = []
+
+    def kill_once(record: Record) -> None:
+        if record.round == 2 and not killed:
+            killed.extend(children())
+            os.kill(killed[0], signal.SIGKILL)
+
+    run_sweep(rounds=6, cells=RELOADED, on_record=kill_once)
+    run = run_sweep(rounds=6, cells=RELOADED)
+    timed = {(one.cell, one.round) for one in run.records if one.outcome.timed}
+    assert timed == {(cell.key, number) for cell in RELOADED for number in range(6)}
+
+
+def test_copies_have_workers_of_their_own(run_sweep: Callable[..., Run]) -> None:
+    copies = tuple(replace(BASE, label=f"base (A/A {n + 1})", role="control", copy=n) for n in (1, 2))
+    run = run_sweep(cells=(BASE, *copies))
+    assert [len({one.sitting for one in run.of_cell(cell.key)}) for cell in (BASE, *copies)] == [1, 1, 1]
+    assert len({one.sitting for one in run.records}) == 3
 
 
 def children(parent: int | None = None) -> Iterator[int]:
