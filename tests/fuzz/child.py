@@ -9,6 +9,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,21 @@ _CHANGES = {
 }  # fmt: skip
 _ALLOWED = ("/dev/null", "/proc/", "/dev/shm/__KMP", "/dev/tty")
 _PROGRAMS = ("git",)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Result:
+    """How a process ended: by its exit code, or by a signal. `output` is its standard error.
+
+    `writes` are the files beside its run folder that it changed.
+    """
+
+    code: int
+    by: str
+    cpu_s: float
+    wall_s: float
+    output: str
+    writes: tuple[str, ...]
 
 
 class Reached(BaseException):
@@ -90,29 +106,37 @@ def made(target: str) -> Path:
 
 
 def run_child(carry_out: Callable[[Any], int], data: Any, home: Path) -> None:
-    """Carry out one input in `home` and end this process, with its exit code."""
+    """Carry out one input in `home` and end this process, with its exit code, whatever happens."""
+    code = UNCAUGHT
+    try:
+        _enter(home)
+        code = carry_out(data)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with suppress(BaseException):
+            _leave(home)
+        os._exit(code)
+
+
+def _enter(home: Path) -> None:
     global _watch  # noqa: PLW0603, Python keeps audit hooks for good
     os.setsid()
     os.chdir(home)
     _redirect(home)
-    _limit()
     for name in ("tmp", RUNS):
         (home / name).mkdir()
     os.environ |= {"TMPDIR": str(home / "tmp"), "KTBENCH_CACHE": str(home / "tmp")}
+    _limit()
     _watch = _Watch(home)
     sys.addaudithook(_watch)
-    code = UNCAUGHT
-    try:
-        code = carry_out(data)
-    except BaseException:
-        _watch.is_on = False
-        traceback.print_exc()
-    _watch.is_on = False
-    (home / WRITES).write_text("\n".join(_watch.seen), errors="replace")
+
+
+def _leave(home: Path) -> None:
+    seen = _watch.seen if _watch is not None else []
+    (home / WRITES).write_text("\n".join(seen), errors="replace")
     for stream in (sys.stdout, sys.stderr):
-        with suppress(Exception):
-            stream.flush()
-    os._exit(code)
+        stream.flush()
 
 
 def _redirect(home: Path) -> None:
@@ -124,7 +148,13 @@ def _redirect(home: Path) -> None:
 
 
 def _limit() -> None:
-    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (_FILE_BYTES, _FILE_BYTES))
-    resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S + 1))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    """Where the limits of this process are lower already, they stay."""
+    for kind, soft, most in (
+        (resource.RLIMIT_AS, _MEMORY_BYTES, _MEMORY_BYTES),
+        (resource.RLIMIT_FSIZE, _FILE_BYTES, _FILE_BYTES),
+        (resource.RLIMIT_CPU, CPU_S, CPU_S + 1),
+        (resource.RLIMIT_CORE, 0, 0),
+    ):
+        held = resource.getrlimit(kind)[1]
+        hard = most if held == resource.RLIM_INFINITY else min(most, held)
+        resource.setrlimit(kind, (min(soft, hard), hard))

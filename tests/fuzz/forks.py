@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.fuzz.child import CPU_S, UNCAUGHT
-from tests.fuzz.server import Result
+from tests.fuzz.child import CPU_S, UNCAUGHT, Result
 
 ROOT = Path(__file__).parents[2]
 _REFUSED, _CODES = 2, (0, 2, 3, 4)
 _MOST_LINES, _MOST_S = 3, 2.0
-_FRAME = re.compile(r'File "(?:.*/)?(ktbench|tests|[\w.-]+)/([\w./-]+)", line \d+(?:, in|\s+in) (\w+)')
+_FRAME = re.compile(r'File "[^"]*/ktbench/([\w./-]+)", line \d+,? in (\w+)')
 _PYTHON_TRACE = "Traceback (most recent call last)"
 
 
@@ -93,9 +92,9 @@ def _of_refusal(result: Result) -> Fault | None:
 
 def _where(result: Result) -> str:
     """The innermost function of ours."""
-    frames = [found for found in _FRAME.finditer(result.output) if found[1] == "ktbench"]
+    frames = list(_FRAME.finditer(result.output))
     if not frames:
         return "?"
     # A traceback has the innermost call last, what faulthandler prints has it first.
     found = frames[-1] if _PYTHON_TRACE in result.output else frames[0]
-    return f"{found[2]}:{found[3]}"
+    return f"{found[1]}:{found[2]}"

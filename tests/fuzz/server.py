@@ -16,30 +16,15 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tests.fuzz.child import MADE, OUTPUT, WRITES, run_child
+from tests.fuzz.child import MADE, OUTPUT, WRITES, Result, run_child
 from tests.fuzz.targets import TARGETS
 
 _PATIENCE_S = 30.0  # of a busy machine; what computes is stopped by its limit on CPU time
 _MOST_OUTPUT = 20_000
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Result:
-    """How a process ended: by its exit code, or by a signal. `output` is its standard error.
-
-    `writes` are the files beside its run folder that it changed.
-    """
-
-    code: int
-    by: str
-    cpu_s: float
-    wall_s: float
-    output: str
-    writes: tuple[str, ...]
 
 
 def main() -> int:

@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.fuzz.child import CPU_S, OUTPUT, UNCAUGHT, WRITES, Reached, run_child, watched
+from tests.fuzz.child import CPU_S, OUTPUT, UNCAUGHT, WRITES, Reached, Result, run_child, watched
 from tests.fuzz.forks import fault_of
-from tests.fuzz.server import Result
 from tests.fuzz.words import all_changed, changed
 
 
