@@ -226,8 +226,8 @@ def models(monkeypatch: pytest.MonkeyPatch) -> str:
     sweep = {"arms": ["+v"], "baseline": "+v", "control": False, "axes": {"model": axis}}
     ConfigStore.instance().store(group="ablation", name="models", node={"sweep": sweep}, package="_global_")
     composing = import_module("ktbench.config.compose")
-    groups = composing._group_options()
-    monkeypatch.setattr(composing, "_group_options", lambda: groups | {"ablation": ["models"]})
+    groups = composing.group_options()
+    monkeypatch.setattr(composing, "group_options", lambda: groups | {"ablation": ["models"]})
     return "+ablation=models"
 
 
@@ -264,7 +264,7 @@ def test_a_device_that_is_set_or_varied_stays() -> None:
     ("overrides", "says"),
     [
         (["machine=paper_a10"], "machine=paper_a10: unknown, did you mean paper_a100?"),
-        (["machine=paper_a10"], "xeon_6454s_8xl20, local, FILE.yaml"),
+        (["machine=paper_a10"], ", local, FILE.yaml"),
         (["machine=nowhere.yaml"], "machine=nowhere.yaml: No such file or directory"),
         (["machine=paper_a100,paper_a10"], "machine=paper_a10: unknown"),
         (["machine=paper_a100,paper_a100"], "are the same cell"),

@@ -66,6 +66,9 @@ class Queue:
         self.put.append(("call", function))
         self._work.append(partial(call_at, function, data))
 
+    def done(self) -> bool:
+        return not self._work
+
     def finish(self) -> None:
         work, self._work = self._work, []
         for each in work:

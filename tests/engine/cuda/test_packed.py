@@ -221,11 +221,12 @@ def test_the_host_serves_who_comes_and_who_goes_until_the_first_has_arrived() ->
     spec = PlacementSpec(policy="dynamic", ratio=0.5, every=1)
     placement = DevicePlacement(spec, model, lambda operator, _: slow[operator.position.number], CPU)
     placement.enter(operators)
-    first = operators[0].residence
-    assert isinstance(first, Residence)
+    first, second = (operator.residence for operator in operators)
+    assert isinstance(first, Residence) and isinstance(second, Residence)
     before = first.at_device.clone()
-    hot = int((~before).nonzero()[0])
-    selected = [np.full((2, 30, 1), hot)]
+    hots = [int((~one.at_device).nonzero()[0]) for one in (first, second)]
+    hot = hots[0]
+    selected = [np.stack([np.full((30, 1), one) for one in hots])]
     placement.after_step(selected)
     (move,) = slow[0].moved
     assert move.come == hot

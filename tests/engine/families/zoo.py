@@ -143,7 +143,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "kolibri1": {},
     "laguna": {},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 2},
-    "lara_mini": {},
+    "lara_mini": ALL,
     "mellum": {},
     "mimo_v2_flash": {},
     "minimax": {},

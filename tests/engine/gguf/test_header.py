@@ -18,6 +18,7 @@ from ktbench.engine.checkpoint import inspect_checkpoint
 from ktbench.engine.gguf.header import read_header
 from ktbench.spec.shape import moe_shape
 from tests.engine.gguf.written import METADATA, TENSORS, Written, tensor_bytes, text, value
+from tests.tiny import CONFIG
 
 
 @pytest.fixture
@@ -70,7 +71,7 @@ def test_configuration_of_metadata(file: Path) -> None:
 
 
 def test_configuration_as_it_was_exported_comes_first(file: Path) -> None:
-    ours = {"model_type": "mixtral", "anything": [1, None]}
+    ours = CONFIG | {"anything": [1, None]}
     file.write_bytes(Written(metadata=METADATA | {"ktbench.config": json.dumps(ours)}).whole())
     assert inspect_checkpoint(file) == ours
 
