@@ -30,5 +30,5 @@ class DeviceNorm(nn.Module):
         """[..., K] of `x` [..., K], in its type."""
         scale = self.scale
         if scale.dtype == x.dtype:
-            return rms_norm(x, scale.shape, scale, self._epsilon)
-        return rms_norm(x.float(), scale.shape, scale.float(), self._epsilon).to(x.dtype)
+            return rms_norm(x, list(scale.shape), scale, self._epsilon)
+        return rms_norm(x.float(), list(scale.shape), scale.float(), self._epsilon).to(x.dtype)
