@@ -73,6 +73,7 @@ def dishonest(evidence: tuple[Evidence, ...]) -> str:
 
 
 SCORE = "score"
+KL = "kl_nats"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,9 +81,9 @@ class SampleResult:
     """One answer of one cell and its worth.
 
     `question` is the same for every cell that was asked the same. `metric` is `score` (0 to 1) where answers are
-    graded, else what is measured: `nll_nats`, `kl_nats`, `top1`; values are means over `weight` tokens then. None is
-    an answer that cannot be graded here, `why` says why. `tokens` counts the new tokens of a generated answer, None
-    where none was generated.
+    graded; what is measured, in their place or of right answers beside them, is `nll_nats`, `kl_nats`, `top1`: values
+    are means over `weight` tokens then. None is an answer that cannot be graded here, `why` says why. `tokens` counts
+    the new tokens of a generated answer, None where none was generated.
     """
 
     cell: str
