@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from ktbench.engine.decode.inputs import CACHE
 from ktbench.engine.workload.routing import prompt_ids, prompt_padding
 from ktbench.spec.run_spec import WorkloadSpec
 
@@ -32,10 +33,10 @@ def together(
             before_step(step)
             logits.append(_last(network, part, padding, use_cache=False))
         return logits
-    cache = network(ids[:, : work.prompt], use_cache=True, **_masks(padding, 0, work.prompt)).past_key_values
+    cache = network(ids[:, : work.prompt], use_cache=True, **_masks(padding, 0, work.prompt))[CACHE]
     for step, i in enumerate(range(work.prompt, work.prompt + work.steps)):
         before_step(step)
-        logits.append(_last(network, ids[:, i : i + 1], padding, seen=i, past_key_values=cache, use_cache=True))
+        logits.append(_last(network, ids[:, i : i + 1], padding, seen=i, **{CACHE: cache}, use_cache=True))
     return logits
 
 
@@ -56,8 +57,8 @@ def _whole(network: PreTrainedModel, ids: Tensor) -> Tensor:
 
 @torch.inference_mode()
 def _decode(network: PreTrainedModel, ids: Tensor, prompt: int) -> list[Tensor]:
-    cache = network(ids[None, :prompt], use_cache=True).past_key_values
-    return [_last(network, one[None, None], [0], past_key_values=cache, use_cache=True) for one in ids[prompt:]]
+    cache = network(ids[None, :prompt], use_cache=True)[CACHE]
+    return [_last(network, one[None, None], [0], **{CACHE: cache}, use_cache=True) for one in ids[prompt:]]
 
 
 def _last(network: PreTrainedModel, ids: Tensor, padding: list[int], seen: int = 0, **cache: Any) -> Tensor:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from ktbench.engine.decode.inputs import CACHE
 from ktbench.engine.decode.program import StepRecorder
 from ktbench.engine.generate import Generator, Sampling, open_generator
 from ktbench.engine.protocol import HostRole, Unsupported
@@ -204,7 +205,7 @@ def decoded(
     seen = [output.logits[:, -1]]
     for step, token in enumerate(given[:-1]):
         before_step(step)
-        output = network(torch.tensor([[token]]), past_key_values=output.past_key_values, use_cache=True)
+        output = network(torch.tensor([[token]]), **{CACHE: output[CACHE]}, use_cache=True)
         seen.append(output.logits[:, -1])
     return seen
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
+from ktbench.engine.decode.inputs import CACHE
 from ktbench.engine.forms import is_experts
 from ktbench.engine.protocol import HostRole, System, Unsupported
 from ktbench.engine.workload.routing import prompt_ids
@@ -77,10 +78,10 @@ def by_hand(network: PreTrainedModel, work: WorkloadSpec, implementation: str) -
         use(network, implementation)
         return [network(prompt).logits[:, -1].float() for prompt in ids.split(work.prompt, dim=1)]
     use(network, "eager")
-    cache = network(ids[:, : work.prompt], use_cache=True).past_key_values
+    cache = network(ids[:, : work.prompt], use_cache=True)[CACHE]
     use(network, implementation)
     at = range(work.prompt, tokens)
-    return [network(ids[:, i : i + 1], past_key_values=cache).logits[:, -1].float() for i in at]
+    return [network(ids[:, i : i + 1], **{CACHE: cache}).logits[:, -1].float() for i in at]
 
 
 def trial(system: System, run_spec: RunSpec) -> Record:

@@ -7,13 +7,16 @@ sequence; shorter ones are padded on the left.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
+from transformers.modeling_outputs import MoeCausalLMOutputWithPast
 
+# What networks and their attention call a cache, as an argument and as a result: Transformers 5.24 renamed it.
+CACHE = "cache" if "cache" in {one.name for one in fields(MoeCausalLMOutputWithPast)} else "past_key_values"
 # What layer of a network's usual cache can be held as plain keys and values.
 _PLAIN = ("DynamicLayer", "DynamicSlidingWindowLayer")
 

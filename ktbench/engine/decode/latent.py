@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from ktbench._kernels import DecodeAttention, multiply_heads
-from ktbench.engine.decode.inputs import StepInputs
+from ktbench.engine.decode.inputs import CACHE, StepInputs
 from ktbench.engine.fused import bits
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class LatentAttention(nn.Module):
 
     def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
         """[B, T, hidden] of `hidden_states` [B, T, hidden], as the original gives it."""
-        cache: Any = kwargs.get("past_key_values")
+        cache: Any = kwargs.get(CACHE)
         original = self.original
         if hidden_states.shape[1] != 1 or not self._attends_to(cache):
             usual: tuple[Tensor, Tensor | None] = original(hidden_states, *args, **kwargs)

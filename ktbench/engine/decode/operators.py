@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ktbench._kernels import DecodeAttention, SmallCall, prepare_heads
 from ktbench.engine.decode.attention import StepAttention
-from ktbench.engine.decode.inputs import SLIDING, StepInputs
+from ktbench.engine.decode.inputs import CACHE, SLIDING, StepInputs
 from ktbench.engine.decode.lazy import settled
 from ktbench.engine.dense import DenseHost, FusedNorm, PackedLinear
 from ktbench.engine.fused import bits
@@ -49,7 +49,7 @@ class HeadsAttention(nn.Module):
         if inputs is None or args or hidden_states.shape[1] != 1:
             result: tuple[Tensor, Tensor | None] = self.original(hidden_states, *args, **kwargs)
             return result
-        attended = self._attend(hidden_states, inputs, kwargs["position_embeddings"], kwargs["past_key_values"])
+        attended = self._attend(hidden_states, inputs, kwargs["position_embeddings"], kwargs[CACHE])
         output: Tensor = self._output(attended.view(*hidden_states.shape[:2], -1))
         return output, None
 

@@ -32,7 +32,7 @@ from transformers.cache_utils import (
     DynamicSlidingWindowLayer,
 )
 
-from ktbench.engine.decode.inputs import AttentionWindows, StepInputs, fill, fixed_cache
+from ktbench.engine.decode.inputs import CACHE, AttentionWindows, StepInputs, fill, fixed_cache
 from ktbench.engine.decode.program import NotRecordable, StepRecording
 from ktbench.engine.decode.timeline import Segment, joined
 
@@ -90,8 +90,8 @@ class Forward:
         """Logits [B, vocab] of one pass that continues what the cache holds."""
         masks = self._masks(ids, self.seen)
         self.seen += ids.shape[1]
-        output = self.network(input_ids=ids, past_key_values=self.cache, use_cache=True, logits_to_keep=1, **masks)
-        self.cache = output.past_key_values
+        output = self.network(input_ids=ids, use_cache=True, logits_to_keep=1, **{CACHE: self.cache}, **masks)
+        self.cache = getattr(output, CACHE)
         logits: Tensor = output.logits
         return logits[:, -1]
 
@@ -311,9 +311,7 @@ class ReplayDecoder:
         """The modelling code, in inference mode; a recording may run it several times."""
         self._moe.begin(self._routing)
         with self._attention.of_step(self._inputs):
-            output = self._network(
-                **self._inputs.arguments, past_key_values=self._cache, use_cache=True, logits_to_keep=1
-            )
+            output = self._network(**self._inputs.arguments, **{CACHE: self._cache}, use_cache=True, logits_to_keep=1)
         logits: Tensor = output.logits
         return logits[:, -1]
 

@@ -16,7 +16,7 @@ from transformers.cache_utils import DynamicCache
 pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built", exc_type=ImportError)
 
 from ktbench.engine.decode.attention import StepAttention
-from ktbench.engine.decode.inputs import AttentionWindows, StepInputs, fill, fixed_cache
+from ktbench.engine.decode.inputs import CACHE, AttentionWindows, StepInputs, fill, fixed_cache
 from ktbench.engine.decode.latent import LatentAttention, StepLatentAttention
 from ktbench.engine.decode.program import CallRecorder
 from ktbench.engine.dense import DenseHost
@@ -71,7 +71,7 @@ def call(network: Any, module: nn.Module, hidden: Tensor, cache: Any, first: int
     positions = torch.arange(first, first + hidden.shape[1])[None].expand(len(hidden), -1)
     rotation = network.model.rotary_emb(hidden, positions)
     output: tuple[Tensor, Any] = module(
-        hidden_states=hidden, position_embeddings=rotation, attention_mask=mask, past_key_values=cache
+        hidden_states=hidden, position_embeddings=rotation, attention_mask=mask, **{CACHE: cache}
     )
     return output[0]
 
