@@ -93,7 +93,7 @@ class EvalSession:
             blank,
             took_s=perf_counter() - began_s,
             questions=len({answer.question for answer in answers}),
-            evidence=self._evidence(cell.spec, task, before),
+            evidence=self._evidence(cell.spec, answers, before),
             setting="; ".join(filter(None, [setting, *self._lm.generator.notes()])),
             **asdict(self._lm.tally),
         )
@@ -170,11 +170,14 @@ class EvalSession:
             measure_drift(generator, tokenizer, texts, plan=plan, reference=path, is_reference=reference.is_this)
         )
 
-    def _evidence(self, spec: RunSpec, task: TaskSpec, before: Mapping[str, int]) -> tuple[Evidence, ...]:
+    def _evidence(
+        self, spec: RunSpec, answers: Sequence[GradedAnswer], before: Mapping[str, int]
+    ) -> tuple[Evidence, ...]:
         """What counters saw; nothing where nothing had to be run, or known answers left none with a decode step."""
         tally, now = self._lm.tally, self._lm.generator.counters()
         run = tally.requests - tally.cached
-        if not task.is_compared and (run == 0 or (tally.cached and tally.new_tokens <= run)):
+        compared = any(one.metric == KL and one.value is not None for one in answers)  # never from the cache
+        if not compared and (run == 0 or (tally.cached and tally.new_tokens <= run)):
             return ()
         moved = {name: count - before.get(name, 0) for name, count in now.items()}
         return collect(spec.engine.features, moved)

@@ -1,4 +1,4 @@
-"""Accuracy over deferred and skipped experts: heat maps, ours and published, and the averages with their KL as curves."""
+"""Accuracy over deferred and skipped experts: heat maps, ours and published, and averages with their KL as curves."""
 
 from __future__ import annotations
 
