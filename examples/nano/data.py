@@ -16,7 +16,8 @@ from examples.nano.model import BOS, PAD, encode
 from ktbench.eval.tasks.nano_questions import LEVELS, STOP, TASKS, NanoTask, Question
 
 DRILL = "drill"  # the category of examples that are no task
-DRILLED = 16_000  # questions of a training with a drill after every third
+# Questions of tasks with a drill after every third: at first, and once the learning rate has started again.
+DRILLED = (range(16_000), range(58_667, 82_667))
 IGNORED = -100  # a label that takes no part in the loss
 MIX = (6, 5, 3, 2, 1)  # weights of the levels
 JUDGED = 4
@@ -81,14 +82,14 @@ def forced_accuracy(model: DeepseekV3ForCausalLM, questions: list[Question]) -> 
 
 
 def training_questions(seed: int) -> Iterator[Question]:
-    """Endless questions, the tasks in turn, none of them held out; at first every fourth one is a drill."""
+    """Endless questions, the tasks in turn, none of them held out; at times every fourth one is a drill."""
     randoms = [Random(f"training/{seed}/{task.category}/{task.name}") for task in TASKS]
     drills, drawn = Random(f"training/{seed}/{DRILL}"), 0
     while True:
         for task, random in zip(TASKS, randoms, strict=True):
             yield _shown(task, random)
             drawn += 1
-            if drawn <= DRILLED and drawn % 3 == 0:
+            if drawn % 3 == 0 and any(drawn - 1 in some for some in DRILLED):
                 yield recall(drills)
 
 

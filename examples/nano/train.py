@@ -19,7 +19,7 @@ from examples.nano.model import new_model, save
 from examples.nano.training import ALONE, Team, Training, teams
 from ktbench.eval.tasks.nano_questions import TASKS, Question
 
-STEPS = 2000
+STEPS = 4500
 LOG_EVERY, JUDGE_EVERY = 50, 200
 COLUMNS = ("step", "seconds", "cpu_seconds", "tokens", "loss", "rate", *(task.name for task in TASKS))
 _SHARED = 6_500_000  # numbers: the parameters, the loads, the loss and the time
@@ -31,7 +31,7 @@ def train(out: Path, steps: int, seed: int, team: Team = ALONE) -> None:
     Each process keeps its state in `out` as often, goes on from it, and removes it in the end.
     """
     torch.set_num_threads(1)
-    work = Training(new_model(seed), steps=steps, seed=seed, team=team)
+    work = Training(new_model(seed), steps=steps, seed=seed, team=team, restart=restart_of(steps))
     out.mkdir(parents=True, exist_ok=True)
     kept = out / f"state-{team.rank}.pt"
     if kept.is_file():
@@ -44,6 +44,11 @@ def train(out: Path, steps: int, seed: int, team: Team = ALONE) -> None:
         with (out / "training.csv").open("a" if work.step else "w", newline="") as file:
             _lead(work, out, file, kept)
     kept.unlink(missing_ok=True)
+
+
+def restart_of(steps: int) -> int:
+    """When the learning rate starts again; without that, look-up is not learned within the hour."""
+    return steps * 4 // 9
 
 
 def _keep(work: Training, path: Path) -> None:

@@ -63,8 +63,11 @@ BALANCE = 0.001  # DeepSeek-V3's step of the balancing bias
 class Training:
     """One process's share of a training; the same seed and machine give the same weights, whatever the team's size."""
 
-    def __init__(self, model: DeepseekV3ForCausalLM, *, steps: int, seed: int, team: Team = ALONE) -> None:
-        self.model, self.steps, self.team = model, steps, team
+    def __init__(
+        self, model: DeepseekV3ForCausalLM, *, steps: int, seed: int, team: Team = ALONE, restart: int = 0
+    ) -> None:
+        """The learning rate starts again at step `restart` (Loshchilov and Hutter 2017, "SGDR")."""
+        self.model, self.steps, self.team, self.restart = model, steps, team, restart
         self.step = 0
         self.tokens = 0
         self.took_s = self.cpu_s = 0.0  # on the clock, and of all processes together
@@ -78,10 +81,12 @@ class Training:
 
     def rate(self) -> float:
         """Share of the peak learning rate: up in a line over `WARM_UP` steps, then down along a cosine to 0."""
-        warm = min(WARM_UP, self.steps // 4)
-        if self.step < warm:
-            return (self.step + 1) / warm
-        return (1 + math.cos(math.pi * (self.step - warm) / (self.steps - warm))) / 2
+        begin, end = (0, self.restart) if self.step < self.restart else (self.restart, self.steps)
+        step, steps = self.step - begin, end - begin
+        warm = min(WARM_UP, steps // 4)
+        if step < warm:
+            return (step + 1) / warm
+        return (1 + math.cos(math.pi * (step - warm) / (steps - warm))) / 2
 
     def advance(self, rows: int = ROWS) -> float:
         """One step on `rows` examples; mean loss of an answer's byte in nats, before the step."""

@@ -262,7 +262,7 @@ def _score(row: AccuracyRow, name: str, kind: SubjectKind) -> str:
 
 def _kl(row: AccuracyRow, name: str, kind: SubjectKind) -> str:
     result = row.result(name, kind)
-    return dashed(result and result.kl, lambda kl: number(kl.mid, 3))
+    return dashed(None if result is None else result.kl, lambda kl: number(kl.mid, 3))
 
 
 def _change(row: AccuracyRow, name: str, kind: SubjectKind) -> str:

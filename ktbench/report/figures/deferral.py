@@ -95,8 +95,8 @@ def draw_deferral(rows: Sequence[AccuracyRow], lines: Sequence[PaperLine], capti
         name_lines(axes, block.names)
     if curves:
         figure.draw_legend(legend, figure.head_in + heat_in + _ABOVE_IN)
-        for axes, draw in zip(below.axes(figure, list(panels), heat_in + head_in), panels.values(), strict=True):
-            draw(axes)
+        for panel, draw in zip(below.axes(figure, list(panels), heat_in + head_in), panels.values(), strict=True):
+            draw(panel)
     return figure
 
 
