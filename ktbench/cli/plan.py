@@ -29,6 +29,8 @@ def run(overrides: Sequence[str]) -> int:
         return answer(what_if)
     request = eval_request(overrides)
     planned = plan_request(request)
+    if request.notice:
+        print(request.notice)
     for part in request.parts:
         print("\n".join(_part_lines(part, planned)))
     if simulated := [cell for cell in planned.simulated if cell.key not in planned.unsupported]:

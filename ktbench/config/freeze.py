@@ -87,7 +87,8 @@ class RequestPart:
 class Request:
     """A complete request. `sweep` has the run's name, title and parts, which are measured together.
 
-    `suite` is the suite to evaluate, if any; `show`: only show what the injection rules replace.
+    `suite` is the suite to evaluate, if any; `show`: only show what the injection rules replace; `notice` is a line
+    about what the machine made of the request.
     """
 
     sweep: SweepSpec
@@ -98,6 +99,7 @@ class Request:
     resume: str | None
     resume_changed: bool
     run_name: str | None
+    notice: str = ""
 
     def __post_init__(self) -> None:
         if self.run_name is not None:

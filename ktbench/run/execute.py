@@ -45,6 +45,8 @@ def execute(request: Request, planned: Planned, command: list[str]) -> Run:
 def _execute(request: Request, planned: Planned, command: list[str]) -> Run:
     machine = environment()
     log, previous = open_run(request, planned.cells, machine, command, here=bool(planned.here))
+    if request.notice:
+        say(request.notice)
     folder, kept = log.path.parent, kept_of(previous)
     on_record = trial_lines(planned.cells)
     sweep = open_sweep(planned, log, machine, kept, on_record)

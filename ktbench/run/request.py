@@ -22,7 +22,6 @@ from ktbench.host.memory import available_memory_bytes
 from ktbench.host.topology import read_topology
 from ktbench.resources import checkpoint_folder
 from ktbench.run.feasibility import memory_missing, unsupported_locally, unsupported_simulated
-from ktbench.run.progress import say
 from ktbench.spec.cells import plan_cells
 from ktbench.spec.errors import RequestError, error_text
 from ktbench.spec.memory import blocks_of, require_memory
@@ -106,9 +105,10 @@ def _on_this_vector(request: Request, overrides: Sequence[str]) -> Request:
         replace(part, sweep=on_avx2(part.sweep)) if _is_avx2(part) and part.sweep.arms else part
         for part in request.parts
     )
-    if parts != request.parts:
-        say("no AVX-512 or AMX: arms of the ablation have +a for +v and +m (sweep.arms=[...] sets others)")
-    return replace(request, parts=parts, sweep=request.sweep if request.sweep.parts else parts[0].sweep)
+    notice = "no AVX-512 or AMX: arms of the ablation have +a for +v and +m (sweep.arms=[...] sets others)"
+    if parts == request.parts:
+        return request
+    return replace(request, notice=notice, parts=parts, sweep=request.sweep if request.sweep.parts else parts[0].sweep)
 
 
 def _is_avx2(part: RequestPart) -> bool:
