@@ -133,7 +133,7 @@ def test_the_command_of_a_row_names_the_file(tmp_path: Path) -> None:
     [
         ("[1, 2", "is not YAML of a suite"),
         ("- 1", "must be a mapping with the keys name, "),
-        ("", "the key name is missing"),
+        ("", "must be a mapping with the keys name"),
         (OWN | {"taks": []}, "unknown key 'taks', did you mean tasks?"),
         ({"name": "mine"}, "the key tasks is missing"),
         (OWN | {"tasks": "all"}, "tasks must be a list"),

@@ -236,7 +236,7 @@ def test_the_same_id_twice_and_an_unknown_figure_are_refused(tmp_path: Path, mon
 
 
 def test_a_run_keeps_the_numbers_that_its_parts_show(tmp_path: Path) -> None:
-    cell = tiny_cell()
+    cell = tiny_cell(part="a")
     parts = (
         Part(name="a", title="t", baseline="base", published=("fig12", "fig10")),
         Part(name="b", title="t", baseline="base", published=("fig12",)),
