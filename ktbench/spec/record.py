@@ -256,7 +256,8 @@ class Agreement:
 
     def __post_init__(self) -> None:
         fields_at_least(self, 0, "top1", "positions")
-        fields_at_least(self, -1, "kl_nats")  # rounding may take it below 0
+        if not self.kl_nats >= -1:  # rounding may take it below 0; infinite where an output is not finite
+            raise ValueError(f"Agreement.kl_nats={self.kl_nats}: must be at least -1")
 
 
 # A step that takes less than a cycle, or centuries, was not measured and cannot be reckoned with.

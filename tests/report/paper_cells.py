@@ -86,7 +86,7 @@ def run_of(timed: Iterable[tuple[Cell, Record | None]], *figures: str) -> Run:
     """A run of one part that shows `figures`; a cell without a record has not had its turn."""
     listed = list(timed)
     cells = tuple(cell for cell, _ in listed)
-    part = Part(name="", title="The paper", baseline="base", published=figures)
+    part = Part(name=cells[0].part, title="The paper", baseline="base", published=figures)
     header = Header(
         run="r", title="The paper", ablation="paper", created="", command=("ktbench", "sweep"), parts=(part,),
         cells=cells, measure=cells[0].spec.measure, code_id="code", env_id="env",
