@@ -11,8 +11,8 @@ import msgspec
 
 from ktbench.files import write_whole
 from ktbench.results import LOG_NAME, Damage, Log, NoPlan, Run, read_run
+from ktbench.results.find import lacking
 from ktbench.results.log import try_lock
-from ktbench.results.merge import lacking
 from ktbench.results.stopping import SweepCriterion
 from ktbench.run.messages import RecordIds, new_record
 from ktbench.run.progress import say

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ktbench.results import Run
-from ktbench.results.merge import lacking
+from ktbench.results.find import lacking
 from ktbench.spec.record import Environment, Outcome, Record
 from tests.run.test_shards import a_run, cells_at, turn
 
