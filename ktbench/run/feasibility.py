@@ -92,7 +92,7 @@ def _reasons(spec: RunSpec, machine: Machine) -> Iterator[Reason]:
         yield Reason(_CUDA, machine.no_cuda)
     if spec.system != "ktbench":
         yield from rules_broken(spec)
-        yield from _peer_reasons(spec)
+        yield from _peer_reasons(spec, machine)
         if machine.spec is None and spec.engine.device == "cuda":
             yield from _gpu_memory_reasons(spec, machine)
         return
@@ -195,8 +195,11 @@ def _gpu_memory_reasons(spec: RunSpec, machine: Machine) -> Iterator[Reason]:
         )
 
 
-def _peer_reasons(spec: RunSpec) -> Iterator[Reason]:
-    """What a peer lacks here: a readable model file, or its installation."""
+def _peer_reasons(spec: RunSpec, machine: Machine) -> Iterator[Reason]:
+    """What a peer lacks here: instructions, a readable model file, or its installation."""
+    missing = machine.features_missing["avx512"]
+    if missing and spec.precision in BY_NAME[spec.system].avx512:
+        yield Reason(f"system={spec.system} precision={spec.precision}", missing)
     if why := no_file(spec) or peer_reason(BY_NAME[spec.system], spec.peer):
         yield Reason(f"system={spec.system}", why)
 

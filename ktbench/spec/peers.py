@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -32,6 +32,7 @@ _GGUF = {"bf16": "BF16", "q8_0": "Q8_0", "q4_0": "Q4_0", "int8": "Q8_0", "int4_g
 _GGUF |= {name: name.upper() for name in ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs", "iq4_nl")}
 _GGUF |= {name: name.upper() for name in ("iq3_s", "iq3_xxs", "iq2", "iq1")}
 _AS_IS = {name: name for name in ("bf16", "int8", "int4_g32", "int4_g64", "int4_g128")}
+_ROUNDED = tuple(name for name in _AS_IS if name != "bf16")
 _KT = {"bf16": "bf16", "int8": "int8", "int4_g32": "int4", "int4_g64": "int4", "int4_g128": "int4"}
 
 
@@ -43,9 +44,10 @@ class Peer:
     distribution that it comes in, `module` what is imported of it, both empty where nothing has to be installed;
     `install` the command that brings it. `types` gives for each precision the format of as many bits that the peer
     runs it in. Its device role is on `device`. Of a `black_box` only logits can be compared: its experts calls cannot
-    be observed. One without `chunks` chooses the chunks of a prompt itself; one with `gguf` maps such a file. Hidden
-    and expert widths must be multiples of `multiple`. Those with `own_threads` start and place their own threads, where
-    others run on PyTorch's; `spin_s` is how many seconds these poll for more work before they sleep.
+    be observed. Formats in `avx512` run on CPUs with AVX-512 only. One without `chunks` chooses the chunks of a prompt
+    itself; one with `gguf` maps such a file. Hidden and expert widths must be multiples of `multiple`. Those with
+    `own_threads` start and place their own threads, where others run on PyTorch's; `spin_s` is how many seconds these
+    poll for more work before they sleep.
     """
 
     name: System
@@ -56,6 +58,7 @@ class Peer:
     install: str = ""
     phases: tuple[str, ...]
     types: Mapping[str, str]
+    avx512: Collection[str] = ()
     device: Literal["cpu", "cuda"] = "cpu"
     black_box: bool = False
     chunks: bool = True
@@ -119,6 +122,7 @@ PEERS: tuple[Peer, ...] = (
         install="nox -s peers",
         phases=("layer",),
         types=_KT,
+        avx512=_ROUNDED,
         own_threads=True,
         spin_s=0.05,
     ),
@@ -131,6 +135,7 @@ PEERS: tuple[Peer, ...] = (
         install="nox -s peers",
         phases=("layer",),
         types=_AS_IS,
+        avx512=_AS_IS,
         multiple=32,
     ),
     Peer(
@@ -153,6 +158,7 @@ PEERS: tuple[Peer, ...] = (
         install="nox -s peers",
         phases=("layer",),
         types=_AS_IS,
+        avx512=_ROUNDED,
     ),
     Peer(
         name="fiddler",

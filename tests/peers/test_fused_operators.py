@@ -23,6 +23,7 @@ from ktbench.spec.peers import BY_NAME
 from ktbench.spec.record import Outcome
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
 from tests.engine.arrays import exact_output, relative
+from tests.engine.engines import peer_lacks
 from tests.engine.tiny import layer, run, spec, tiny_model
 
 pytestmark = pytest.mark.peers
@@ -33,14 +34,18 @@ LOST = {"bf16": 0.01, "int8": 0.04, "int4_g32": 0.25, "int4_g64": 0.25, "int4_g1
 WIDTH = 256
 LAYER_BYTES = 2 * 8 * 3 * WIDTH * WIDTH
 INSTALLED = {name: importlib.util.find_spec(BY_NAME[name].module) is not None for name in OPERATORS}
+
+
+def lacking(name: Any, precision: str) -> str:
+    """What this machine lacks to run a format of a peer."""
+    return peer_lacks(name, precision) if INSTALLED[name] else f"{BY_NAME[name].package} is not installed: nox -s peers"
+
+
 RUNS = [
-    pytest.param(
-        name,
-        precision,
-        marks=pytest.mark.skipif(not INSTALLED[name], reason=f"{BY_NAME[name].package} is not installed: nox -s peers"),
-    )
+    pytest.param(name, precision, marks=pytest.mark.skipif(lacking(name, precision) != "", reason=why))
     for name in OPERATORS
     for precision in BY_NAME[name].types  # type: ignore[index]
+    for why in [lacking(name, precision) or "runs here"]
 ]
 runs = pytest.mark.parametrize(("name", "precision"), RUNS)
 BF16 = pytest.mark.parametrize(("name", "precision"), [one for one in RUNS if one.values[1] == "bf16"])

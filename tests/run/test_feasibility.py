@@ -12,10 +12,11 @@ from ktbench.run.feasibility import Machine, feasibility, unsupported_simulated
 from ktbench.run.request import cells_of, read_request
 from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.machine import MachineSpec
+from ktbench.spec.peers import System
 from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.support import features_missing
-from ktbench.spec.weights import expert_bytes
+from ktbench.spec.weights import Precision, expert_bytes
 from ktbench.spec.wire import spec_id
 from tests.sim.testbed import cell_on, testbed
 from tests.tiny import tiny_cell, tiny_spec
@@ -77,6 +78,16 @@ def test_what_it_lacks_is_named(machine: MachineSpec, engine: dict[str, Any], sa
 def test_other_systems_are_not_simulated(system: str) -> None:
     spec = replace(tiny_spec(system=system), machine=testbed())
     assert why(spec).startswith(f"system={system}: ")
+
+
+@pytest.mark.parametrize("system", ["kt-kernel", "sglang", "zentorch"])
+@pytest.mark.parametrize("precision", ["bf16", "int8", "int4_g32"])
+def test_formats_of_peers_that_need_avx512_are_refused_without_it(system: System, precision: Precision) -> None:
+    machine = Machine(cpus=range(4), no_cuda="", features_missing=feature_reasons(MACHINES["+a"]))
+    work = replace(tiny_spec().workload, phase="layer", routing="balanced", prompt=1)
+    found = feasibility(replace(tiny_spec(), system=system, precision=precision, workload=work), machine)
+    needs_it = system == "sglang" or precision != "bf16"
+    assert (str(found) == f"system={system} precision={precision}: no AVX-512") is needs_it
 
 
 def test_experts_have_to_fit_in_the_memory_of_all_domains_in_their_precision() -> None:

@@ -28,8 +28,8 @@ from ktbench.spec.shape import MoEShape
 # Up to so many cores, one without a worker is too great a loss to begin with.
 _FEW_CORES = 4
 
-# By the peer's format. On CPUs without AMX these run AVX-512.
-_CLASSES = {"bf16": "AMXBF16_MOE", "int8": "AMXInt8_MOE", "int4": "AMXInt4_MOE"}
+# By the peer's format, the fastest first; those of AMX run AVX-512 on CPUs without AMX.
+_CLASSES = {"bf16": ("AMXBF16_MOE", "AVX2BF16_MOE"), "int8": ("AMXInt8_MOE",), "int4": ("AMXInt4_MOE",)}
 # Its buffers hold whole tiles: M_STEP of its kernels is 32.
 _TOKENS_STEP = 32
 _TASKS = Path("/proc/self/task")
@@ -178,10 +178,10 @@ class KtLibrary:
 
     def experts_class(self, kind: str) -> Any:
         """The class that runs experts stored as bf16, int8 or int4. Raises Unsupported where the build has none."""
-        found = getattr(self.extension.moe, _CLASSES[kind], None)
-        if found is None:
-            raise Unsupported(f"kt-kernel {self.version} ({self.variant}): has no {_CLASSES[kind]} on this CPU")
-        return found
+        names = [name for name in _CLASSES[kind] if hasattr(self.extension.moe, name)]
+        if not names:
+            raise Unsupported(f"kt-kernel {self.version} ({self.variant}): has no {_CLASSES[kind][-1]} on this CPU")
+        return getattr(self.extension.moe, names[0])
 
 
 class Pool:
