@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ktbench.cli.what_if import answer, read_what_if
@@ -17,6 +18,7 @@ from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import MeasureSpec, RunSpec
 from ktbench.spec.suite import SuiteSpec
 from ktbench.spec.sweep import SweepSpec
+from ktbench.spec.weights import StoredLayer
 
 _PURPOSES = ("original", "packed", "others", "dense", "workspace", "fixed")
 _GPU_PURPOSES = ("weights", "experts", "cache", "reserve")
@@ -36,7 +38,7 @@ def run(overrides: Sequence[str]) -> int:
     if simulated := [cell for cell in planned.simulated if cell.key not in planned.unsupported]:
         print(_simulated_line(simulated))
     if planned.runnable or (planned.here and not planned.simulated):
-        print("\n".join((*_memory_lines(planned), *_gpu_lines(planned))))
+        print("\n".join((*_stored_lines(planned), *_memory_lines(planned), *_gpu_lines(planned))))
     if planned.runnable and request.suite is not None:
         print("\n".join(_suite_lines(planned, request.suite)))
     if request.is_timed and (planned.runnable or (planned.here and not planned.simulated)):
@@ -105,6 +107,26 @@ def _dropped_lines(sweep: SweepSpec) -> Iterator[str]:
         reasons.setdefault(one.why, []).append(one.arm)
     for why, arms in reasons.items():
         yield f"dropped from the {sweep.design}: {', '.join(arms)}: {why}"
+
+
+def _stored_lines(planned: Planned) -> Iterator[str]:
+    """What the experts of checkpoints are in their files, a line for each that is quantised."""
+    specs = {spec.model.path: spec for cell in planned.runnable if (spec := cell.spec).model.stored}
+    for path, spec in specs.items():
+        model = spec.model
+        nbytes = sum(layer.nbytes for layer in model.stored_here)
+        bits = 8 * nbytes / model.shape.routed_params
+        formats = Counter(_formats_word(layer) for layer in model.stored_here)
+        listed = ", ".join(f"{word} in {counted(count, 'layer')}" for word, count in formats.items())
+        yield f"experts in {path}: {nbytes:,} bytes ({nbytes / _GIB:.2f} GiB), {bits:.2f} bits a weight: {listed}"
+
+
+def _formats_word(layer: StoredLayer) -> str:
+    """`q4_k`, or `gate and up q4_k, down q6_k`."""
+    if len(set(layer.formats)) == 1:
+        return layer.gate
+    both = f"gate and up {layer.gate}" if layer.gate == layer.up else f"gate {layer.gate}, up {layer.up}"
+    return f"{both}, down {layer.down}"
 
 
 def _memory_lines(planned: Planned) -> Iterator[str]:

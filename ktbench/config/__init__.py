@@ -1,13 +1,12 @@
 """From Hydra overrides to frozen specs; the only room that imports Hydra."""
 
 from ktbench.config.compose import Composed, compose
-from ktbench.config.freeze import NATIVE, ModelFiles, Request, RequestPart, config_file, freeze
+from ktbench.config.freeze import ModelFiles, Request, RequestPart, config_file, freeze
 from ktbench.config.launcher import LAUNCHERS, Launch, is_installed, launch_jobs, split_launcher
 from ktbench.config.options import ablation_names, suite_names
 
 __all__ = [
     "LAUNCHERS",
-    "NATIVE",
     "Composed",
     "Launch",
     "ModelFiles",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,10 +19,11 @@ from ktbench.spec.run_spec import MeasureSpec, RunSpec
 from ktbench.spec.shape import MoEShape, moe_shape, with_experts
 from ktbench.spec.suite import SuiteSpec, only
 from ktbench.spec.sweep import SweepSpec, axis_changes
-from ktbench.spec.wire import from_plain
+from ktbench.spec.weights import StoredLayer
+from ktbench.spec.wire import from_plain, to_plain
 
 _VOCAB_MULTIPLE = 64
-NATIVE = "native"  # a precision: as the weights are stored
+_NATIVE = "native"  # a precision: as the weights are stored
 # Features that pack the weights of a precision.
 _PACKING = {"precision": ("avx2", "avx512", "amx"), "device_precision": ("packed_dense",)}
 _SPEC = (*WHOLE_GROUPS, "workload", "engine", "system", "peer")
@@ -35,12 +36,13 @@ class ModelFiles:
 
     `checkpoints` has the configuration of each checkpoint by its `model.path`, `configs` the name and the configuration
     of each `model.config=FILE` by that, `stored` by either the formats of the weights by the keys of precisions, for
-    `native`.
+    `native`, `layers` by `model.path` the MoE layers as they are stored.
     """
 
     checkpoints: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     configs: Mapping[str, tuple[str, Mapping[str, Any]]] = field(default_factory=dict)
     stored: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    layers: Mapping[str, Sequence[StoredLayer]] = field(default_factory=dict)
 
     def named(self, model: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         """Name and whole configuration of the node of a model."""
@@ -156,7 +158,7 @@ def _part(name: str, content: Mapping[str, Any], measure: Any, files: ModelFiles
 
 def _precision(key: str, content: Mapping[str, Any], stored: Mapping[str, str]) -> Any:
     """The precision that a key names; `native` is that of the weights where they are packed, else bf16."""
-    if content[key] != NATIVE:
+    if content[key] != _NATIVE:
         return precision_name(content[key])
     sweep, engine = content["sweep"], content["engine"]
     packs = any(engine[name] for name in _PACKING[key]) or sweep["arms"] or sweep["features"]
@@ -196,7 +198,13 @@ def freeze_model(model: Mapping[str, Any], files: ModelFiles, *, phase: str) -> 
         "full_vocab": shape.vocab,
         "path": model["path"],
         "seed": model["seed"],
+        "stored": to_plain(_quantised(files.layers.get(model["path"], ()))),
     }
+
+
+def _quantised(layers: Sequence[StoredLayer]) -> Sequence[StoredLayer]:
+    """None where all are plain numbers, of which the shapes say all."""
+    return () if all(set(layer.formats) == {"bf16"} for layer in layers) else layers
 
 
 def _packed(model: Mapping[str, Any], phase: str) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -36,7 +36,7 @@ from ktbench.engine.stored.matrices import StoredWeights
 from ktbench.engine.synthetic import PLAIN, Filling, distinct_tensors, fill, fill_experts, skeleton
 from ktbench.engine.weight_plan import WeightPlan
 from ktbench.spec.run_spec import ModelSpec
-from ktbench.spec.weights import Precision
+from ktbench.spec.weights import Precision, stands_for_all
 
 # Of models that see images, too.
 _PREFIX = "language_model."
@@ -53,7 +53,7 @@ class StoredExperts:
 
     matrices: ExpertStore
     blocks: Callable[[int], ExpertBlocks] | None = None
-    format: str = "bf16"
+    format: Precision = "bf16"
 
 
 class Folder:
@@ -132,14 +132,15 @@ class Folder:
         def blocks(i: int) -> ExpertBlocks:
             both, down = (torch.from_numpy(self._blocks(f"{name}.{key}", i)) for key in _STACKED)
             gate, up = map(as_blocks, form.halves(both))
-            return self._packed(gate, up, down.numpy(), kind, self._biases(name, form, i))
+            return _packed(gate, up, down.numpy(), kind, self._biases(name, form, i))
 
         kind = self._common([f"{name}.{key}" for key in _STACKED])
         by_rows = not form.transposed or len(turned) == len(_STACKED)
+        kept = kind != "bf16" and by_rows
         return StoredExperts(
             matrices=lambda i: form.split({key: part(key, i) for key in shapes}),
-            blocks=blocks if kind is not None and by_rows else None,
-            format=kind if kind is not None and by_rows else "bf16",
+            blocks=blocks if kept else None,
+            format=kind if kept else "bf16",
         )
 
     def _separate(self, name: str, form: ExpertsForm) -> StoredExperts:
@@ -164,14 +165,9 @@ class Folder:
 
         def blocks(i: int) -> ExpertBlocks:
             gate, up, down = map(self._blocks, places[i].values())
-            return self._packed(gate, up, down, kind)
+            return _packed(gate, up, down, kind)
 
-        return StoredExperts(matrices=matrices, blocks=None if kind is None else blocks, format=kind or "bf16")
-
-    @staticmethod
-    def _packed(gate: Blocks, up: Blocks, down: Blocks, kind: str | None, biases: Biases | None = None) -> ExpertBlocks:
-        precision = cast("Precision", kind)
-        return ExpertBlocks(gate=gate, up=up, down=down, precision=precision, down_precision=precision, biases=biases)
+        return StoredExperts(matrices=matrices, blocks=None if kind == "bf16" else blocks, format=kind)
 
     def _biases(self, name: str, form: ExpertsForm, i: int) -> Biases | None:
         if not form.biases:
@@ -196,10 +192,11 @@ class Folder:
     def _has(self, name: str) -> bool:
         return name in self._stored or name in self._matrices
 
-    def _common(self, places: Iterable[str]) -> str | None:
-        """The format in whose whole blocks all are stored; None where there is none."""
-        found = {matrix.format if (matrix := self._matrices.get(one)) and matrix.is_whole else None for one in places}
-        return found.pop() if len(found) == 1 else None
+    def _common(self, places: Iterable[str]) -> Precision:
+        """The format in whose whole blocks all are stored; bf16 where there is none."""
+        held = (self._matrices.get(one) for one in places)
+        found: set[Precision] = {one.format if one is not None and one.is_whole else "bf16" for one in held}
+        return found.pop() if len(found) == 1 else "bf16"
 
     def _place(self, name: str) -> str:
         return self._first(name, name.replace(_BLOCK, _OTHER_BLOCK), *((_EMBEDDING,) if name == _HEAD else ()))
@@ -217,6 +214,18 @@ class Folder:
         held = (self._matrices.get(place) or self._weights.tensors[self._stored[place][1]]).shape
         if held != shape:
             raise ValueError(f"model.path={self._path}: tensor {stored} is {held}, the model needs {shape}")
+
+
+def _packed(gate: Blocks, up: Blocks, down: Blocks, kind: Precision, biases: Biases | None = None) -> ExpertBlocks:
+    return ExpertBlocks(gate=gate, up=up, down=down, precision=kind, down_precision=kind, biases=biases)
+
+
+def _in_bf16(expert: ExpertMatrices) -> ExpertBlocks:
+    """An expert that is packed in bf16 whatever others are."""
+    gate, up, down = (
+        matrix.contiguous().view(torch.uint16).numpy() for matrix in (expert.gate, expert.up, expert.down)
+    )
+    return _packed(gate, up, down, "bf16", expert.biases)
 
 
 class FolderModel:
@@ -244,9 +253,12 @@ class FolderModel:
         stored, packing = self._experts[name], self._holding.packing
         if self._holding.original:
             fill_experts(module, stored.matrices)
-        if packing is not None and stored.blocks is not None and stored.format == packing.precision:
-            return stored.blocks
-        return stored.matrices
+        if packing is None:
+            return stored.matrices
+        keeps_all = stands_for_all(packing.precision, {one.format for one in self._experts.values()})
+        if stored.blocks is None:
+            return (lambda i: _in_bf16(stored.matrices(i))) if keeps_all else stored.matrices
+        return stored.blocks if keeps_all or stored.format == packing.precision else stored.matrices
 
     @property
     def linear_blocks(self) -> LinearBlocks | None:

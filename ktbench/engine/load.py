@@ -98,7 +98,7 @@ def _components(
     if plan.engine.device == "cuda":
         with new_threads_on(roles.callbacks):
             cuda = open_cuda(state.recorder)
-    layers = LayerProgress(progress, _stage(plan, files), _expert_bytes(model, plan), model.shape.experts)
+    layers = LayerProgress(progress, _stage(plan, files), _layer_bytes(model, plan), model.shape.experts)
     backends = _Backends(keeps_original=plan.original, host=experts, cuda=cuda)
     operators = _place_operators(network, store_of, backends, state, layers)
     if cuda is not None:
@@ -141,8 +141,10 @@ def _stage(plan: WeightPlan, files: PackedFolder) -> str:
     return "mapping" if "experts" in files and files["experts"].is_whole else "packing"
 
 
-def _expert_bytes(model: ModelSpec, plan: WeightPlan) -> int:
-    return expert_bytes(model.shape, "bf16" if plan.packing is None else plan.packing.precision)
+def _layer_bytes(model: ModelSpec, plan: WeightPlan) -> list[int]:
+    """Bytes of the routed experts of every layer as they are held."""
+    formats = model.expert_formats("bf16" if plan.packing is None else plan.packing.precision)
+    return [model.shape.experts * expert_bytes(model.shape, *pair) for pair in formats]
 
 
 def _unread(plan: WeightPlan, files: PackedFolder) -> Callable[[PreTrainedModel], frozenset[str]]:

@@ -12,9 +12,8 @@ from ktbench.results.intervals import Interval
 from ktbench.results.row import Row
 from ktbench.results.scores import Estimate
 from ktbench.results.usage import Spread, spread
-from ktbench.spec.weights import Precision, expert_bytes
-
-_MATRICES = 3  # of an expert: gate, up, down
+from ktbench.spec.memory import routed_bytes
+from ktbench.spec.weights import Precision
 
 
 def format_of(row: Row) -> Precision:
@@ -25,14 +24,14 @@ def format_of(row: Row) -> Precision:
 
 def experts_bytes(row: Row) -> int:
     """Bytes of the routed experts of a cell with their scales, of one layer where that runs alone."""
-    shape = row.spec.model.shape
-    return (1 if row.is_layer else shape.moe_layers) * shape.experts * expert_bytes(shape, format_of(row))
+    return routed_bytes(row.spec)
 
 
 def stored_bits(row: Row) -> float:
-    """Bits of a routed expert's weight with its part of the scales."""
+    """Bits of a routed expert's weight with its part of the scales, on average."""
     shape = row.spec.model.shape
-    return 8 * expert_bytes(shape, format_of(row)) / (_MATRICES * shape.hidden * shape.expert_ffn)
+    weights = (1 if row.is_layer else shape.moe_layers) * shape.experts * shape.expert_params
+    return 8 * experts_bytes(row) / weights
 
 
 # What is above the axis of speeds: nats from bf16 or, without answers, the bits of a weight.

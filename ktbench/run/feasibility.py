@@ -21,7 +21,7 @@ from ktbench.spec.cells import points_of, worker_groups
 from ktbench.spec.errors import RequestError
 from ktbench.spec.features import FEATURES
 from ktbench.spec.machine import MachineSpec
-from ktbench.spec.memory import KEPT_WORKLOADS, worker_bytes
+from ktbench.spec.memory import KEPT_WORKLOADS, routed_bytes, worker_bytes
 from ktbench.spec.peers import BY_NAME
 from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import RunSpec
@@ -232,9 +232,9 @@ def _as_simulated(spec: RunSpec) -> RunSpec:
 
 def _memory_reasons(spec: RunSpec, machine: MachineSpec) -> Iterator[Reason]:
     """Weights that do not fit; activations and caches are small compared with the memory of such machines."""
-    at_device, device = spec.engine.placement.ratio * _routed_bytes(spec), _device_bytes(spec)
+    at_device, device = spec.engine.placement.ratio * routed_bytes(spec), _device_bytes(spec)
     on_gpu = spec.engine.device == "cuda"
-    host = _routed_bytes(spec) - (at_device if on_gpu else -device)
+    host = routed_bytes(spec) - (at_device if on_gpu else -device)
     memory = machine.domains * machine.memory_gib * _GIB
     if host > memory:
         yield Reason(
@@ -247,12 +247,6 @@ def _memory_reasons(spec: RunSpec, machine: MachineSpec) -> Iterator[Reason]:
             f"weights of the device role take {gib(at_device + device)} with device_precision={spec.device_precision}, "
             f"{machine.name} has {gib(on_gpus)} of GPU memory",
         )
-
-
-def _routed_bytes(spec: RunSpec) -> int:
-    """In the precision that the host keeps."""
-    shape, layers = spec.model.shape, 1 if spec.workload.phase == "layer" else spec.model.shape.moe_layers
-    return layers * shape.experts * expert_bytes(shape, spec.precision if spec.engine.fused else "bf16")
 
 
 def _device_bytes(spec: RunSpec) -> int:
@@ -370,7 +364,7 @@ def _require_packed(specs: Iterable[RunSpec]) -> None:
 def _parts_of(spec: RunSpec) -> list[tuple[PackedPart, int]]:
     """What a cell keeps packed, with its bytes."""
     engine, model = spec.engine, spec.model
-    sizes = {"experts": _routed_bytes(spec), "linear": dense_bytes(model.shape, spec.device_precision)}
+    sizes = {"experts": routed_bytes(spec), "linear": dense_bytes(model.shape, spec.device_precision)}
     experts, linear = (
         (spec.precision if engine.fused else None),
         (spec.device_precision if engine.packed_dense else None),

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ktbench.config import NATIVE, ModelFiles, Request, RequestPart, compose, config_file, freeze
-from ktbench.engine.checkpoint import checkpoint_config, inspect_checkpoint
+from ktbench.config import ModelFiles, Request, RequestPart, compose, config_file, freeze
+from ktbench.engine.checkpoint import checkpoint_config
 from ktbench.engine.gguf.inspecting import is_gguf
 from ktbench.engine.inject.match import require_operators
 from ktbench.engine.loading.config_file import config_in, config_name, released_config, require_runnable
@@ -121,23 +121,19 @@ def _is_avx2(part: RequestPart) -> bool:
 
 def _model_files(parts: Iterable[Mapping[str, Any]]) -> ModelFiles:
     """Configurations that parts name. The weights of a checkpoint must exist where a cell is measured."""
-    checkpoints, configs, stored = {}, {}, {}
+    checkpoints, configs, stored, layers = {}, {}, {}, {}
     for content in parts:
         for model in _models(content):
             if (file := config_file(model)) is not None:
                 configs[file] = config_name(file), config_in(file)
                 stored[file] = dict(zip(_STORED_AS, announced_formats(released_config(file)), strict=True))
             elif (path := model["path"]) is not None:
-                checkpoints[path] = inspect_checkpoint(path) if _is_measured(content) else checkpoint_config(path)
-                if _is_measured(content) and NATIVE in (content[key] for key in _STORED_AS):
-                    stored[path] = _native(path)
-    return ModelFiles(checkpoints=checkpoints, configs=configs, stored=stored)
-
-
-def _native(path: str) -> dict[str, str]:
-    """By the keys of precisions, the formats of most weights of a checkpoint."""
-    formats = stored_formats(path)
-    return {key: next(iter(getattr(formats, role)), "bf16") for key, role in _STORED_AS.items()}
+                if _is_measured(content):
+                    formats = stored_formats(path)
+                    stored[path] = {"precision": formats.native, "device_precision": formats.native_attention}
+                    layers[path] = formats.layers
+                checkpoints[path] = checkpoint_config(path)
+    return ModelFiles(checkpoints=checkpoints, configs=configs, stored=stored, layers=layers)
 
 
 def _require_stored(part: RequestPart, content: Mapping[str, Any]) -> None:

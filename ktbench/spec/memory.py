@@ -33,6 +33,7 @@ def _held(cells: Sequence[Cell], sizes: dict[WeightsKey, int]) -> int:
 
 _GIB = 2**30
 _BF16_BYTES = 2
+_GGUF = ".gguf"
 # Interpreter, PyTorch and Transformers once imported (resident set of an idle worker), and the buffer of the read roof.
 _PROCESS_BYTES = int(0.6 * _GIB)
 _ROOF_BYTES = _GIB
@@ -72,18 +73,41 @@ def estimate_memory(cells: Sequence[Cell], cache_bytes: int) -> MemoryEstimate:
     specs = [cell.spec for cell in cells]
     shape, is_layer = specs[0].model.shape, specs[0].workload.phase == "layer"
 
-    def experts(precision: Precision) -> int:
-        layer_bytes = shape.experts * expert_bytes(shape, precision)
-        return layer_bytes * (layer_copies(layer_bytes, cache_bytes) if is_layer else shape.moe_layers)
+    def copied(nbytes: int) -> int:
+        return nbytes * (layer_copies(nbytes, cache_bytes) if is_layer else 1)
 
     return MemoryEstimate(
-        original=_original(specs, experts("bf16")),
-        packed=_packed(specs, experts(_held_as(specs[0], specs[0].precision))) + _saved(specs),
+        original=_original(specs, copied(_bytes_in(specs[0], [("bf16", "bf16")]))),
+        packed=_packed(specs, copied(_packed_bytes(specs[0]))) + _saved(specs),
         others=0 if is_layer else _others(specs[0]),
         dense=dense_bytes(shape, _held_as(specs[0], specs[0].device_precision)) if _packs_dense(specs) else 0,
         workspace=max(_workspace(spec) for spec in specs),
         fixed=_PROCESS_BYTES + _ROOF_BYTES,
     )
+
+
+def routed_bytes(spec: RunSpec) -> int:
+    """Bytes of the routed experts that a cell runs, with their scales: of all MoE layers, of one that runs alone."""
+    is_base = spec.system == "ktbench" and not spec.engine.fused
+    return _bytes_in(spec, [("bf16", "bf16")]) if is_base else _packed_bytes(spec)
+
+
+def _packed_bytes(spec: RunSpec) -> int:
+    """As the fused operator packs them, each layer in its formats, or as a peer holds them: a GGUF file as it is."""
+    model = spec.model
+    if spec.system == "ktbench":
+        return _bytes_in(spec, model.expert_formats(spec.precision))
+    if _is_mapped(spec) and model.stored and str(model.path).endswith(_GGUF):
+        return sum(layer.nbytes for layer in model.stored_here)
+    held = _held_as(spec, spec.precision)
+    return _bytes_in(spec, [(held, held)])
+
+
+def _bytes_in(spec: RunSpec, formats: Sequence[tuple[Precision, Precision]]) -> int:
+    """Of experts in these formats of gate and up, and of down: those of every layer, or one pair for all."""
+    shape, layers = spec.model.shape, 1 if spec.workload.phase == "layer" else spec.model.shape.moe_layers
+    pairs = formats[:layers] if len(formats) > 1 else [*formats] * layers
+    return shape.experts * sum(expert_bytes(shape, *pair) for pair in pairs)
 
 
 def _original(specs: Sequence[RunSpec], layout_bytes: int) -> int:
@@ -106,9 +130,10 @@ def _packed(specs: Sequence[RunSpec], layout_bytes: int) -> int:
 
 
 def _saved(specs: Sequence[RunSpec]) -> int:
-    """A layer that is saved is in memory a second time until it is mapped."""
+    """A layer that is saved is in memory a second time until it is mapped; the largest counts."""
+    shape, formats = specs[0].model.shape, specs[0].model.expert_formats(specs[0].precision)
     saves = any(spec.maps_packed and spec.engine.fused for spec in specs)
-    return specs[0].model.shape.experts * expert_bytes(specs[0].model.shape, specs[0].precision) if saves else 0
+    return shape.experts * max(expert_bytes(shape, *pair) for pair in formats) if saves else 0
 
 
 def _packs_a_layer(spec: RunSpec) -> bool:
@@ -130,7 +155,7 @@ def _held_as(spec: RunSpec, precision: Precision) -> Precision:
     """The precision of as many bits as the weights that a cell holds: llama.cpp's int8 is Q8_0."""
     if not _is_mapped(spec):
         return precision
-    held = BY_NAME[spec.system].types[precision].lower()
+    held = BY_NAME[spec.system].types.get(precision, precision).lower()
     return next((one for one in get_args(Precision) if one == held), precision)
 
 

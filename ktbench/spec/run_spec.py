@@ -11,7 +11,7 @@ from ktbench.spec.inject import InjectSpec
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.peers import BY_NAME, PeerSpec, System, system_label
 from ktbench.spec.shape import MoEShape, moe_shape
-from ktbench.spec.weights import FORMATS, Dtype, Precision
+from ktbench.spec.weights import FORMATS, Dtype, Precision, StoredLayer, stands_for_all
 
 Phase = Literal["prefill", "decode", "layer"]
 Routing = Literal["model", "balanced", "zipf", "concentrated", "recorded"]
@@ -25,7 +25,7 @@ class ModelSpec:
 
     `config` is the Hugging Face configuration as it will be built, slice depth and vocabulary already applied;
     `full_layers` and `full_vocab` are those of the whole architecture. `packed` is the folder in which packed weights
-    are kept from one load to the next.
+    are kept from one load to the next. `stored` are the MoE layers of a whole checkpoint whose experts are quantised.
     """
 
     name: str
@@ -35,6 +35,7 @@ class ModelSpec:
     path: str | None = None
     packed: str | None = None
     seed: int = 0
+    stored: tuple[StoredLayer, ...] = ()
 
     def __post_init__(self) -> None:
         if self.packed == "":
@@ -57,6 +58,21 @@ class ModelSpec:
     def is_slice(self) -> bool:
         """Whether layers were left out."""
         return self.shape.layers < self.full_layers
+
+    @property
+    def stored_here(self) -> tuple[StoredLayer, ...]:
+        """Of `stored`, the layers that are not left out."""
+        return self.stored[: self.shape.moe_layers]
+
+    def keeps_stored(self, precision: Precision) -> bool:
+        """Whether experts that are packed in a precision keep the formats that they are stored in, whatever these."""
+        return stands_for_all(precision, {one for layer in self.stored for one in layer.formats})
+
+    def expert_formats(self, precision: Precision) -> tuple[tuple[Precision, Precision], ...]:
+        """Formats of gate and up, and of down, of every MoE layer whose experts are packed in a precision."""
+        if self.keeps_stored(precision):
+            return tuple((layer.gate, layer.down) for layer in self.stored_here)
+        return ((precision, precision),) * self.shape.moe_layers
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

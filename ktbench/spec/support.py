@@ -63,6 +63,7 @@ def _engine_rules(spec: RunSpec) -> Iterator[Reason]:
         yield from _layer_rules(spec)
     elif spec.precision != "bf16" and not engine.fused:
         yield Reason(f"precision={spec.precision}", "base runs bf16 weights, other precisions need +a, +v or +m")
+    yield from _stored_rules(spec)
     for key, precision in (("precision", spec.precision), ("device_precision", spec.device_precision)):
         if spec.model.path is None and not FORMATS[precision].from_numbers:
             yield Reason(f"{key}={precision}", "numbers are not quantised to it: model.path=FILE.gguf")
@@ -81,6 +82,20 @@ def _engine_rules(spec: RunSpec) -> Iterator[Reason]:
         yield Reason(f"engine.placement.policy={engine.placement.policy}", "needs the fused operator: +a, +v or +m")
     if engine.numa and engine.threads is not None and engine.threads < (engine.domains or 1):
         yield Reason("+n", f"engine.domains={engine.domains} needs as many threads, engine.threads={engine.threads}")
+
+
+def _stored_rules(spec: RunSpec) -> Iterator[Reason]:
+    """Gate and up share tiles: where experts are packed as they are stored, both have one format."""
+    if not (spec.engine.fused and spec.model.keeps_stored(spec.precision)):
+        return
+    for number, layer in enumerate(spec.model.stored_here, 1):
+        if layer.gate != layer.up:
+            yield Reason(
+                f"precision={spec.precision}",
+                f"MoE layer {number} has gate in {layer.gate} and up in {layer.up}, which run in bf16, int8 and others "
+                "that numbers are quantised to",
+            )
+            return
 
 
 def _width_rules(spec: RunSpec, where: str, step: int) -> Iterator[Reason]:

@@ -6,7 +6,7 @@ tests/kernels/test_formats.py holds them equal.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from math import ceil
 from typing import Literal
@@ -109,6 +109,33 @@ FORMATS: Mapping[Precision, Format] = {
     "int4_zp": _super(bits=4, scale_bytes=24, block_bytes=152),
 }
 BLOCK_BYTES = {name: row.block_bytes for name, row in FORMATS.items() if row.block_bytes}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoredLayer:
+    """Routed experts of one MoE layer as the headers of a checkpoint describe them.
+
+    Formats of gate, up and down, bf16 where these are computed on as numbers; `nbytes` are those of all the tensors
+    that hold the matrices, with their scales.
+    """
+
+    gate: Precision
+    up: Precision
+    down: Precision
+    nbytes: int
+
+    @property
+    def formats(self) -> tuple[Precision, Precision, Precision]:
+        """Those of gate, up and down."""
+        return self.gate, self.up, self.down
+
+
+def stands_for_all(precision: Precision, stored: Collection[Precision]) -> bool:
+    """Whether a precision means every format that the matrices of a checkpoint are stored in.
+
+    Files in super-blocks mix formats: where one of those is asked for, each matrix is packed as it is stored.
+    """
+    return FORMATS[precision].super_blocks and precision in stored
 
 
 def expert_bytes(shape: MoEShape, precision: Precision, down: Precision | None = None) -> int:

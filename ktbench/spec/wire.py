@@ -22,7 +22,8 @@ def digest(content: Any) -> str:
 
 
 def spec_id(spec: RunSpec) -> str:
-    """Identity of the request. Left out: labels of model and machine, how long to measure, where a peer is found.
+    """Identity of the request. Left out: labels of model and machine, how long to measure, where a peer is found, what
+    the files of a model say of their formats.
 
     Whether weights are loaded anew is part of it: a value is then one over many loads.
     """
@@ -33,7 +34,7 @@ def spec_id(spec: RunSpec) -> str:
         content["measure"] = {"reload_blocks": spec.measure.reload_blocks}
     content["peer"] = content["peer"]["implementation"] if spec.system == "transformers" else None
     del content["model"]["name"]
-    del content["model"]["packed"]
+    del content["model"]["packed"], content["model"]["stored"]
     if spec.maps_packed:
         content["model"]["packed"] = True  # wherever: what is mapped lies on other pages
     machine = content.pop("machine")

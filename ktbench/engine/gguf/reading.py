@@ -30,7 +30,7 @@ from ktbench.engine.gguf.recoded import recode
 from ktbench.engine.synthetic import PLAIN, Filling, distinct_tensors, fill, fill_experts, skeleton
 from ktbench.engine.weight_plan import WeightPlan
 from ktbench.spec.run_spec import ModelSpec
-from ktbench.spec.weights import BLOCK_BYTES, FORMATS, Precision
+from ktbench.spec.weights import BLOCK_BYTES, FORMATS, Precision, stands_for_all
 
 _LAYER = re.compile(r"blk\.(\d+)\.")
 _MATRICES = ("gate", "up", "down")
@@ -54,7 +54,7 @@ class Kept:
 
     def mixed(self, precision: Precision) -> bool:
         """Whether a precision stands for all formats of the file."""
-        return FORMATS[precision].super_blocks and precision in self._stored
+        return stands_for_all(precision, self._stored)
 
     def keeps(self, precision: Precision, *stored: Precision) -> bool:
         """Whether matrices in these formats are, where a precision is asked for."""

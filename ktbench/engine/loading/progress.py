@@ -62,25 +62,25 @@ SILENT = LoadProgress()
 class LayerProgress:
     """Counts the experts of one MoE layer after the other, `stage` being what is done with them."""
 
-    def __init__(self, progress: LoadProgress, stage: str, expert_bytes: int, experts: int) -> None:
-        self._progress, self._stage = progress, stage
-        self._expert_bytes, self._layer_bytes = expert_bytes, experts * expert_bytes
-        self._done = 0
+    def __init__(self, progress: LoadProgress, stage: str, layer_bytes: Sequence[int], experts: int) -> None:
+        self._progress, self._stage, self._experts = progress, stage, experts
+        self._layer_bytes, self._done, self._layer = layer_bytes, 0, 0
 
     def over(self, layers: Sequence[T]) -> Iterator[T]:
         """The layers, each of which is done when the next one is asked for."""
-        self._progress.begin(self._stage, len(layers) * self._layer_bytes)
-        for number, layer in enumerate(layers, 1):
+        self._progress.begin(self._stage, sum(self._layer_bytes))
+        for number, (layer, nbytes) in enumerate(zip(layers, self._layer_bytes, strict=True), 1):
             self._progress.at(number, len(layers))
+            self._layer = nbytes
             yield layer
-            self._done = number * self._layer_bytes
+            self._done += nbytes
             self._progress.reach(self._done)
 
     def counted(self, store: Callable[[int], T]) -> Callable[[int], T]:
         """The store of a layer's experts, which counts those that it has been asked for."""
 
         def read(i: int) -> T:
-            self._progress.reach(self._done + i * self._expert_bytes)
+            self._progress.reach(self._done + i * self._layer // self._experts)
             return store(i)
 
         return read

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import prod
-from typing import Any, Literal
+from typing import Literal, NamedTuple
 
-from ktbench.engine.checkpoint import inspect_checkpoint, is_extra, stored_weights
+from ktbench.engine.checkpoint import checkpoint_config, is_extra, stored_weights
 from ktbench.engine.gguf.header import PRECISIONS, read_header
 from ktbench.engine.gguf.inspecting import is_gguf
 from ktbench.engine.stored.matrices import StoredWeights
 from ktbench.resources import checkpoint_folder
 from ktbench.spec.shape import text_config
-from ktbench.spec.weights import FORMATS, Precision
+from ktbench.spec.weights import FORMATS, Precision, StoredLayer
 
 Role = Literal["experts", "dense", "attention"]
 # Inside a layer, of a folder and of a GGUF file, the first that matches. Routers, norms and convolutions are none.
@@ -25,6 +25,12 @@ _ROLES: Mapping[Role, re.Pattern[str]] = {
     "dense": re.compile(r"(\w+\.)*\w*(_proj|w[123])\.weight|ffn_(gate|up|down)(_shexp)?\.weight"),
 }
 _LAYER = re.compile(r"(?:.*\.)?(?:layers|blk)\.(\d+)\.(.+)")
+# Which matrices of an expert a tensor holds.
+_MATRICES: Mapping[str, re.Pattern[str]] = {
+    "gate": re.compile(r"\b(gate_proj|gate_up_proj|w1|ffn_gate_exps)\b"),
+    "up": re.compile(r"\b(up_proj|gate_up_proj|w3|ffn_up_exps)\b"),
+    "down": re.compile(r"\b(down_proj|w2|ffn_down_exps)\b"),
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,16 +40,35 @@ class StoredFormats:
     Plain numbers are bf16, and what is computed on as such: formats of super-blocks whose rows do not fill these.
 
     `experts` are the routed ones, `dense` all matrices that are neither these nor in an attention. What a checkpoint
-    does not have has no format.
+    does not have has no format. `layers` are the MoE layers in their order.
     """
 
     experts: tuple[Precision, ...]
     dense: tuple[Precision, ...]
     attention: tuple[Precision, ...]
+    layers: tuple[StoredLayer, ...] = field(default=(), compare=False)
+
+    @property
+    def native(self) -> Precision:
+        """The precision in which most experts are computed on as they are stored: all of them where one means all."""
+        return next((one for one in self.experts if FORMATS[one].super_blocks), next(iter(self.experts), "bf16"))
+
+    @property
+    def native_attention(self) -> Precision:
+        """The format of most weights of the attention."""
+        return next(iter(self.attention), "bf16")
 
 
-# Name, format and number of weights of a matrix.
-_Weight = tuple[str, Precision, int]
+class _Weight(NamedTuple):
+    """A tensor of a checkpoint: the format that it is computed on in, its weights, and its bytes with all scales.
+
+    Of several matrices of an expert, each has a `name` that says which.
+    """
+
+    name: str
+    format: Precision
+    weights: int
+    nbytes: int
 
 
 def stored_formats(path: str) -> StoredFormats:
@@ -51,21 +76,45 @@ def stored_formats(path: str) -> StoredFormats:
 
     Raises ValueError as `inspect_checkpoint`.
     """
-    config = inspect_checkpoint(path)
     stored = _in_gguf(path) if is_gguf(checkpoint_folder(path)) else _in_folder(stored_weights(path))
-    found = _counted(stored, config)
-    ordered = {role: tuple(kind for kind, _ in counts.most_common()) for role, counts in found.items()}
-    return StoredFormats(experts=ordered["experts"], dense=ordered["dense"], attention=ordered["attention"])
+    layers = text_config(checkpoint_config(path))["num_hidden_layers"]
+    found = _by_layer_and_role(stored, layers)
+    one_format = not is_gguf(checkpoint_folder(path))
+    ordered = {role: _ordered(one for (_, of), held in found.items() if of == role for one in held) for role in _ROLES}
+    return StoredFormats(
+        experts=ordered["experts"],
+        dense=ordered["dense"],
+        attention=ordered["attention"],
+        layers=tuple(_layer(found[key], one_format) for key in sorted(found) if key[1] == "experts"),
+    )
 
 
-def _counted(stored: Iterable[_Weight], config: Mapping[str, Any]) -> dict[Role, Counter[Precision]]:
-    layers, found = text_config(config)["num_hidden_layers"], {role: Counter[Precision]() for role in _ROLES}
-    for name, kind, count in stored:
-        match = _LAYER.fullmatch(name)
+def _by_layer_and_role(stored: Iterable[_Weight], layers: int) -> dict[tuple[int, Role], list[_Weight]]:
+    found: dict[tuple[int, Role], list[_Weight]] = defaultdict(list)
+    for one in stored:
+        match = _LAYER.fullmatch(one.name)
         role = match and next((role for role, names in _ROLES.items() if names.fullmatch(match[2])), None)
-        if match and role and int(match[1]) < layers and not is_extra(name, layers):
-            found[role][kind] += count
-    return found
+        if match and role and int(match[1]) < layers and not is_extra(one.name, layers):
+            found[int(match[1]), role].append(one)
+    return dict(found)
+
+
+def _ordered(stored: Iterable[_Weight]) -> tuple[Precision, ...]:
+    """Their formats, that of the most weights first."""
+    counts = Counter[Precision]()
+    for one in stored:
+        counts[one.format] += one.weights
+    return tuple(kind for kind, _ in counts.most_common())
+
+
+def _layer(experts: Sequence[_Weight], one_format: bool) -> StoredLayer:
+    """A matrix that not all experts have in one format is computed on as numbers; with `one_format` all three are."""
+    found = {field: {one.format for one in experts if names.search(one.name)} for field, names in _MATRICES.items()}
+    formats: list[Precision] = [kinds.pop() if len(kinds) == 1 else "bf16" for kinds in found.values()]
+    if one_format and len(set(formats)) > 1:
+        formats = ["bf16"] * len(formats)
+    gate, up, down = formats
+    return StoredLayer(gate=gate, up=up, down=down, nbytes=sum(one.nbytes for one in experts))
 
 
 def _in_folder(weights: StoredWeights) -> Iterator[_Weight]:
@@ -73,13 +122,14 @@ def _in_folder(weights: StoredWeights) -> Iterator[_Weight]:
     cut = {matrix.format for matrix in weights.matrices.values() if not matrix.is_whole}
     for name, matrix in weights.matrices.items():
         numbers = matrix.format in cut and FORMATS[matrix.format].super_blocks
-        yield name, "bf16" if numbers else matrix.format, prod(matrix.shape)
+        kind: Precision = "bf16" if numbers else matrix.format
+        yield _Weight(name, kind, prod(matrix.shape), weights.nbytes_of(name))
     for name, tensor in weights.tensors.items():
         if name not in parts and len(tensor.shape) in (2, 3):
-            yield name, weights.format_of(name), prod(tensor.shape)
+            yield _Weight(name, weights.format_of(name), prod(tensor.shape), tensor.nbytes)
 
 
 def _in_gguf(path: str) -> Iterator[_Weight]:
     for name, tensor in read_header(path).tensors.items():
         if len(tensor.shape) > 1:
-            yield name, PRECISIONS.get(tensor.kind, "bf16"), prod(tensor.shape)
+            yield _Weight(name, PRECISIONS.get(tensor.kind, "bf16"), prod(tensor.shape), tensor.nbytes)

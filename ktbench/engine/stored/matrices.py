@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +21,9 @@ Layout = Literal["fp8", "int4", "gptq", "awq", "nvfp4", "mxfp4"]
 BLOCK_WEIGHTS = {name: row.group for name, row in FORMATS.items() if row.block_bytes}
 FP8_SIDE = 128  # of the squares of weights that share a scale
 NVFP4_GROUP = 16  # weights that share a scale
+# Bytes of a number by the name of its type in safetensors.
+_KIND_BYTES = {"BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "I16": 2, "U16": 2, "F16": 2}
+_KIND_BYTES |= {"BF16": 2, "I32": 4, "U32": 4, "F32": 4, "I64": 8, "U64": 8, "F64": 8}
 # For engines that quantise activations or the cache, which ours are not.
 _ACTIVATION = ("input_scale", "input_global_scale", "activation_scale", "output_scale", "k_scale", "v_scale", "q_scale")
 
@@ -31,6 +35,11 @@ class StoredTensor:
     file: Path
     kind: str
     shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Of the whole tensor."""
+        return prod(self.shape) * _KIND_BYTES[self.kind]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,6 +81,11 @@ class StoredWeights:
     def format_of(self, name: str) -> Precision:
         """The format of a weight by the name of the plain tensor it is or stands for: plain numbers are bf16."""
         return self.matrices[name].format if name in self.matrices else "bf16"
+
+    def nbytes_of(self, name: str) -> int:
+        """Bytes of the tensors that hold a weight, by the name of the plain tensor it is or stands for."""
+        held = self.matrices[name].parts.values() if name in self.matrices else (name,)
+        return sum(self.tensors[part].nbytes for part in held)
 
     def is_beside(self, name: str) -> bool:
         """Whether a tensor is for engines that quantise activations or the cache."""

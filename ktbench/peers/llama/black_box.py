@@ -16,7 +16,7 @@ from ktbench.spec.record import Work
 from ktbench.spec.run_spec import RunSpec, WorkloadSpec
 from ktbench.spec.shape import MoEShape
 from ktbench.spec.support import unsupported
-from ktbench.spec.weights import FORMATS
+from ktbench.spec.weights import stands_for_all
 
 _EMBEDDING, _HEAD = "token_embd.weight", "output.weight"
 
@@ -104,7 +104,7 @@ def file_of(spec: RunSpec) -> KeptFile:
     file = kept_file(spec)
     tensors = read_header(file.path).tensors.items()
     kinds = {info.kind for name, info in tensors if EXPERTS in name and len(info.shape) == 3}
-    mixed = FORMATS[spec.precision].super_blocks and spec.precision in {PRECISIONS.get(kind) for kind in kinds}
+    mixed = stands_for_all(spec.precision, {PRECISIONS.get(kind, "bf16") for kind in kinds})
     if not mixed and (other := sorted(kinds - {file.experts})):
         held = " and ".join(other)
         raise Unsupported(f"{file.path}: its experts are {held}, precision={spec.precision} needs {file.experts}")
