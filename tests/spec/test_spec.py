@@ -28,7 +28,7 @@ from tests.tiny import CONFIG, tiny_spec
         (lambda: MeasureSpec(goal=0), "measure.goal=0: must be above 0"),
         (
             lambda: ModelSpec(name="m", config=CONFIG | {"num_hidden_layers": 0}, full_layers=2, full_vocab=256),
-            "model.layers=0: allowed are 1 to 2",
+            "num_hidden_layers=0: allowed are 1 to 512",
         ),
         (
             lambda: ModelSpec(name="m", config=CONFIG | {"first_k_dense_replace": 2}, full_layers=2, full_vocab=256),
@@ -36,7 +36,7 @@ from tests.tiny import CONFIG, tiny_spec
         ),
         (
             lambda: ModelSpec(name="m", config={"hidden_size": 4}, full_layers=2, full_vocab=256),
-            "not a Mixture-of-Experts model",
+            "is not a Hugging Face configuration",
         ),
     ],
 )
