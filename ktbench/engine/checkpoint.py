@@ -18,11 +18,12 @@ from ktbench.engine.stored.methods import read_method
 from ktbench.resources import checkpoint_folder
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import GenerationConfig, PreTrainedModel
 
     from ktbench.spec.run_spec import ModelSpec
 
 _CONFIG = "config.json"
+_GENERATION = "generation_config.json"
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
 _INDEX_BYTES = 32 << 20
@@ -167,6 +168,22 @@ def read_checkpoint(model: ModelSpec) -> PreTrainedModel:
     whole: PreTrainedModel = network
     whole.train(False)
     return whole
+
+
+def generation_config(path: str) -> GenerationConfig | None:
+    """How a folder's model ends and samples its answers; None where the folder does not say.
+
+    Raises ValueError where its generation_config.json cannot be read.
+    """
+    from transformers import GenerationConfig
+
+    folder = checkpoint_folder(path)
+    if not (folder / _GENERATION).is_file():
+        return None
+    try:
+        return GenerationConfig.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError, TypeError) as error:
+        raise ValueError(f"model.path={path}: {_GENERATION}: {' '.join(str(error).split())}") from None
 
 
 def is_extra(name: str, layers: int) -> bool:
