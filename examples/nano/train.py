@@ -19,7 +19,7 @@ from examples.nano.model import new_model, save
 from examples.nano.training import ALONE, Team, Training, teams
 from ktbench.eval.tasks.nano_questions import TASKS, Question
 
-STEPS = 2800
+STEPS = 1400
 LOG_EVERY, JUDGE_EVERY = 50, 200
 COLUMNS = ("step", "seconds", "cpu_seconds", "tokens", "loss", "rate", *(task.name for task in TASKS))
 _SHARED = 6_500_000  # numbers: the parameters, the loads, the loss and the time
