@@ -81,7 +81,7 @@ Drawn = tuple[str, str, str]  # prompt, answer and content
 class NanoTask:
     """A task of a category; `generate` draws prompt, answer and content of a level.
 
-    `mix` weighs the levels of the evaluation.
+    `mix` weighs the levels of the evaluation, such that the shipped model answers neither all nor none.
     """
 
     category: str
@@ -297,13 +297,13 @@ TASKS = (
     NanoTask("coding", "brackets", brackets),
     NanoTask("coding", "trace", trace),
     NanoTask("data_analysis", "lookup", lookup),
-    NanoTask("data_analysis", "sort", sort),
-    NanoTask("instruction_following", "edit", edit),
+    NanoTask("data_analysis", "sort", sort, mix=(0, 0, 0, 0, 1)),
+    NanoTask("instruction_following", "edit", edit, mix=(1, 1, 1, 1, 2)),
     NanoTask("instruction_following", "repeat", repeat),
     NanoTask("language", "typos", typos),
     NanoTask("language", "cipher", cipher),
-    NanoTask("math", "addition", addition),
-    NanoTask("math", "products", products),
-    NanoTask("reasoning", "chain", chain),
-    NanoTask("reasoning", "liars", liars),
+    NanoTask("math", "addition", addition, mix=(6, 4, 2, 1, 1)),
+    NanoTask("math", "products", products, mix=(6, 4, 1, 1, 1)),
+    NanoTask("reasoning", "chain", chain, mix=(0, 0, 0, 0, 1)),
+    NanoTask("reasoning", "liars", liars, mix=(5, 1, 1, 0, 0)),
 )
