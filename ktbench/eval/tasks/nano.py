@@ -41,6 +41,10 @@ def _first(task: NanoTask, count: int, seed: int) -> list[Question]:
 
 def _read(name: str, suite: SuiteSpec) -> Splits:
     """The questions of a task, named by level and number."""
+    if (suite.limit or 0) > MOST:
+        raise ValueError(
+            f"limit={suite.limit}: allowed are 1 to {MOST} for the questions of nano, whose contents differ"
+        )
     drawn = [one for one in questions(suite.limit or PER_TASK, suite.seed) if one.task == name]
     return {
         "test": Rows(

@@ -8,7 +8,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from ktbench.report.accuracy_table import settings_shown
 from ktbench.report.figures.curves import REFERENCE, Point, draw_curve
@@ -254,6 +254,9 @@ def _draw_changes(axes: Axes, curves: Sequence[CountCurve], near: Sequence[Count
 def _draw_divergences(axes: Axes, curves: Sequence[CountCurve]) -> None:
     axes.set_yscale("log")
     _draw_curves(axes, curves)
+    axes.yaxis.set_major_locator(LogLocator(numticks=6))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
     axes.set_ylabel("nats a token")
 
 
