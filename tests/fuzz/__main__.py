@@ -97,6 +97,7 @@ def keep(name: str, data: Any, fault: Fault, folder: Path = CASES) -> Path:
     """Write a failing input where the tests find it."""
     content = {"target": name, "fault": fault.kind, "data": data}
     digest = hashlib.blake2b(json.dumps([name, data]).encode(), digest_size=4).hexdigest()
+    folder.mkdir(exist_ok=True)
     path = folder / f"{name}-{digest}.json"
     path.write_text(json.dumps(content, indent=1) + "\n")
     return path
