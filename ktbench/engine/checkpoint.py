@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -154,35 +154,48 @@ def read_checkpoint(model: ModelSpec) -> PreTrainedModel:
     """The model in a folder, or its first layers, with its weights in bf16.
 
     Layers that predict further tokens are left out. Raises ValueError where the folder is not whole (see
-    `inspect_checkpoint`), lacks weights of the architecture or has others than those.
+    `inspect_checkpoint`), lacks weights of the architecture, or has others or has them in other shapes.
     """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
     assert model.path is not None
     inspect_checkpoint(model.path)
-    config = AutoConfig.for_model(**model.config)
     read: Any = AutoModelForCausalLM.from_pretrained
-    network, report = read(
-        checkpoint_folder(model.path),
-        config=config,
-        key_mapping={r"^language_model\.": ""},
-        dtype=torch.bfloat16,
-        experts_implementation="eager",
-        local_files_only=True,
-        trust_remote_code=False,
-        use_safetensors=True,
-        output_loading_info=True,
-    )
-    if missing := sorted(report["missing_keys"]):
-        raise ValueError(f"model.path={model.path}: no weights for {missing[0]} and {len(missing) - 1} others")
-    layers = config.get_text_config().num_hidden_layers
-    if unknown := [name for name in sorted(report["unexpected_keys"]) if not is_extra(name, layers)]:
-        name = type(network).__name__
-        raise ValueError(f"model.path={model.path}: {name} has no place for {unknown[0]} and {len(unknown) - 1} others")
+    try:
+        network, report = read(
+            checkpoint_folder(model.path),
+            config=AutoConfig.for_model(**model.config),
+            key_mapping={r"^language_model\.": ""},
+            dtype=torch.bfloat16,
+            experts_implementation="eager",
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+            ignore_mismatched_sizes=True,  # which are in the report, and refused by name
+            output_loading_info=True,
+        )
+    except Exception as error:  # whatever Transformers makes of the configuration and of weights that do not go with it
+        why = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ValueError(f"model.path={model.path}: Transformers cannot read it ({why})") from error
+    if (why := _difference(network, report)) is not None:
+        raise ValueError(f"model.path={model.path}: {why}")
     whole: PreTrainedModel = network
     whole.train(False)
     return whole
+
+
+def _difference(network: PreTrainedModel, report: Mapping[str, Any]) -> str | None:
+    """How the weights differ from the architecture's, by what Transformers reports of loading them."""
+    if missing := sorted(report["missing_keys"]):
+        return f"no weights for {missing[0]} and {len(missing) - 1} others"
+    if wrong := sorted(report["mismatched_keys"]):
+        name, held, needed = wrong[0]
+        return f"tensor {name} is {tuple(held)}, the model needs {tuple(needed)}"
+    layers = network.config.get_text_config().num_hidden_layers
+    if unknown := [name for name in sorted(report["unexpected_keys"]) if not is_extra(name, layers)]:
+        return f"{type(network).__name__} has no place for {unknown[0]} and {len(unknown) - 1} others"
+    return None
 
 
 def is_extra(name: str, layers: int) -> bool:

@@ -245,7 +245,8 @@ def _edit(header: dict[str, Any], kind: str, values: list[Any]) -> None:
     name, other = names[values[0] % len(names)], names[values[-1] % len(names)] if isinstance(values[-1], int) else ""
     entry = header[name]
     if kind in ("shape", "dtype", "data_offsets"):
-        turned = {"turned": entry.get("shape", [])[::-1], "flat": [_product(entry.get("shape", []))]}
+        shape = entry.get("shape")
+        turned = {"turned": shape[::-1] if isinstance(shape, list) else shape, "flat": [_product(shape)]}
         entry[kind] = turned.get(values[1], values[1]) if isinstance(values[1], str) and kind == "shape" else values[1]
     elif kind == "drop":
         del header[name]

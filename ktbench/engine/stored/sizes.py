@@ -57,7 +57,7 @@ def _rules(shape: MoEShape) -> Iterator[_Rule]:
         (rf"(?:{_IN_LAYER}self_attn\.[qkv]_proj|blk\.\d+\.attn_[qkv])\.weight", (ANY, hidden)),
         (rf"(?:{_IN_LAYER}self_attn\.o_proj|blk\.\d+\.attn_output)\.weight", (hidden, ANY)),
         # Some routers score more than the routed experts.
-        (rf"(?:{_IN_LAYER}\w+\.(?:gate|router)|blk\.\d+\.ffn_gate_inp)\.weight", (ANY, hidden)),
+        (rf"(?:{_IN_LAYER}(?:mlp|block_sparse_moe)\.(?:gate|router)|blk\.\d+\.ffn_gate_inp)\.weight", (ANY, hidden)),
         (rf"{_IN_LAYER}\w+\.experts\.\d+\.(?:gate_proj|up_proj|w1|w3)\.weight", up),
         (rf"{_IN_LAYER}\w+\.experts\.\d+\.(?:down_proj|w2)\.weight", down),
         (rf"{_IN_LAYER}\w+\.experts\.gate_up_proj", (experts, 2 * ffn, hidden), (experts, hidden, 2 * ffn)),
