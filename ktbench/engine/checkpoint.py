@@ -178,8 +178,8 @@ def read_checkpoint(model: ModelSpec) -> PreTrainedModel:
     except Exception as error:  # whatever Transformers makes of the configuration and of weights that do not go with it
         why = " ".join(f"{type(error).__name__}: {error}".split())
         raise ValueError(f"model.path={model.path}: Transformers cannot read it ({why})") from error
-    if (why := _difference(network, report)) is not None:
-        raise ValueError(f"model.path={model.path}: {why}")
+    if (differs := _difference(network, report)) is not None:
+        raise ValueError(f"model.path={model.path}: {differs}")
     whole: PreTrainedModel = network
     whole.train(False)
     return whole
