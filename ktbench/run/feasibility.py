@@ -45,8 +45,7 @@ class Machine:
     """What a machine offers. `no_cuda` and `features_missing` (by feature name) hold reasons, empty for what it has.
 
     `nodes` counts NUMA nodes, `gpu_bytes` is the memory of the first GPU, `flags` whether its driver has stream memory
-    operations. `spec` is None for this machine, which is not
-    simulated and has peers.
+    operations. `spec` is None for this machine, which is not simulated and has peers.
     """
 
     cpus: Sequence[int]
