@@ -1,4 +1,4 @@
-"""The day on a GPU machine: its command lines are valid there, what ended is not repeated, all that there is is kept."""
+"""The day on a GPU machine: its command lines are valid there, what ended is not repeated, what there is is kept."""
 
 from __future__ import annotations
 
@@ -119,7 +119,8 @@ def test_every_command_is_valid_on_the_machine_and_measures_something(
         reasons = [feasibility(cell.spec, machine) for cell in cells_in(one)]
         assert reasons.count(None) >= (1 if one.run is None else 2), one.name
         for reason in filter(None, reasons):
-            assert reason.where in ("+n", "+m", "+c", "engine.deferral=8"), f"{one.name}: {reason}"
+            of_this_host = reason.where == "system=fiddler"  # peers are looked for where the test runs
+            assert of_this_host or reason.where in ("+n", "+m", "+c"), f"{one.name}: {reason}"
 
 
 @pytest.mark.parametrize("name", MACHINES)

@@ -102,7 +102,7 @@ def _median_s(run: Callable[[], object], times: int = LAUNCHES) -> float:
 
 
 def open_device() -> Opened:
-    """The CUDA device as the engine opens it: CUDA's threads on a core that neither launches kernels nor runs experts."""
+    """The CUDA device as the engine opens it: CUDA's threads on a core that launches no kernels and runs no experts."""
     cpus = read_topology().core_cpus
     roles = split_cpus(cpus, EngineSpec(device="cuda"))
     os.sched_setaffinity(0, roles.device[:1])

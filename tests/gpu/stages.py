@@ -95,7 +95,7 @@ class Plan:
         if not self.amx:
             return
         yield Stage(name="tests_amx", command=_pytest("tests/kernels", "-k", "amx"), most_s=120)
-        kernels = ("+ablation=kernels/few_tokens", *(("model=nano", "model.experts=null") if self.dry else ()))
+        kernels = ("+ablation=kernels/few_tokens", *(("model=tiny",) if self.dry else ()))
         yield self._sweep("amx_few_tokens", 150, *kernels)
         prefill = ("engine.device=cpu", "sweep.arms=[base,+v+d,+m+d,+v+m+d]", "sweep.baseline=base")
         yield self._sweep("amx_prefill", 150, "+ablation=prefill", *self._model(4), *self._prompts("512"), *prefill)
