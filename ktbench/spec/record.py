@@ -53,7 +53,7 @@ class Evidence:
     @property
     def wanted(self) -> bool:
         """Whether the feature was requested to be on."""
-        return bool(self.asked)
+        return self.asked != BY_NAME[self.feature].off
 
     @property
     def honest(self) -> bool:

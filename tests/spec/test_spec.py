@@ -19,6 +19,7 @@ from tests.tiny import CONFIG, tiny_spec
     [
         (lambda: tiny_spec(avx512=True, deferral=3), "engine.deferral=3: tiny has top_k=2 experts a token"),
         (lambda: tiny_spec(skipping=3), "allowed are 0 to 2"),
+        (lambda: EngineSpec(handover="flags", device="cuda"), "engine.handover=flags: "),
         (lambda: EngineSpec(dynamic=True), "needs engine.avx2=true or engine.avx512=true or engine.amx=true"),
         (lambda: EngineSpec(deferral=-1), "engine.deferral=-1: must be at least 0"),
         (lambda: EngineSpec(deferral=1, skipping=1), "exclude each other"),
