@@ -79,7 +79,7 @@ def bench(session: nox.Session) -> None:
 
 @nox.session
 def gpu(session: nox.Session) -> None:
-    """Test and measure on a CUDA device: `-- first second third`, each a few minutes; `--dry-run` needs no device.
+    """Test and measure on a CUDA device: `-- first`, second, third, amx, a call each; `--dry-run` needs no device.
 
     `-- prepare` fetches, where there is a network, what a GPU machine without one lacks.
     """

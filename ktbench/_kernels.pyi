@@ -297,6 +297,34 @@ class HandOver:
     def data(self) -> int:
         """Address to pass to both; valid while this object lives."""
 
+class HandOverFlags:
+    """A thread that makes hand-overs which a device asks for by words of memory, int32 [2, slots].
+
+    The first row has asks, the second answers. To ask, the device writes 0 to the answer of a slot and BEGIN_AND_END to
+    its ask; the thread submits, waits and writes 1 to the answer. END_ALONE waits for what was submitted before. The
+    thread runs where the calling one may. Where a hand-over takes longer than `limit_s` seconds, it and all later asks
+    are answered with nothing done. ValueError for words or a limit of another kind.
+    """
+
+    BEGIN_AND_END: int
+    END_ALONE: int
+    def __init__(self, words: NDArray[np.int32], limit_s: float) -> None: ...
+    def add(self, hand_over: HandOver) -> int:
+        """The slot of a hand-over, which is kept. Its team must have all threads of its own (`ThreadPool(own=True)`).
+
+        ValueError where all slots are taken.
+        """
+
+    def remove(self, slot: int) -> None:
+        """The slot is free again; nothing may be asked of it. IndexError where none was added."""
+
+    def check(self) -> None:
+        """RuntimeError once a hand-over has taken longer than the limit."""
+
+    @property
+    def answered(self) -> int:
+        """Hand-overs that were made."""
+
 class MoE:
     """The fused operator on one team. Safe to call from several Python threads; calls of a team run one by one.
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from random import Random
 from string import ascii_lowercase, digits
@@ -14,11 +13,14 @@ from torch.nn import functional
 from transformers import DeepseekV3ForCausalLM
 
 from examples.nano.model import BOS, PAD, encode
-from ktbench.eval.tasks.nano import HELD_OUT, STOP, TASKS, Question, questions
+from ktbench.eval.tasks.nano_questions import LEVELS, STOP, TASKS, NanoTask, Question
 
 DRILL = "drill"  # the category of examples that are no task
-DRILLED = 48_000  # questions of a training with a drill after every third
 IGNORED = -100  # a label that takes no part in the loss
+BASICS = 38_400  # questions of tasks that come first: mostly of level 1, with a drill after every third
+# Weights of the levels. With all of them from the start, a training of an hour does not learn to look up.
+FIRST, LATER = (8, 2, 0, 0, 0), (4, 4, 3, 2, 1)
+JUDGED = 4  # questions of each level of each task
 PARTS = 2  # a batch is cut in two of like length and like size, so that little of it is padding
 
 
@@ -31,7 +33,14 @@ def recall(random: Random) -> Question:
     keys = random.sample(ascii_lowercase, random.randint(2, 6))
     pairs = [key + random.choice(digits) for key in keys]
     again = random.sample(pairs, len(pairs))
-    return Question(category=DRILL, task="recall", prompt=f"recall {' '.join(pairs)}: ", answer=" ".join(again))
+    return Question(
+        category=DRILL,
+        task="recall",
+        level=1,
+        prompt=f"recall {' '.join(pairs)}: ",
+        answer=" ".join(again),
+        content=" ".join(sorted(pairs)),
+    )
 
 
 def example(question: Question) -> tuple[list[int], list[int]]:
@@ -58,39 +67,40 @@ def padded(rows: list[tuple[list[int], list[int]]]) -> tuple[Tensor, Tensor]:
 
 
 def loss(model: DeepseekV3ForCausalLM, ids: Tensor, labels: Tensor) -> Tensor:
-    """Summed cross entropy (nats) of the labelled bytes; matrices multiply in bfloat16."""
+    """Summed cross entropy (nats) of the labelled bytes."""
     wanted = labels != IGNORED
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state
-        logits = model.lm_head(hidden[wanted])
-    return functional.cross_entropy(logits.float(), labels[wanted], reduction="sum")
+    hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state
+    return functional.cross_entropy(model.lm_head(hidden[wanted]), labels[wanted], reduction="sum")
 
 
 @torch.no_grad()
 def forced_accuracy(model: DeepseekV3ForCausalLM, questions: list[Question]) -> float:
     """Share of questions whose whole answer is the likeliest, each byte after the right ones before it (0 to 1)."""
     ids, labels = padded([example(question) for question in questions])
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        likeliest = model(input_ids=ids, use_cache=False).logits.argmax(-1)
+    likeliest = model(input_ids=ids, use_cache=False).logits.argmax(-1)
     return float(((likeliest == labels) | (labels == IGNORED)).all(dim=1).float().mean())
 
 
 def training_questions(seed: int) -> Iterator[Question]:
-    """Endless questions, the tasks in turn, none of them held out; at first every fourth one is a drill."""
+    """Endless questions, the tasks in turn, none of them held out: first the basics, then all levels."""
     randoms = [Random(f"training/{seed}/{task.category}/{task.name}") for task in TASKS]
     drills, drawn = Random(f"training/{seed}/{DRILL}"), 0
     while True:
         for task, random in zip(TASKS, randoms, strict=True):
-            question = task.draw(random)
-            if question.prompt in held_out():
-                continue
-            yield question
+            yield _shown(task, random, FIRST if drawn < BASICS else LATER)
             drawn += 1
-            if drawn <= DRILLED and drawn % 3 == 0:
+            if drawn % 3 == 0 and drawn <= BASICS:
                 yield recall(drills)
 
 
-@cache
-def held_out() -> frozenset[str]:
-    """Prompts of the published evaluation."""
-    return frozenset(question.prompt for question in questions(HELD_OUT))
+def judged_questions() -> list[Question]:
+    """Held-out questions that a training judges itself by: `JUDGED` of each level of each task."""
+    random = Random("judged")
+    levels = [level for level in LEVELS for _ in range(JUDGED)]
+    return [task.evaluated(random, level) for task in TASKS for level in levels]
+
+
+def _shown(task: NanoTask, random: Random, weights: Sequence[int]) -> Question:
+    """The next question of a task that is not for evaluation alone."""
+    (level,) = random.choices(LEVELS, weights)
+    return next(question for question in task.drawn(random, level) if not question.held_out)

@@ -1,4 +1,4 @@
-"""The nano model: configuration, byte tokenizer, wide experts for training, and how a checkpoint is saved.
+"""The nano model: configuration, byte tokenizer, experts that train fast, and how a checkpoint is saved.
 
 T tokens, H hidden size, E experts, I intermediate size.
 """
@@ -16,7 +16,7 @@ from transformers import DeepseekV3Config, DeepseekV3ForCausalLM, GenerationConf
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3Experts
 
-from ktbench.eval.tasks.nano import STOP
+from ktbench.eval.tasks.nano_questions import STOP
 
 SPECIALS = ("<pad>", "<bos>", "<eos>", "<user>", "<assistant>")  # ids from 256 on, after the 256 bytes
 PAD, BOS, EOS = 256, 257, 258
@@ -109,34 +109,31 @@ _TOKENIZER_CONFIG = {
 }
 
 
-class WideExperts(nn.Module):
+class GroupedExperts(nn.Module):
     """Takes the place of `DeepseekV3Experts`, with its parameters; counts in `loads` [E] the tokens each was given."""
 
     def __init__(self, experts: DeepseekV3Experts) -> None:
         super().__init__()
         self.gate_up_proj, self.down_proj = experts.gate_up_proj, experts.down_proj
         self.loads = torch.zeros(experts.num_experts)
-        self._spread_EN = torch.eye(experts.num_experts).repeat_interleave(experts.intermediate_dim, dim=1)
 
     def forward(self, x_TH: Tensor, ids: Tensor, weights: Tensor) -> Tensor:  # noqa: N803
-        """The weighted sum of the chosen experts [T, H]; those not chosen have gate 0. ids and weights are [T, k]."""
-        gates_TE = weights.new_zeros(len(x_TH), len(self.loads)).scatter(1, ids, weights)  # noqa: N806
-        self.loads += torch.bincount(ids.flatten(), minlength=len(self.loads))
-        gate_EIH, up_EIH = self.gate_up_proj.chunk(2, dim=1)  # noqa: N806
-        inner = functional.silu(_linear(x_TH, gate_EIH)) * _linear(x_TH, up_EIH)
-        # A product with zeros and ones repeats each gate faster than broadcasting does, backwards above all.
-        gated = inner * (gates_TE @ self._spread_EN)
-        return functional.linear(gated, self.down_proj.permute(1, 0, 2).flatten(1))
+        """The weighted sum of the chosen experts [T, H]; ids and weights are [T, k]."""
+        order = ids.flatten().argsort(stable=True)  # rows of one expert lie together
+        counts = torch.bincount(ids.flatten(), minlength=len(self.loads))
+        self.loads += counts
+        tokens, ends = order // ids.shape[1], counts.cumsum(0).int()
+        # Twice as fast on a CPU as indexing with [], above all backwards.
+        rows, gates = x_TH.index_select(0, tokens), weights.flatten().index_select(0, order)
+        gate, up = functional.grouped_mm(rows, self.gate_up_proj.mT, offs=ends).chunk(2, dim=-1)
+        inner = functional.silu(gate) * up * gates[:, None]
+        return torch.zeros_like(x_TH).index_add(0, tokens, functional.grouped_mm(inner, self.down_proj.mT, offs=ends))
 
 
-def _linear(x_TH: Tensor, weight_EIH: Tensor) -> Tensor:  # noqa: N803
-    return functional.linear(x_TH, weight_EIH.flatten(0, 1))
-
-
-def use_wide_experts(model: DeepseekV3ForCausalLM) -> list[WideExperts]:
-    """Put `WideExperts` into every layer; returns them in the order of layers."""
+def group_experts(model: DeepseekV3ForCausalLM) -> list[GroupedExperts]:
+    """Put `GroupedExperts` into every layer; returns them in the order of layers."""
     for layer in model.model.layers:
-        layer.mlp.experts = WideExperts(layer.mlp.experts)
+        layer.mlp.experts = GroupedExperts(layer.mlp.experts)
     return [layer.mlp.experts for layer in model.model.layers]
 
 

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import math
+import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from multiprocessing.context import SpawnContext
 from multiprocessing.synchronize import Barrier
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import DeepseekV3ForCausalLM
 
 from examples.nano.data import IGNORED, loss, parts, training_questions
-from examples.nano.model import balance, use_wide_experts
+from examples.nano.model import balance, group_experts
 from examples.nano.optimizer import Muon, adam, split_parameters
 
-PATIENCE_S = 600.0  # for the others to come; then one of them has died
+PATIENCE_S = 7200.0  # for the others to come, who may be paused; then one of them has died
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,6 +56,7 @@ def teams(context: SpawnContext, size: int, numbers: int) -> list[Team]:
 
 ROWS = 64
 WARM_UP = 100
+DECAY = 0.4  # share of the steps, at the end, in which the learning rate falls
 BALANCE = 0.001  # DeepSeek-V3's step of the balancing bias
 
 
@@ -63,20 +67,23 @@ class Training:
         self.model, self.steps, self.team = model, steps, team
         self.step = 0
         self.tokens = 0
-        self._experts = use_wide_experts(model)
+        self.took_s = self.cpu_s = 0.0  # on the clock, and of all processes together
+        self._cpu_before_s = time.process_time()
+        self._experts = group_experts(model)
         self._questions = training_questions(seed)
         self._inside, outside = split_parameters(model)
         self._own = self._inside[team.rank :: team.size]
         self._optimizers: tuple[torch.optim.Optimizer, ...] = (Muon(self._own), adam(outside))
-        self._groups = [group for optimizer in self._optimizers for group in optimizer.param_groups]
-        self._peaks = [group["lr"] for group in self._groups]
+        self._peaks = [group["lr"] for group in self._groups()]
 
     def rate(self) -> float:
-        """Share of the peak learning rate: up in a line over `WARM_UP` steps, then down along a cosine to 0."""
-        warm = min(WARM_UP, self.steps // 4)
-        if self.step < warm:
-            return (self.step + 1) / warm
-        return (1 + math.cos(math.pi * (self.step - warm) / (self.steps - warm))) / 2
+        """Share of the peak learning rate: up in a line over `WARM_UP` steps, level, and down in a line to 0.
+
+        A schedule of that form learns as much as a cosine (Hägele et al. 2024, "Scaling Laws and Compute-Optimal
+        Training Beyond Fixed Training Durations").
+        """
+        warm = min(WARM_UP, self.steps / 4)
+        return min((self.step + 1) / warm, 1.0, (self.steps - self.step) / (DECAY * self.steps))
 
     def advance(self, rows: int = ROWS) -> float:
         """One step on `rows` examples; mean loss of an answer's byte in nats, before the step."""
@@ -93,16 +100,26 @@ class Training:
 
     def _update(self, total: Tensor) -> None:
         """Step with the gradients of all; each process orthogonalises its own share of the matrices."""
-        for group, peak in zip(self._groups, self._peaks, strict=True):
+        for group, peak in zip(self._groups(), self._peaks, strict=True):
             group["lr"] = peak * self.rate()
         gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
-        self.team.add_up([total, *gradients, *(experts.loads for experts in self._experts)])
+        cpu_s = self._spent_s()
+        self.team.add_up([total, cpu_s, *gradients, *(experts.loads for experts in self._experts)])
+        self.cpu_s += float(cpu_s)
         for optimizer in self._optimizers:
             optimizer.step()
         self.model.zero_grad()
         self._exchange()
         balance(self.model, BALANCE)
         self.step += 1
+
+    def _groups(self) -> list[dict[str, Any]]:
+        return [group for optimizer in self._optimizers for group in optimizer.param_groups]
+
+    def _spent_s(self) -> Tensor:
+        """CPU seconds of this process since the last call."""
+        before, self._cpu_before_s = self._cpu_before_s, time.process_time()
+        return torch.tensor([self._cpu_before_s - before])
 
     @torch.no_grad()
     def _exchange(self) -> None:
@@ -111,3 +128,26 @@ class Training:
                 for parameter in self._inside[rank :: self.team.size]:
                     parameter.zero_()
         self.team.add_up(self._inside)
+
+    def state(self) -> dict[str, Any]:
+        """All that `resume` needs to go on from here."""
+        return {
+            "steps": self.steps,
+            "step": self.step,
+            "tokens": self.tokens,
+            "took_s": self.took_s,
+            "cpu_s": self.cpu_s,
+            "model": self.model.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
+        }
+
+    def resume(self, state: dict[str, Any], rows: int = ROWS) -> None:
+        """Go on from the state of a training with the same arguments, whose steps had `rows` examples."""
+        if state["steps"] != self.steps:
+            raise ValueError(f"the state is of a training of {state['steps']} steps, this one has {self.steps}")
+        self.step, self.tokens = state["step"], state["tokens"]
+        self.took_s, self.cpu_s = state["took_s"], state["cpu_s"]
+        self.model.load_state_dict(state["model"])
+        for optimizer, kept in zip(self._optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(kept)
+        deque(islice(self._questions, self.step * rows), maxlen=0)  # were shown

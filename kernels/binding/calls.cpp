@@ -1,16 +1,21 @@
-// The fused operator's calls: forward, tickets, prepared calls, and the same as C functions.
+// The fused operator's calls: forward, tickets, prepared calls, the same as C functions, and those asked for by flags.
+#include <chrono>
 #include <cstdint>
 #include <exception>
 #include <memory>
 #include <optional>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include <pybind11/stl.h>
 
+#include "binding/arrays.h"
 #include "binding/module.h"
 #include "binding/request.h"
 #include "core/activations.h"
 #include "moe/prepared.h"
+#include "runtime/flags.h"
 
 namespace ktbench::binding {
 namespace {
@@ -81,6 +86,7 @@ class HostCall {
       prepared.wait();
     });
   }
+  bool done() { return call_.done(); }
   void check() {
     if (std::exception_ptr error = std::exchange(error_, nullptr)) std::rethrow_exception(error);
   }
@@ -127,12 +133,57 @@ class HandOver {
     self.before_->wait();
     for (py::ssize_t i = 0; i < self.size_; ++i) self.to_[i] = to_bf16(widen(self.to_[i]) + widen(self.from_[i]));
   }
+  static bool done(void* hand_over) {  // whether wait(data) would return at once
+    const HandOver& self = *static_cast<HandOver*>(hand_over);
+    return self.due_->done() && (!self.before_ || self.before_->done());
+  }
 
  private:
   const std::shared_ptr<HostCall> due_, late_, before_;
   bf16* to_ = nullptr;
   const bf16* from_ = nullptr;
   py::ssize_t size_ = 0;
+};
+
+// Hand-overs that a device asks for by flags; they are kept until removed.
+class HandOverFlags {
+ public:
+  HandOverFlags(py::array words, double limit_s)
+      : words_(checked(std::move(words))), watch_(row(0), row(1), nanoseconds(limit_s)), kept_(row(0).size()) {}
+
+  int add(std::shared_ptr<HandOver> hand_over) {
+    const int slot = watch_.add({&HandOver::submit, &HandOver::done, &HandOver::wait, hand_over.get()});
+    kept_[slot] = std::move(hand_over);
+    return slot;
+  }
+  void remove(int slot) {
+    if (slot < 0 || slot >= static_cast<int>(kept_.size()) || !kept_[slot]) throw py::index_error("no such slot");
+    watch_.remove(slot);
+    kept_[slot].reset();
+  }
+  void check() const { watch_.check(); }
+  std::int64_t answered() const { return watch_.answered(); }
+
+ private:
+  static py::array checked(py::array words) {
+    if (!words.dtype().is(py::dtype::of<std::int32_t>()) || words.ndim() != 2 || words.shape(0) != 2 || words.shape(1) < 1)
+      throw py::value_error("words: must be int32 [2, slots]");
+    check_contiguous(words, "words");
+    check_writeable(words, "words");
+    return words;
+  }
+  static std::chrono::nanoseconds nanoseconds(double seconds) {
+    if (!(seconds >= 0 && seconds <= 1e6)) throw py::value_error("limit_s: allowed are 0 to 1e6");
+    return std::chrono::nanoseconds(static_cast<std::int64_t>(1e9 * seconds));
+  }
+  std::span<std::uint32_t> row(int number) {
+    const auto slots = static_cast<std::size_t>(words_.shape(1));
+    return {static_cast<std::uint32_t*>(words_.mutable_data()) + number * slots, slots};
+  }
+
+  py::array words_;
+  FlagWatch watch_;
+  std::vector<std::shared_ptr<HandOver>> kept_;
 };
 
 template <class T>
@@ -194,12 +245,20 @@ void bind_calls(py::module_& module) {
       .def("wait", &BoundCall::wait)
       .def_property_readonly("done", &BoundCall::done);
   py::class_<HostCall, std::shared_ptr<HostCall>>(module, "HostCall").def("check", &HostCall::check);
-  py::class_<HandOver>(module, "HandOver")
+  py::class_<HandOver, std::shared_ptr<HandOver>>(module, "HandOver")
       .def(py::init<std::shared_ptr<HostCall>, std::shared_ptr<HostCall>, std::shared_ptr<HostCall>>(),
            py::arg("due").none(false), py::arg("late") = nullptr, py::arg("before") = nullptr)
       .def_property_readonly("submit", [](const HandOver&) { return address(&HandOver::submit); })
       .def_property_readonly("wait", [](const HandOver&) { return address(&HandOver::wait); })
       .def_property_readonly("data", [](HandOver& hand_over) { return address(&hand_over); });
+  py::class_<HandOverFlags> flags(module, "HandOverFlags");
+  flags.def(py::init<py::array, double>(), py::arg("words").noconvert(), py::arg("limit_s"))
+      .def("add", &HandOverFlags::add, py::arg("hand_over").none(false))
+      .def("remove", &HandOverFlags::remove, py::arg("slot"))
+      .def("check", &HandOverFlags::check)
+      .def_property_readonly("answered", &HandOverFlags::answered);
+  flags.attr("BEGIN_AND_END") = static_cast<int>(FlagWatch::begin_and_end);
+  flags.attr("END_ALONE") = static_cast<int>(FlagWatch::end_alone);
   define_moe(module);
 }
 

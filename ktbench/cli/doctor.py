@@ -130,10 +130,7 @@ def _software() -> list[Line]:
 
 
 def _features(reasons: dict[str, str]) -> list[Line]:
-    return [
-        (f"{f.name}=N" if f.valued else f"+{f.letter}", f"{f.title}: {reasons[f.name] or 'available'}")
-        for f in FEATURES
-    ]
+    return [(f.word, f"{f.title}: {reasons[f.name] or 'available'}") for f in FEATURES]
 
 
 def _peers() -> list[Line]:

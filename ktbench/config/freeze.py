@@ -26,6 +26,7 @@ _VOCAB_MULTIPLE = 64
 _NATIVE = "native"  # a precision: as the weights are stored
 # Features that pack the weights of a precision.
 _PACKING = {"precision": ("avx2", "avx512", "amx"), "device_precision": ("packed_dense",)}
+_MODEL_KEYS = ("name", "layers", "experts", "vocab", "seed", "path", "config", "packed")
 _SPEC = (*WHOLE_GROUPS, "workload", "engine", "system", "peer")
 Content = dict[str, Any]
 
@@ -59,6 +60,8 @@ def config_file(model: Mapping[str, Any]) -> str | None:
 
     Raises ValueError for what names none, and beside a checkpoint, which has its own; for a `path` that is no name.
     """
+    if missing := [key for key in _MODEL_KEYS if key not in model]:
+        raise ValueError(f"model: the key {missing[0]} is missing")
     config, path = model["config"], model["path"]
     if path is not None and not isinstance(path, str):
         raise ValueError(f"model.path={path}: must be the name of a folder or a file, or null")

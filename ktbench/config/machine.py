@@ -90,7 +90,9 @@ def preset(option: str) -> Node:
 
 @cache
 def _shipped(name: str) -> Node:
-    return _plain(OmegaConf.load(_preset_file(name)))
+    node = _plain(OmegaConf.load(_preset_file(name)))
+    check_keys(node, _FIELDS, _FIELDS, f"machine={name}")  # overrides need a key to change
+    return node
 
 
 def _preset_file(name: str) -> Path:

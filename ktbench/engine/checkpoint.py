@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,14 +15,17 @@ from ktbench.engine.loading.config_file import checked_config, read_object
 from ktbench.engine.stored.headers import BUFFERS, read_weights
 from ktbench.engine.stored.matrices import StoredTensor, StoredWeights, is_plain_order
 from ktbench.engine.stored.methods import read_method
+from ktbench.engine.stored.sizes import require_sizes
 from ktbench.resources import checkpoint_folder
+from ktbench.spec.shape import moe_shape, text_config
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import GenerationConfig, PreTrainedModel
 
     from ktbench.spec.run_spec import ModelSpec
 
 _CONFIG = "config.json"
+_GENERATION = "generation_config.json"
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
 _INDEX_BYTES = 32 << 20
@@ -35,11 +38,16 @@ _BESIDES = ("mtp.", "vision_tower.", "mm_projector.")
 def inspect_checkpoint(folder: str | Path) -> dict[str, Any]:
     """The configuration in a local Hugging Face folder or a GGUF file, once its weight files have been found whole.
 
-    Raises ValueError as `stored_weights` and `checkpoint_config`.
+    Raises ValueError as `stored_weights`, `checkpoint_config` and `require_sizes`.
     """
-    if not is_gguf(checkpoint_folder(str(folder))):
-        stored_weights(str(folder))
-    return checkpoint_config(str(folder))
+    path = str(folder)
+    if is_gguf(checkpoint_folder(path)):
+        return checkpoint_config(path)
+    weights, config = stored_weights(path), checkpoint_config(path)
+    layers = text_config(config)["num_hidden_layers"]
+    shapes = {name: shape for name, shape in weights.shapes.items() if not is_extra(name, layers)}
+    require_sizes(shapes, moe_shape(config), f"model.path={path}")
+    return config
 
 
 def checkpoint_config(path: str) -> dict[str, Any]:
@@ -63,7 +71,7 @@ def stored_weights(folder: str) -> StoredWeights:
     if not path.is_dir():
         raise ValueError(f"model.path={folder}: no such folder")
     method = read_method(path, _released_config(folder))
-    weights = read_weights(_tensors(weight_files(path)), method)
+    weights = read_weights(_tensors(path), method)
     if method.reordered:
         _require_plain_order(weights)
     return weights
@@ -95,20 +103,17 @@ def _released_config(path: str) -> dict[str, Any]:
     return read_object(file, str(file))
 
 
-def weight_files(path: Path) -> list[Path]:
-    """Files that hold the weights: one, or those that the index names."""
-    if (path / _SINGLE).is_file():
-        return [path / _SINGLE]
+def _weight_map(path: Path) -> dict[str, str]:
+    """The names of files by those of the tensors in them, as the index of a folder gives them."""
     if not (path / _INDEX).is_file():
         raise ValueError(_no_weights(path))
     index = path / _INDEX
-    names = read_object(index, str(index), _INDEX_BYTES).get("weight_map")
+    names: Any = read_object(index, str(index), _INDEX_BYTES).get("weight_map")
     if not names or not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
         raise ValueError(f"{index}: has no weight_map from tensors to files")
-    files = sorted(set(names.values()))
-    if elsewhere := [name for name in files if Path(name).name != name or "\0" in name]:
+    if elsewhere := [name for name in names.values() if Path(name).name != name or "\0" in name]:
         raise ValueError(f"{index}: names {elsewhere[0]!r}, must name files beside it")
-    return [path / name for name in files]
+    return dict(names)
 
 
 def _no_weights(path: Path) -> str:
@@ -118,55 +123,96 @@ def _no_weights(path: Path) -> str:
     return f"model.path={path}: no weights there, neither {_SINGLE} nor {_INDEX}"
 
 
-def _tensors(files: Iterable[Path]) -> dict[str, StoredTensor]:
-    """By name. A safetensors file is its header and exactly the bytes which the header promises."""
-    found: dict[str, StoredTensor] = {}
-    for file in files:
-        if not file.is_file():
-            raise ValueError(f"{file}: named by {_INDEX} but missing")
-        try:
-            with safe_open(file, framework="numpy") as held:
-                for name in held.keys():  # noqa: SIM118
-                    part = held.get_slice(name)
-                    found[name] = StoredTensor(file, part.get_dtype(), tuple(part.get_shape()))
-        except SafetensorError as error:
-            raise ValueError(f"{file}: truncated or damaged ({error})") from None
+def _tensors(folder: Path) -> dict[str, StoredTensor]:
+    """By name, of one file or of those that the index names: each tensor is in its file and in no other."""
+    if (folder / _SINGLE).is_file():
+        return dict(_held(folder / _SINGLE))
+    files, found = _weight_map(folder), dict[str, StoredTensor]()
+    for file in sorted({folder / file for file in files.values()}):
+        for name, one in _held(file):
+            if name in found:
+                raise ValueError(f"{file}: {name} is in {found[name].file.name}, too")
+            found[name] = one
+    if lost := [name for name, file in files.items() if name not in found or found[name].file.name != file]:
+        raise ValueError(f"{folder / _INDEX}: {lost[0]!r} is not in {files[lost[0]]}")
     return found
+
+
+def _held(file: Path) -> Iterator[tuple[str, StoredTensor]]:
+    """What is in a file, which is its header and exactly the bytes that the header promises."""
+    if not file.is_file():
+        raise ValueError(f"{file}: named by {_INDEX} but missing")
+    try:
+        with safe_open(file, framework="numpy") as held:
+            for name in held.keys():  # noqa: SIM118
+                part = held.get_slice(name)
+                yield name, StoredTensor(file, part.get_dtype(), tuple(part.get_shape()))
+    except SafetensorError as error:
+        raise ValueError(f"{file}: truncated or damaged ({error})") from None
 
 
 def read_checkpoint(model: ModelSpec) -> PreTrainedModel:
     """The model in a folder, or its first layers, with its weights in bf16.
 
     Layers that predict further tokens are left out. Raises ValueError where the folder is not whole (see
-    `inspect_checkpoint`), lacks weights of the architecture or has others than those.
+    `inspect_checkpoint`), lacks weights of the architecture, or has others or has them in other shapes.
     """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
     assert model.path is not None
     inspect_checkpoint(model.path)
-    config = AutoConfig.for_model(**model.config)
     read: Any = AutoModelForCausalLM.from_pretrained
-    network, report = read(
-        checkpoint_folder(model.path),
-        config=config,
-        key_mapping={r"^language_model\.": ""},
-        dtype=torch.bfloat16,
-        experts_implementation="eager",
-        local_files_only=True,
-        trust_remote_code=False,
-        use_safetensors=True,
-        output_loading_info=True,
-    )
-    if missing := sorted(report["missing_keys"]):
-        raise ValueError(f"model.path={model.path}: no weights for {missing[0]} and {len(missing) - 1} others")
-    layers = config.get_text_config().num_hidden_layers
-    if unknown := [name for name in sorted(report["unexpected_keys"]) if not is_extra(name, layers)]:
-        name = type(network).__name__
-        raise ValueError(f"model.path={model.path}: {name} has no place for {unknown[0]} and {len(unknown) - 1} others")
+    try:
+        network, report = read(
+            checkpoint_folder(model.path),
+            config=AutoConfig.for_model(**model.config),
+            key_mapping={r"^language_model\.": ""},
+            dtype=torch.bfloat16,
+            experts_implementation="eager",
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+            ignore_mismatched_sizes=True,  # which are in the report, and refused by name
+            output_loading_info=True,
+        )
+    except Exception as error:  # whatever Transformers makes of the configuration and of weights that do not go with it
+        why = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ValueError(f"model.path={model.path}: Transformers cannot read it ({why})") from error
+    if (differs := _difference(network, report)) is not None:
+        raise ValueError(f"model.path={model.path}: {differs}")
     whole: PreTrainedModel = network
     whole.train(False)
     return whole
+
+
+def generation_config(path: str) -> GenerationConfig | None:
+    """How a folder's model ends and samples its answers; None where the folder does not say.
+
+    Raises ValueError where its generation_config.json cannot be read.
+    """
+    from transformers import GenerationConfig
+
+    folder = checkpoint_folder(path)
+    if not (folder / _GENERATION).is_file():
+        return None
+    try:
+        return GenerationConfig.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError, TypeError) as error:
+        raise ValueError(f"model.path={path}: {_GENERATION}: {' '.join(str(error).split())}") from None
+
+
+def _difference(network: PreTrainedModel, report: Mapping[str, Any]) -> str | None:
+    """How the weights differ from the architecture's, by what Transformers reports of loading them."""
+    if missing := sorted(report["missing_keys"]):
+        return f"no weights for {missing[0]} and {len(missing) - 1} others"
+    if wrong := sorted(report["mismatched_keys"]):
+        name, held, needed = wrong[0]
+        return f"tensor {name} is {tuple(held)}, the model needs {tuple(needed)}"
+    layers = network.config.get_text_config().num_hidden_layers
+    if unknown := [name for name in sorted(report["unexpected_keys"]) if not is_extra(name, layers)]:
+        return f"{type(network).__name__} has no place for {unknown[0]} and {len(unknown) - 1} others"
+    return None
 
 
 def is_extra(name: str, layers: int) -> bool:

@@ -58,7 +58,7 @@ class EngineComponents:
         for role in (self.host, self.device):
             counted |= {} if role is None else role.counters()
         if self.cuda is not None:
-            counted["streamed_bytes"] = self.cuda.streamed_bytes
+            counted |= {"streamed_bytes": self.cuda.streamed_bytes, "flag_answers": self.cuda.flag_answers}
         return counted
 
     def timed(self, step: Callable[[], None]) -> None:
@@ -93,6 +93,7 @@ class EngineComponents:
             self.device.lean = engine.packed_dense
         if self.cuda is None:
             return ""
+        self.cuda.hand_over_by(engine.handover)
         return self.cuda.stream_from(engine.device_prefill_tokens, self.top_k)
 
     def decoder(self, state: DecodeState, room: int) -> ReplayDecoder:

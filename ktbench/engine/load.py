@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from torch import nn
 from transformers import PreTrainedModel
 
-from ktbench.engine.checkpoint import read_checkpoint
+from ktbench.engine.checkpoint import generation_config, read_checkpoint
 from ktbench.engine.components import EngineComponents
 from ktbench.engine.decode.program import CallRecorder
 from ktbench.engine.decode.timeline import layer_of
@@ -129,9 +129,10 @@ def _weights(
     if is_gguf(model.path):
         read = GgufModel(model, plan, filling)
         return read.network, read.experts, read.linear_blocks
-    if (folder := open_folder(model, plan, filling)) is not None:
-        return folder.network, folder.experts, folder.linear_blocks
-    return read_checkpoint(model), _original, None
+    answers, folder = generation_config(model.path), open_folder(model, plan, filling)
+    network = folder.network if folder is not None else read_checkpoint(model)
+    network.generation_config = answers or network.generation_config
+    return (network, _original, None) if folder is None else (network, folder.experts, folder.linear_blocks)
 
 
 def _stage(plan: WeightPlan, files: PackedFolder) -> str:

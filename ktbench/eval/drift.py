@@ -18,6 +18,7 @@ from ktbench.eval.evaluate import GradedAnswer
 from ktbench.eval.texts import TextDocument, Window, Windows, cut_windows, drawn
 from ktbench.files import whole_file
 from ktbench.spec.errors import at_least
+from ktbench.spec.record import KL
 from ktbench.spec.wire import digest, from_plain, to_plain
 
 if TYPE_CHECKING:
@@ -257,7 +258,7 @@ def _prefilled(generator: Generator, rows: Sequence[Window]) -> Iterator[Tensor]
 def _answers(window: Window, log_p: Tensor, log_q: Tensor) -> Iterator[GradedAnswer]:
     given = torch.tensor(window.given)
     values = {
-        "kl_nats": divergence_nats(log_p, log_q).mean(),
+        KL: divergence_nats(log_p, log_q).mean(),
         "top1": (log_p.argmax(dim=1) == log_q.argmax(dim=1)).double().mean(),
         "nll_nats": -log_q.gather(1, given[:, None]).double().mean(),
     }
@@ -269,7 +270,7 @@ def _answers(window: Window, log_p: Tensor, log_q: Tensor) -> Iterator[GradedAns
 
 def _too_short(name: str, plan: DriftPlan) -> GradedAnswer:
     why = f"has fewer than the {plan.prompt + plan.given} tokens of a window"
-    return GradedAnswer(question=name, metric="kl_nats", value=None, weight=0.0, why=why)
+    return GradedAnswer(question=name, metric=KL, value=None, weight=0.0, why=why)
 
 
 def _require_room(rows: Sequence[Window], most: int | None) -> None:

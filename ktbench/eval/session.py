@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
@@ -22,9 +22,9 @@ from ktbench.eval.lm.model import EngineLM
 from ktbench.eval.lm.samples import SampleLog
 from ktbench.eval.tasks.harness import LoadedTask
 from ktbench.eval.tasks.sources import inactive_feature, load_task, needs_decode
-from ktbench.eval.texts import drawn, drift_texts, wikitext2
+from ktbench.eval.texts import TextDocument, drawn, drift_texts, wikitext2
 from ktbench.resources import checkpoint_folder
-from ktbench.spec.record import Cell, Evidence, Outcome, SampleResult, TaskResult, collect, dishonest
+from ktbench.spec.record import KL, Cell, Evidence, Outcome, SampleResult, TaskResult, collect, dishonest
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.suite import SuiteSpec, TaskSpec
 
@@ -106,7 +106,7 @@ class EvalSession:
             blank,
             took_s=perf_counter() - began_s,
             questions=len({answer.question for answer in found.answers}),
-            evidence=self._evidence(cell.spec, task, before),
+            evidence=self._evidence(cell.spec, found.answers, before),
             setting="; ".join(filter(None, [found.setting, *self._lm.generator.notes()])),
             **asdict(self._lm.tally),
         )
@@ -160,28 +160,52 @@ class EvalSession:
             return _Answered(answers=tuple(measure_perplexity(lm, documents)), setting=corpus.title)
         loaded: LoadedTask = self._loaded(task)
         log = SampleLog(loaded)
-        answers = tuple(evaluate_task(loaded, lm, suite, log))
+        answers = (*evaluate_task(loaded, lm, suite, log), *self._divergences(spec, loaded, reference))
         return _Answered(answers=answers, setting=loaded.built.setting, log=log)
 
     def _drifted(self, spec: RunSpec, task: TaskSpec, reference: Reference) -> _Answered:
-        suite, lm, corpus = self._suite, self._lm, drift_texts(self._suite.data_dir)
-        plan = DriftPlan(
+        corpus, plan = drift_texts(self._suite.data_dir), self._plan(spec, task)
+        answers = self._compared(corpus.documents, plan, reference)
+        return _Answered(answers=answers, setting=f"{corpus.title}; {plan.setting}")
+
+    def _divergences(self, spec: RunSpec, loaded: LoadedTask, reference: Reference) -> Iterator[GradedAnswer]:
+        """How far predictions of the right answers are from the unmodified model's; where that fails, the reason."""
+        if not loaded.spec.is_compared:
+            return
+        texts = loaded.right_answers()
+        try:
+            found = self._compared(texts, replace(self._plan(spec, loaded.spec), limit=None), reference)
+        except ValueError as error:
+            why = str(error)
+            found = tuple(GradedAnswer(question=one.name, metric=KL, value=None, weight=0.0, why=why) for one in texts)
+        yield from (one for one in found if one.metric == KL)
+
+    def _plan(self, spec: RunSpec, task: TaskSpec) -> DriftPlan:
+        return DriftPlan(
             phase="decode" if needs_decode(task) else "prefill",
             model=weights_id(spec.model),
             vocab=spec.model.shape.vocab,
-            limit=suite.limit,
-            seed=suite.seed,
-            batch=suite.batch,
+            limit=self._suite.limit,
+            seed=self._suite.seed,
+            batch=self._suite.batch,
         )
-        path, is_this, texts = reference.path, reference.is_this, corpus.documents
-        answers = measure_drift(lm.generator, lm.tokenizer, texts, plan=plan, reference=path, is_reference=is_this)
-        return _Answered(answers=tuple(answers), setting=f"{corpus.title}; {plan.setting}")
 
-    def _evidence(self, spec: RunSpec, task: TaskSpec, before: Mapping[str, int]) -> tuple[Evidence, ...]:
+    def _compared(
+        self, texts: Sequence[TextDocument], plan: DriftPlan, reference: Reference
+    ) -> tuple[GradedAnswer, ...]:
+        generator, tokenizer, path = self._lm.generator, self._lm.tokenizer, reference.path
+        return tuple(
+            measure_drift(generator, tokenizer, texts, plan=plan, reference=path, is_reference=reference.is_this)
+        )
+
+    def _evidence(
+        self, spec: RunSpec, answers: Sequence[GradedAnswer], before: Mapping[str, int]
+    ) -> tuple[Evidence, ...]:
         """What counters saw; nothing where nothing had to be run, or known answers left none with a decode step."""
         tally, now = self._lm.tally, self._lm.generator.counters()
         run = tally.requests - tally.cached
-        if not task.is_drift and (run == 0 or (tally.cached and tally.new_tokens <= run)):
+        compared = any(one.metric == KL and one.value is not None for one in answers)  # never from the cache
+        if not compared and (run == 0 or (tally.cached and tally.new_tokens <= run)):
             return ()
         moved = {name: count - before.get(name, 0) for name, count in now.items()}
         return collect(spec.engine.features, moved)

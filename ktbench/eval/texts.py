@@ -125,7 +125,8 @@ def nano_answers() -> Corpus:
 
     The nano model has learned to predict answers alone, not the questions before them.
     """
-    from ktbench.eval.tasks.nano import STOP, questions
+    from ktbench.eval.tasks.nano import questions
+    from ktbench.eval.tasks.nano_questions import STOP
 
     documents = tuple(
         TextDocument(

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-_LIBRARY = "libcuda.so.1"
+from ktbench.spec.engine import CUDA_DRIVER, STREAM_MEMORY
+
 _NAME_BYTES = 256
 _BUS_ID_BYTES = 16
 # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR.
@@ -32,17 +33,19 @@ class CudaDevices:
     """The devices that this process sees, or the one-line reason why there are none.
 
     `driver` is the newest version of CUDA that the driver can run, major and minor; None where it does not say.
+    `stream_memory` is whether it has stream memory operations.
     """
 
     gpus: tuple[Gpu, ...]
     reason: str = ""
     driver: tuple[int, int] | None = None
+    stream_memory: bool = False
 
 
 def read_cuda_devices(load: Callable[[str], Any] = ctypes.CDLL) -> CudaDevices:
     """List the devices of the CUDA driver; `load` opens a shared library and raises OSError where there is none."""
     try:
-        library = load(_LIBRARY)
+        library = load(CUDA_DRIVER)
     except OSError:
         return CudaDevices(gpus=(), reason="no CUDA device: libcuda is not installed (install the NVIDIA driver)")
     try:
@@ -53,7 +56,8 @@ def read_cuda_devices(load: Callable[[str], Any] = ctypes.CDLL) -> CudaDevices:
     except OSError as error:
         return CudaDevices(gpus=(), reason=f"no CUDA device: {error} (check nvidia-smi)")
     reason = "" if gpus else "no CUDA device: the driver lists none (check nvidia-smi)"
-    return CudaDevices(gpus=gpus, reason=reason, driver=_driver(library))
+    has_flags = all(hasattr(library, name) for name in STREAM_MEMORY)
+    return CudaDevices(gpus=gpus, reason=reason, driver=_driver(library), stream_memory=has_flags)
 
 
 def _driver(library: Any) -> tuple[int, int] | None:

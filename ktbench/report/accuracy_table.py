@@ -35,11 +35,12 @@ from ktbench.results.accuracy import (
     is_graded,
     parts_of_average,
 )
-from ktbench.results.answers import AVERAGE, KL, PERPLEXITIES, TOP1, Measure, SubjectKind
+from ktbench.results.answers import AVERAGE, PERPLEXITIES, TOP1, Measure, SubjectKind
 from ktbench.results.formats import experts_bytes, plane_of_answers, stored_bits
 from ktbench.results.row import groups_of, place
 from ktbench.results.run import the_part
 from ktbench.results.settings import varying
+from ktbench.spec.record import KL
 from ktbench.spec.sweep import FigureKind
 
 
@@ -53,8 +54,9 @@ def _text(row: AccuracyRow | None) -> str:
     result = None if row is None else row.result()
     if result is None or result.score is None:
         return DASH
-    change = relative_text(result.change)
-    return score_text(result.score) + ("" if change == DASH else f" ({change})")
+    beside = [relative_text(result.change)] if result.change else []
+    beside += [f"KL {number(result.kl.mid, 2)}"] if result.kl and result.change else []
+    return score_text(result.score) + (f" ({', '.join(beside)})" if beside else "")
 
 
 AccuracyColumn = Column[AccuracyRow]
@@ -121,6 +123,10 @@ def _verdict(result: Result, is_baseline: bool) -> str:
     return dashed(result.change, lambda change: str(change.verdict))
 
 
+def _divergence(result: Result, is_baseline: bool) -> str:
+    return dashed(result.kl, lambda kl: REFERENCE if is_baseline else error_text(kl))
+
+
 # What is written of a result, with whether it is the baseline's, and whether all lines may say the same.
 _SCORES: tuple[tuple[str, Callable[[Result, bool], str], dict[str, Any]], ...] = (
     ("score (% ± SE [95 % interval])", lambda one, _: score_interval_text(one.score), {}),
@@ -134,6 +140,7 @@ _SCORES: tuple[tuple[str, Callable[[Result, bool], str], dict[str, Any]], ...] =
     ("flips (questions)", lambda one, _: flips_text(one.change), {}),
     ("p (exact McNemar)", lambda one, _: p_text(one.change), {}),
     ("verdict", _verdict, {"numeric": False}),
+    ("KL (nats/token ± SE)", _divergence, {"blanks": (DASH, REFERENCE)}),
     ("answer length (tokens)", lambda one, _: dashed(one.tokens, lambda tokens: number(tokens, 3)), {}),
     ("length (× baseline's)", lambda one, _: dashed(one.longer, "{:.2f}".format), {}),
 )
@@ -219,8 +226,8 @@ def grids_below(run: Run, rows: Sequence[AccuracyRow]) -> tuple[Grid, ...]:
 def _formats(rows: Sequence[AccuracyRow]) -> Iterator[Grid]:
     _, devices = formats_of(rows)
     yield Grid(
-        title=f"Average score (% ± SE; in brackets its relative change in %, {SURE_MARK} beyond noise)"
-        + arm_of_formats(rows),
+        title="Average score (% ± SE; in brackets its relative change in %, "
+        f"{SURE_MARK} beyond noise, and KL in nats a token)" + arm_of_formats(rows),
         headings=("experts", *(f"device role {name}" for name in devices)),
         lines=grid_lines(rows),
     )
@@ -234,6 +241,12 @@ def _grids(rows: Sequence[AccuracyRow], kind: SubjectKind, places: Sequence[tupl
         headings=headings,
         lines=tuple((place(row.row, settings), *(_score(row, *where) for where in places)) for row in rows),
     )
+    if apart := [row for row in rows if not row.is_baseline and any(one.kl for one in row.results)]:
+        yield Grid(
+            title=f"KL from the baseline by {kind} (nats a token of right answers)",
+            headings=headings,
+            lines=tuple((place(row.row, settings), *(_kl(row, *where) for where in places)) for row in apart),
+        )
     if others := [row for row in rows if any(one.change for one in row.results)]:
         yield Grid(
             title=f"Relative change by {kind} (%; {SURE_MARK} beyond noise)",
@@ -245,6 +258,11 @@ def _grids(rows: Sequence[AccuracyRow], kind: SubjectKind, places: Sequence[tupl
 def _score(row: AccuracyRow, name: str, kind: SubjectKind) -> str:
     result = row.result(name, kind)
     return score_text(None if result is None else result.score)
+
+
+def _kl(row: AccuracyRow, name: str, kind: SubjectKind) -> str:
+    result = row.result(name, kind)
+    return dashed(None if result is None else result.kl, lambda kl: number(kl.mid, 3))
 
 
 def _change(row: AccuracyRow, name: str, kind: SubjectKind) -> str:

@@ -39,6 +39,7 @@ def accuracy_caption(run: Run, rows: Sequence[AccuracyRow]) -> str:
         by=by if names else "",
         is_averaged=len(rows) * (len(names) + 1) > MOST_DOTS,
         is_compared=any(one.change for row in rows for one in row.results),
+        has_kl=any(one.kl for row in rows for one in row.results),
     )
 
 
@@ -77,7 +78,8 @@ def accuracy_methods(run: Run, rows: Sequence[AccuracyRow]) -> tuple[str, ...]:
         single=any(score.se is None for score in scores),
         changes=sum(one.change is not None for row in rows for one in row.results),
         losses=bool(metrics & {*LOSSES}),
-        drift=bool(metrics - {*LOSSES}),
+        top1=bool(metrics - {*LOSSES}),
+        right=any(one.kl for row in rows for one in row.results),
         confidence=f"{CONFIDENCE:.0%}",
         sure=SURE,
         mark=SURE_MARK,

@@ -237,6 +237,7 @@ def _of_result(one: Result) -> dict[str, Any]:
         "graded": one.graded,
         "questions": one.questions,
         **_of_change(one.change),
+        **_ends("kl_nats", one.kl),
         "tokens": one.tokens,
         "longer": one.longer,
         "missing": pairs_text(one.missing),

@@ -18,10 +18,10 @@ from ktbench.report.text import (
     spread_text,
 )
 from ktbench.results.accuracy import AccuracyRow, Result
-from ktbench.results.answers import KL, LOSSES, Measure
+from ktbench.results.answers import LOSSES, Measure
 from ktbench.results.intervals import is_exact
 from ktbench.results.row import Row
-from ktbench.spec.record import Outcome
+from ktbench.spec.record import KL, Outcome
 
 
 def name_width(rows: Sequence[Row]) -> int:
@@ -46,7 +46,7 @@ def row_line(row: Row, width: int = 16) -> str:
 
 
 def accuracy_line(row: AccuracyRow, width: int = 16) -> str:
-    """Score, questions, change, flips, verdict and length of answers; its name is `width` letters wide."""
+    """Score, questions, change, flips, verdict, KL and length of answers; its name is `width` letters wide."""
     name = f"{row.row.shown:<{width}}"
     if row.why:
         return f"{name} {row.outcome or 'not evaluated'}: {row.why}"
@@ -59,6 +59,8 @@ def _scored(result: Result, *, is_baseline: bool) -> Iterator[str]:
     yield f"{score_text(result.score):>11} %"
     yield f"{result.graded:>6,} of {result.questions:,} graded"
     yield f"{'the baseline' if is_baseline else _changed(result):<66}"
+    if result.kl and not is_baseline:
+        yield f"KL {error_text(result.kl)} nats"
     if result.tokens is not None:
         yield f"{number(result.tokens, 3):>5} tokens"
 

@@ -14,6 +14,7 @@ from ktbench.results.answers import (
     SubjectKind,
     TaskAnswers,
     answers_of,
+    divergence_of,
     measures_of,
     paired,
     shares_of,
@@ -25,7 +26,7 @@ from ktbench.results.row import Row
 from ktbench.results.rows import rows_of
 from ktbench.results.run import Run
 from ktbench.results.scores import Change, Estimate, Pair, change_of, score_of
-from ktbench.spec.record import SCORE, Outcome, Provenance, TaskResult
+from ktbench.spec.record import KL, SCORE, Outcome, Provenance, TaskResult
 from ktbench.spec.suite import SuiteSpec
 from ktbench.spec.sweep import PRECISIONS
 
@@ -37,6 +38,7 @@ class Result:
     """The score of a cell's answers to the tasks of a subject.
 
     `graded` of `questions` have a score; `change` is against the baseline on the questions that both have.
+    `kl` is the mean KL(baseline ‖ this) a token of right answers, in nats, with the tasks' shares of the score.
     `tokens` is the mean length of its answers, `longer` that over the baseline's on the same questions. What is None
     has its reason in `missing`, by name.
     """
@@ -47,6 +49,7 @@ class Result:
     questions: int
     score: Estimate | None
     change: Change | None
+    kl: Estimate | None
     tokens: float | None
     longer: float | None
     missing: Mapping[str, str]
@@ -203,7 +206,8 @@ class CellAnswers:
         score = None if lacking else self._score(subject, answered)
         unscored = "" if score else lacking or "none of its questions can be graded here"
         change, uncompared = (None, unscored) if unscored else self._change(subject, answered)
-        reasons = {"score": unscored, "change": uncompared}
+        kl, unmeasured = (None, unscored) if unscored else self._divergence(subject, answered)
+        reasons = {"score": unscored, "change": uncompared, "kl": unmeasured}
         return Result(
             kind=subject.kind,
             subject=subject.name,
@@ -211,6 +215,7 @@ class CellAnswers:
             questions=sum(found.questions for found in answered.values()),
             score=score,
             change=change,
+            kl=kl,
             tokens=_mean([count for found in answered.values() for count in found.tokens.values()]) if score else None,
             longer=self._longer(answered) if score else None,
             missing={name: why for name, why in reasons.items() if why},
@@ -240,6 +245,14 @@ class CellAnswers:
                 return None, f"the baseline has no graded answer to a question of {task} that this one has"
         shares = shares_of(subject, self.suite, {task: len(found) for task, found in pairs.items()})
         return change_of([(share, pairs[task]) for task, share in shares.items()]), ""
+
+    def _divergence(self, subject: Subject, answered: Mapping[str, TaskAnswers]) -> tuple[Estimate | None, str]:
+        """The KL of right answers, or why there is none: every task that has a score must have one."""
+        counts = {task: len(found.measured.get(KL, ())) for task, found in answered.items() if found.scores}
+        lacking = next((task for task, count in counts.items() if not count), None)
+        if lacking is not None:
+            return None, f"{lacking}: {answered[lacking].unmeasured}"
+        return divergence_of(shares_of(subject, self.suite, counts), answered), ""
 
     def _longer(self, answered: Mapping[str, TaskAnswers]) -> float | None:
         pairs = list(self._lengths(answered))

@@ -9,10 +9,10 @@ from math import inf
 from statistics import fmean
 from typing import Literal
 
-from ktbench.results.scores import Estimate, Pair, exponential, pairs_of, weighted_mean
+from ktbench.results.scores import Estimate, Pair, exponential, mean_of_means, pairs_of, weighted_mean
 from ktbench.results.settings import by_key
 from ktbench.results.strata import Stratum
-from ktbench.spec.record import SCORE, SampleResult
+from ktbench.spec.record import KL, SCORE, SampleResult
 from ktbench.spec.suite import SuiteSpec, TaskSpec
 
 SubjectKind = Literal["average", "category", "task"]
@@ -56,7 +56,7 @@ def shares_of(subject: Subject, suite: SuiteSpec, counts: Mapping[str, int]) -> 
 
 
 # What is measured of documents where answers are not graded, in the order of a table.
-NLL, NLL_WORD, NLL_BYTE, KL, TOP1 = "nll_nats", "nll_nats_per_word", "nll_nats_per_byte", "kl_nats", "top1"
+NLL, NLL_WORD, NLL_BYTE, TOP1 = "nll_nats", "nll_nats_per_word", "nll_nats_per_byte", "top1"
 # What exp of a loss is called.
 PERPLEXITIES = {NLL: "perplexity", NLL_WORD: "perplexity of words", NLL_BYTE: "perplexity of bytes"}
 LOSSES = tuple(PERPLEXITIES)
@@ -69,8 +69,8 @@ class TaskAnswers:
 
     `scores` are by question, the mean over its graded samples; `questions` counts those with answers, graded or not;
     `ungraded` the answers that cannot be graded here, and texts without a value, by reason; `tokens` are new tokens by
-    question and sample. `measured` are values with their weights by metric and document. `clusters` are by question,
-    where it is of one.
+    question and sample. `measured` are values with their weights by metric and document, of graded answers the KL of
+    the right ones alone; `unmeasured` is why there is none. `clusters` are by question, where it is of one.
     """
 
     scores: Mapping[str, float]
@@ -79,6 +79,7 @@ class TaskAnswers:
     ungraded: Mapping[str, int]
     tokens: Mapping[tuple[str, int], int]
     measured: Mapping[str, Mapping[str, tuple[float, float]]]
+    unmeasured: str = ""
 
     def stratum(self, share: float) -> Stratum:
         """Its scores as those of a task with this share of an average."""
@@ -94,13 +95,15 @@ def paired(before: TaskAnswers | None, after: TaskAnswers | None) -> tuple[Pair,
 def answers_of(scored: Sequence[SampleResult]) -> TaskAnswers:
     """Gather the answers that count of one cell to one task."""
     graded = [one for one in scored if one.metric == SCORE]
+    compared = next((one for one in scored if one.metric == KL), None)
     return TaskAnswers(
         scores=_means(graded),
         clusters={one.question: one.cluster for one in graded if one.cluster},
         questions=len({one.question for one in graded}),
-        ungraded=_ungraded(scored),
+        ungraded=_ungraded(graded or scored),
         tokens={(one.question, one.sample): one.tokens for one in graded if one.tokens is not None},
         measured={metric: found for metric in MEASURED if (found := _measured(scored, metric))},
+        unmeasured="its predictions were not compared" if compared is None else compared.why,
     )
 
 
@@ -135,7 +138,9 @@ class Measure:
 
 
 def measures_of(task: str, mine: TaskAnswers, base: TaskAnswers | None) -> tuple[Measure, ...]:
-    """Measures of a cell's answers to a task, held against the baseline's."""
+    """Measures of a cell's answers to a task that is not graded, held against the baseline's."""
+    if mine.questions:
+        return ()
     return tuple(_measure(task, metric, found, base) for metric, found in mine.measured.items())
 
 
@@ -150,6 +155,12 @@ def _measure(task: str, metric: str, found: Mapping[str, tuple[float, float]], b
     return Measure(task=task, metric=metric, value=exponential(mean), change=change)
 
 
-def _within_range(mean: Estimate, most: float) -> Estimate:
+def divergence_of(shares: Mapping[str, float], answered: Mapping[str, TaskAnswers]) -> Estimate:
+    """The mean KL a token (nats) over right answers to several tasks, each with its share of it."""
+    parts = [(share, answered[task].measured[KL].values()) for task, share in shares.items()]
+    return _within_range(mean_of_means([(share, weighted_mean(*zip(*found, strict=True))) for share, found in parts]))
+
+
+def _within_range(mean: Estimate, most: float = inf) -> Estimate:
     """Its interval cut to what the metric can be: none is below 0."""
     return replace(mean.mapped(lambda value: min(max(value, 0.0), most)), mid=mean.mid)

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ktbench.results.accuracy import AccuracyRow
-from ktbench.results.answers import KL
 from ktbench.results.intervals import Interval
 from ktbench.results.row import Row
 from ktbench.results.scores import Estimate
 from ktbench.results.usage import Spread, spread
 from ktbench.spec.memory import routed_bytes
+from ktbench.spec.record import KL
 from ktbench.spec.weights import Precision
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import chain
-from math import exp, fsum, sqrt
+from math import exp, floor, fsum, sqrt
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -163,6 +163,21 @@ def weighted_mean(values: Sequence[float], weights: Sequence[float]) -> Estimate
     se = sqrt(squares * n / (n - 1)) / total
     half = student_quantile(n - 1) * se
     return Estimate(mid=mid, se=se, low=mid - half, high=mid + half, n=n)
+
+
+def mean_of_means(parts: Sequence[tuple[float, Estimate]]) -> Estimate:
+    """The mean of independent means, each with its share; shares sum to 1.
+
+    The interval is Student's t with Satterthwaite's degrees of freedom, as in scores; there is none where a part has no
+    standard error.
+    """
+    mid, n = sum(share * part.mid for share, part in parts), sum(part.n for _, part in parts)
+    if any(part.se is None for _, part in parts):
+        return Estimate(mid=mid, se=None, low=None, high=None, n=n)
+    variances = [(share * (part.se or 0.0)) ** 2 for share, part in parts]
+    total, squares = sum(variances), [one**2 / (part.n - 1) for one, (_, part) in zip(variances, parts, strict=True)]
+    half = student_quantile(max(1, floor(total**2 / sum(squares)))) * sqrt(total) if total else 0.0
+    return Estimate(mid=mid, se=sqrt(total), low=mid - half, high=mid + half, n=n)
 
 
 def exponential(mean: Estimate) -> Estimate:

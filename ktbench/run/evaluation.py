@@ -53,7 +53,7 @@ class EvalRunner:
         def done(task: TaskSpec) -> bool:
             end = ends.get((cell.key, task.name))
             lost = (
-                task.is_drift
+                task.is_compared
                 and reference == cell.key
                 and not reference_file(self.folder, cell.key, task.name).is_file()
             )

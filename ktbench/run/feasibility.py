@@ -18,6 +18,7 @@ from ktbench.host.software import peer_reason
 from ktbench.host.topology import read_topology
 from ktbench.sim.sizes import sizes_of
 from ktbench.spec.cells import points_of, worker_groups
+from ktbench.spec.engine import STREAM_MEMORY
 from ktbench.spec.errors import RequestError
 from ktbench.spec.features import FEATURES
 from ktbench.spec.machine import MachineSpec
@@ -43,8 +44,8 @@ _CUDA = "engine.device=cuda"
 class Machine:
     """What a machine offers. `no_cuda` and `features_missing` (by feature name) hold reasons, empty for what it has.
 
-    `nodes` counts NUMA nodes, `gpu_bytes` is the memory of the first GPU. `spec` is None for this machine, which is not
-    simulated and has peers.
+    `nodes` counts NUMA nodes, `gpu_bytes` is the memory of the first GPU, `flags` whether its driver has stream memory
+    operations. `spec` is None for this machine, which is not simulated and has peers.
     """
 
     cpus: Sequence[int]
@@ -52,6 +53,7 @@ class Machine:
     features_missing: Mapping[str, str]
     nodes: int = 1
     gpu_bytes: int = 0
+    flags: bool = False
     spec: MachineSpec | None = None
 
     @classmethod
@@ -64,6 +66,7 @@ class Machine:
             no_cuda=capabilities["cuda"],
             features_missing=feature_reasons(capabilities),
             gpu_bytes=cuda.gpus[0].memory_bytes if cuda.gpus else 0,
+            flags=cuda.stream_memory,
         )
 
     @classmethod
@@ -99,6 +102,10 @@ def _reasons(spec: RunSpec, machine: Machine) -> Iterator[Reason]:
     if machine.spec is not None:
         yield from _simulation_reasons(spec, machine.spec)
     yield from features_missing(spec, machine.features_missing)
+    if spec.engine.handover == "flags" and machine.spec is None and not machine.flags:
+        yield Reason(
+            "engine.handover=flags", f"the driver lacks {STREAM_MEMORY[-1]}, install one of CUDA 11.7 or newer"
+        )
     yield from rules_broken(spec if machine.spec is None else _as_simulated(spec))
     yield from _core_reasons(spec, machine.cpus)
     if machine.spec is not None:
@@ -215,6 +222,8 @@ def _core_reasons(spec: RunSpec, cpus: Sequence[int]) -> Iterator[Reason]:
 def _simulation_reasons(spec: RunSpec, machine: MachineSpec) -> Iterator[Reason]:
     if spec.engine.device == "cpu" and machine.gpu is not None and spec.workload.phase != "layer":
         yield Reason("engine.device=cpu", f"{machine.name} is simulated with its GPU, leave out engine.device")
+    if spec.engine.handover == "flags":
+        yield Reason("engine.handover=flags", "is not simulated, leave it out or set machine=here")
 
 
 def _as_simulated(spec: RunSpec) -> RunSpec:

@@ -17,6 +17,10 @@ _AS_BUSY = 0.97
 PAPER_AMX_MIN_TOKENS = 5
 Device = Literal["cpu", "cuda"]
 Roles = Literal["shared", "split"]
+Handover = Literal["host_function", "flags"]
+# The library of the CUDA driver, and what `flags` need of it: stream memory operations, from CUDA 11.7 on.
+CUDA_DRIVER = "libcuda.so.1"
+STREAM_MEMORY = ("cuStreamWriteValue32_v2", "cuStreamWaitValue32_v2")
 Policy = Literal["host", "uniform", "frequency", "front_loading", "random", "dynamic"]
 
 
@@ -61,7 +65,8 @@ class EngineSpec:
     +n splits the experts into: None for one per NUMA node, a number for logical domains of equally many cores.
     `deferral=auto` lets the engine choose, `defer_prefill` has deferral and skipping act in prefill too. From
     `device_prefill_tokens` tokens a pass on, packed experts stream to a CUDA device, which multiplies them; `auto` is
-    the crossover of the machine, 0 leaves all to the host.
+    the crossover of the machine, 0 leaves all to the host. `handover` is how a CUDA device has the host run experts: by
+    functions that the driver calls, or by flags in memory that both see.
     """
 
     avx2: bool = False
@@ -75,6 +80,7 @@ class EngineSpec:
     skipping: int = 0
     defer_prefill: bool = False
     device_prefill_tokens: int | Literal["auto"] = 0
+    handover: Handover = "host_function"
     amx_min_tokens: int | Literal["auto"] = "auto"
     threads: int | None = None
     domains: int | None = None
@@ -102,10 +108,10 @@ class EngineSpec:
         self._check_roles()
 
     def _check_requires(self, name: str) -> None:
-        feature = BY_NAME[name]
-        if getattr(self, name) and feature.requires and not any(getattr(self, other) for other in feature.requires):
+        feature, value = BY_NAME[name], getattr(self, name)
+        if value != feature.off and feature.requires and not any(getattr(self, other) for other in feature.requires):
             needed = " or ".join(f"engine.{other}=true" for other in feature.requires)
-            raise ValueError(f"{feature.key}={getattr(self, name)}: {feature.title} needs {needed}")
+            raise ValueError(f"{feature.key}={value}: {feature.title} needs {needed}")
 
     def _check_roles(self) -> None:
         if self.device == "cuda" and self.roles == "split":
@@ -182,4 +188,5 @@ def seen_features(engine: EngineSpec, streamed: int, passes: int) -> dict[str, F
     """
     if engine.device_prefill_tokens == "auto" and not streamed:
         return {"device_prefill_tokens": 0}
-    return dict.fromkeys((*FUSED, "dynamic"), False) if streamed == passes else {}
+    idle: dict[str, FeatureValue] = {**dict.fromkeys((*FUSED, "dynamic"), False), "handover": BY_NAME["handover"].off}
+    return idle if streamed == passes else {}

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-# On or off, or how many; `auto` leaves the number to the engine.
-FeatureValue = bool | int | Literal["auto"]
+# On or off, how many, or which one; `auto` leaves the number to the engine.
+FeatureValue = bool | int | Literal["auto", "host_function", "flags"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -16,13 +16,14 @@ class Feature:
 
     `needs` names machine capabilities (`ktbench.host.capabilities`), `requires` lists feature names of which at least
     one must be on as well, `counter` is the engine counter that must move when the feature is on and stay still when it
-    is off.
+    is off. `names` are the values that are not numbers.
     """
 
     name: str
     letter: str
     title: str
-    off: bool | int
+    off: FeatureValue
+    names: tuple[FeatureValue, ...] = ()
     needs: tuple[str, ...] = ()
     requires: tuple[str, ...] = ()
     counter: str
@@ -34,8 +35,15 @@ class Feature:
 
     @property
     def valued(self) -> bool:
-        """Whether the feature takes a number (`deferral=3`) instead of being on or off."""
+        """Whether the feature takes a value (`deferral=3`) instead of being on or off."""
         return not isinstance(self.off, bool)
+
+    @property
+    def word(self) -> str:
+        """How messages write that it is on: `+v`, `deferral=N`, `handover=flags`."""
+        if self.off in self.names:
+            return f"{self.name}={'|'.join(str(name) for name in self.names if name != self.off)}"
+        return f"{self.name}=N" if self.valued else f"+{self.letter}"
 
     @property
     def mark(self) -> str:
@@ -90,21 +98,29 @@ FEATURES: tuple[Feature, ...] = (
         requires=FUSED,
         counter="linear_calls",
     ),
-    Feature(name="deferral", letter="", title="Expert Deferral", off=0, counter="deferred_experts"),
+    Feature(name="deferral", letter="", title="Expert Deferral", off=0, names=("auto",), counter="deferred_experts"),
     Feature(name="skipping", letter="", title="Expert Skipping (control)", off=0, counter="skipped_experts"),
     Feature(
         name="device_prefill_tokens",
         letter="",
         title="layerwise prefill on the device, from so many tokens on",
         off=0,
+        names=("auto",),
         needs=("cuda",),
         requires=FUSED,
         counter="streamed_bytes",
     ),
+    Feature(
+        name="handover",
+        letter="",
+        title="hand-over to the host by flags in memory",
+        off="host_function",
+        names=("host_function", "flags"),
+        needs=("cuda",),
+        requires=FUSED,
+        counter="flag_answers",
+    ),
 )
-
-# Of these numbers the engine may choose one.
-CHOSEN = ("deferral", "device_prefill_tokens")
 
 BY_NAME: Mapping[str, Feature] = {feature.name: feature for feature in FEATURES}
 _BY_LETTER: Mapping[str, Feature] = {feature.letter: feature for feature in FEATURES if feature.letter}
@@ -135,14 +151,15 @@ def parse_features(label: str) -> dict[str, FeatureValue]:
 def _parse_word(word: str) -> dict[str, FeatureValue]:
     if word.startswith("+"):
         return {_lettered(letter, word): True for letter in word[1:].split("+")}
-    name, _, number = word.partition("=")
-    if number == "auto" and name in CHOSEN:
-        return {name: "auto"}
-    if not number.isdecimal():
+    name, _, value = word.partition("=")
+    names = BY_NAME[name].names if name in BY_NAME else ()
+    if value in names:
+        return {name: names[names.index(value)]}
+    if not value.isdecimal():
         raise ValueError(f"feature {word!r}: allowed are {allowed_features()}")
-    if name not in BY_NAME or not BY_NAME[name].valued:
+    if name not in BY_NAME or not BY_NAME[name].valued or BY_NAME[name].off in names:
         raise _unknown(name, word)
-    return {name: int(number)}
+    return {name: int(value)}
 
 
 def _lettered(letter: str, word: str) -> str:
@@ -157,4 +174,4 @@ def _unknown(name: str, word: str) -> ValueError:
 
 def allowed_features() -> str:
     """The allowed words, for messages."""
-    return ", ".join(f"{f.name}=N" if f.valued else f"+{f.letter}" for f in FEATURES)
+    return ", ".join(feature.word for feature in FEATURES)

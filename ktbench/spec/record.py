@@ -53,7 +53,7 @@ class Evidence:
     @property
     def wanted(self) -> bool:
         """Whether the feature was requested to be on."""
-        return bool(self.asked)
+        return self.asked != BY_NAME[self.feature].off
 
     @property
     def honest(self) -> bool:
@@ -81,6 +81,7 @@ def dishonest(evidence: tuple[Evidence, ...]) -> str:
 
 
 SCORE = "score"
+KL = "kl_nats"
 _MOST_VALUE = 1e9
 
 
@@ -89,9 +90,10 @@ class SampleResult:
     """One answer of one cell and its worth.
 
     `question` is the same for every cell that was asked the same. `metric` is `score` (0 to 1) where answers are
-    graded, else what is measured: `nll_nats`, `kl_nats`, `top1`; values are means over `weight` tokens then. None is
-    an answer that cannot be graded here, `why` says why. `tokens` counts the new tokens of a generated answer, None
-    where none was generated. Questions of one `cluster` of a task are not independent; empty: a cluster of its own.
+    graded; what is measured, in their place or of right answers beside them, is `nll_nats`, `kl_nats`, `top1`: values
+    are means over `weight` tokens then. None is an answer that cannot be graded here, `why` says why. `tokens` counts
+    the new tokens of a generated answer, None where none was generated. Questions of one `cluster` of a task are not
+    independent; empty: a cluster of its own.
     """
 
     cell: str

@@ -59,6 +59,11 @@ class TaskSpec:
         """Whether predictions are held against those of the baseline."""
         return self.source.startswith("drift/")
 
+    @property
+    def is_compared(self) -> bool:
+        """Whether predictions of given tokens are held against those of the baseline, beside scores or without."""
+        return self.is_drift or self.source.startswith("nano/")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SuiteSpec:

@@ -115,6 +115,8 @@ def _device_rules(spec: RunSpec) -> Iterator[Reason]:
         yield Reason("+c", "captures the decode step alone, leave it out with workload.phase=prefill")
     if engine.packed_dense and engine.device == "cuda":
         yield Reason("+l", "packs linear layers for the CPU, leave it out with engine.device=cuda")
+    if engine.handover == "flags" and engine.device == "cpu":
+        yield Reason("engine.handover=flags", "needs a CUDA device, set engine.device=cuda")
     if engine.device_prefill_tokens:
         yield from _streaming_rules(spec)
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, get_args, get_type_hints
 import msgspec
 
 from ktbench.spec.engine import PAPER_AMX_MIN_TOKENS
-from ktbench.spec.features import FEATURES
+from ktbench.spec.features import BY_NAME, FEATURES
 from ktbench.spec.run_spec import RunSpec
 
 
@@ -45,7 +45,7 @@ def spec_id(spec: RunSpec) -> str:
 
 def _as_before(spec: RunSpec, engine: dict[str, Any]) -> dict[str, Any]:
     """The settings of an engine from before there were others; a threshold that does not matter has its default."""
-    later = {name: value for name, value in engine.items() if name not in _LATER or value}
+    later = {name: value for name, value in engine.items() if name not in _LATER or value != _LATER[name]}
     measured_hybrid = spec.engine.hybrid and spec.machine is None
     if later["amx_min_tokens"] == "auto" and not measured_hybrid:
         later["amx_min_tokens"] = PAPER_AMX_MIN_TOKENS
@@ -100,8 +100,8 @@ def _options(option: Any) -> tuple[Any, ...]:
 
 
 _FEATURES = {feature.name: feature.letter for feature in FEATURES if feature.letter}
-# Settings that earlier runs did not have.
-_LATER = (_FEATURES["avx2"], "device_prefill_tokens")
+# Settings that earlier runs did not have, with the values that stand for what those did.
+_LATER = {_FEATURES.get(name, name): BY_NAME[name].off for name in ("avx2", "device_prefill_tokens", "handover")}
 # Field that holds a dataclass -> name of a field of it in the code -> on the wire.
 _FIELDS: Mapping[str, Mapping[str, str]] = {"engine": _FEATURES}
 # Field that holds a name -> the name in the code -> on the wire.

@@ -103,6 +103,6 @@ def test_a_plan_says_which_tasks_cells_cannot_answer(
     assert all(line.startswith(start) and "defer_prefill=true" in line for line, start in zip(seen, lines, strict=True))
 
 
-def test_questions_that_training_may_have_shown_are_not_asked_by_mistake(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["eval", "+suite=nano", "limit=401"]) == 2
-    assert "limit=401: training never shows the first 400 questions of suite.seed=7" in capsys.readouterr().err
+def test_more_questions_than_have_contents_of_their_own_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["eval", "+suite=nano", "limit=501"]) == 2
+    assert "limit=501: allowed are 1 to 500" in capsys.readouterr().err

@@ -13,12 +13,15 @@ from ktbench.cli import main
 from ktbench.results import Run, read_run
 from ktbench.results.find import find_run
 from ktbench.spec.record import Outcome
+from tests.engine.engines import VECTOR
 from tests.eval.conftest import SHARED
 from tests.eval.lm.checkpoints import Checkpoint, written
 from tests.eval.tasks.local import write_lines
 
 # Subjects of the published MMLU-Pro; a row of its schema, of which ktbench reads five fields.
 SUBJECTS = yaml.safe_load((Path(__file__).parents[2] / "evals" / "mmlu_pro.yaml").read_text())["tasks"]
+# Without AVX-512, PyTorch's bf16 products make a prompt of thousands of bytes take half a minute.
+ASKED = SUBJECTS if VECTOR.name == "avx512" else SUBJECTS[:3]
 
 
 @pytest.fixture(scope="module")
@@ -104,10 +107,11 @@ def samples(run: Run) -> dict[str, list[dict[str, Any]]]:
 
 def test_mmlu_pro(checkpoint: Checkpoint, tmp_path: Path) -> None:
     data = mmlu_pro(tmp_path)
-    run = evaluated(checkpoint, "+suite=mmlu_pro", f"data_dir={data}", "limit=1")
+    names = [task["name"] for task in ASKED]
+    run = evaluated(checkpoint, "+suite=mmlu_pro", f"data_dir={data}", "limit=1", f"tasks=[{','.join(names)}]")
     assert {end.outcome for end in run.task_results} == {Outcome.OK}
     found = samples(run)
-    assert [*found] == [f"mmlu_pro_{task['name']}" for task in SUBJECTS]
+    assert [*found] == [f"mmlu_pro_{name}" for name in names]
     for name, lines in found.items():
         (line,) = lines
         prompt, generation = line["arguments"]["gen_args_0"].values()

@@ -1,4 +1,7 @@
-"""Output streams that are closed, narrow, full or a terminal: the command ends with its code and no traceback."""
+"""Output streams that are closed, narrow, full or a terminal, and words that no log can hold.
+
+A command ends with its code and no traceback.
+"""
 
 from __future__ import annotations
 
@@ -42,6 +45,24 @@ def test_letters_that_an_encoding_lacks_are_escapes(encoding: str) -> None:
     narrow = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
     print("± — ü \udcff", file=PlainText(narrow), flush=True)
     assert b"\\u2014" in narrow.buffer.getvalue() or encoding == "cp1252"
+
+
+@pytest.mark.parametrize("words", [("run", "model=tiny"), ("plan",), ("sweep", "+ablation=decode"), ("eval",)])
+def test_a_path_that_is_not_utf8_is_refused_before_a_run_begins(words: tuple[str, ...], tmp_path: Path) -> None:
+    folder = os.fsencode(tmp_path) + b"/model-\xff"
+    Path(os.fsdecode(folder)).mkdir()
+    command = [sys.executable, "-m", "ktbench", *words, b"model.path=" + folder]
+    env = {"PYTHONPATH": str(ROOT), "PATH": os.defpath, "HOME": str(tmp_path)}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, check=False)
+    assert done.returncode == 2 and done.stdout == b""
+    assert b"is not UTF-8" in done.stderr and done.stderr.count(b"\n") == 1
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("words", [("report", "r\udcff"), ("compare", "a", "\udcff"), ("\ud800",)])
+def test_a_name_that_is_not_utf8_is_refused(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(words) == 2
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_a_full_disk_or_a_closed_pipe_ends_with_its_code() -> None:

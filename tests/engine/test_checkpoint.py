@@ -63,6 +63,41 @@ def test_sharded_checkpoint_loads(tmp_path: Path) -> None:
     load(model).configure(spec(model, decode()))
 
 
+def moved(folder: Path, name: str, change: Callable[[dict[str, str], str, str], None]) -> Path:
+    """A checkpoint in shards whose index, by `change`, says something else of `name` and the shard that lacks it."""
+    index = saved(folder, shard="100KB") / INDEX
+    content = json.loads(index.read_text())
+    other = next(file for file in sorted(set(content["weight_map"].values())) if file != content["weight_map"][name])
+    change(content["weight_map"], name, other)
+    index.write_text(json.dumps(content))
+    return folder
+
+
+def test_index_that_names_another_shard_is_refused(tmp_path: Path) -> None:
+    def change(places: dict[str, str], name: str, other: str) -> None:
+        places[name] = other
+
+    with pytest.raises(ValueError, match=r"'lm_head\.weight' is not in model-0000\d-of-"):
+        inspect_checkpoint(moved(tmp_path, "lm_head.weight", change))
+
+
+def test_index_that_names_a_tensor_of_no_shard_is_refused(tmp_path: Path) -> None:
+    def change(places: dict[str, str], name: str, other: str) -> None:
+        places["more"] = other
+
+    with pytest.raises(ValueError, match=r"'more' is not in model-0000\d-of-"):
+        inspect_checkpoint(moved(tmp_path, "lm_head.weight", change))
+
+
+def test_tensor_that_two_shards_have_is_refused(tmp_path: Path) -> None:
+    def change(places: dict[str, str], name: str, other: str) -> None:
+        held = load_file(tmp_path / other) | {name: load_file(tmp_path / places[name])[name] + 1}
+        save_file(held, tmp_path / other, metadata={"format": "pt"})
+
+    with pytest.raises(ValueError, match=r"lm_head\.weight is in model-0000\d-of-0000\d\.safetensors, too"):
+        inspect_checkpoint(moved(tmp_path, "lm_head.weight", change))
+
+
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 Change = Callable[[bytes], bytes | None]
 

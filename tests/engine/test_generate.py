@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -278,3 +280,18 @@ def test_families_with_caches_of_every_kind(name: str) -> None:
             assert error(seen, alone(network, prompts[i], given[i][: ends[i]])) < TOLERANCE
     assert bool(engine.notes()) == (name not in RECORDED)
     assert all(f"{VECTOR.mark}+l: steps are not recorded" in note for note in engine.notes())
+
+
+@pytest.mark.parametrize("engine", [{}, FUSED], ids=["base", "packed"])
+@pytest.mark.parametrize("name", ["qwen3_moe", "deepseek_v3"])
+def test_answers_end_as_the_folder_says(name: str, engine: dict[str, Any], tmp_path: Path) -> None:
+    plain = tiny(name)
+    build(plain).save_pretrained(tmp_path)
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [3, 5], "repetition_penalty": 1.5}')
+    made = replace(plain, path=str(tmp_path))
+    with closing(open_generator([cell(made, WORK, **engine)], HostRole(cores=1))) as generator:
+        assert generator.eos_ids == {3, 5}
+        assert generator.network.generation_config.repetition_penalty == 1.5
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": ')
+    with pytest.raises(ValueError, match="generation_config.json"):
+        open_generator([cell(made, WORK, **engine)], HostRole(cores=1))

@@ -63,7 +63,9 @@ def test_shape_agrees_with_the_modules_and_with_published_sizes(name: str) -> No
     model = whole(name)
     network = skeleton(model)
     assert_agrees(model.shape, network)
-    assert all(parameter.is_meta and parameter.dtype == torch.bfloat16 for parameter in network.parameters())
+    assert all(parameter.is_meta for parameter in network.parameters())
+    wide = {name for name, parameter in network.named_parameters() if parameter.dtype != torch.bfloat16}
+    assert all(name.endswith(".mlp.gate.weight") for name in wide)  # routers, which some families keep in float32
     assert sum(counted(network)) / 1e9 == pytest.approx(PUBLISHED[name][0], rel=0.005)
 
 

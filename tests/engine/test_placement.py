@@ -261,8 +261,9 @@ def test_moves_change_the_same_memory_and_counts_go_on() -> None:
     memory = residence.at_device.data_ptr(), residence.served.data_ptr()
     ids = torch.tensor([[0, 1], [3, 4]])
     residence.split(ids)
-    residence.move(Move(layer=0, come=1, go=0))
-    residence.move(Move(layer=0, come=4, go=3))
+    for come, go in ((1, 0), (4, 3)):
+        residence.leave(go)
+        residence.arrive(come)
     hosts, devices = residence.split(ids)
     assert (hosts.tolist(), devices.tolist()) == ([[0, -1], [3, -1]], [[-1, 1], [-1, 4]])
     assert residence.served.tolist() == [4, 4]
@@ -271,7 +272,7 @@ def test_moves_change_the_same_memory_and_counts_go_on() -> None:
 
 def test_the_placement_given_is_left_alone() -> None:
     given_ = torch.zeros(LAYER_EXPERTS, dtype=torch.bool)
-    Residence(given_).move(Move(layer=0, come=1, go=0))
+    Residence(given_).arrive(1)
     assert not given_.any()
 
 

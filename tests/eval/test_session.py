@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 
 import pytest
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from examples.nano.model import new_model, save
+from examples.nano.model import BOS, encode, new_model, save
 from ktbench.engine.checkpoint import inspect_checkpoint
 from ktbench.engine.generate import open_generator
 from ktbench.engine.protocol import HostRole
 from ktbench.eval.session import EvalSession, Ids, Reference
+from ktbench.eval.tasks.nano import questions
+from ktbench.eval.tasks.nano_questions import Question
 from ktbench.eval.tasks.sources import inactive_feature
 from ktbench.spec.engine import EngineSpec
-from ktbench.spec.record import Cell, Evidence, Outcome
+from ktbench.spec.record import KL, SCORE, Cell, Evidence, Outcome, SampleResult
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
 from ktbench.spec.suite import SuiteSpec, TaskSpec
 from ktbench.spec.wire import spec_id
@@ -63,8 +69,12 @@ def session(cells: list[Cell], answers: Path) -> Iterator[EvalSession]:
     yield opened(cells, answers)
 
 
-def reference(answers: Path, *, is_this: bool) -> Reference:
-    return Reference(path=answers / "references" / "decode.logp", is_this=is_this)
+def reference(answers: Path, *, is_this: bool, task: str = "sort") -> Reference:
+    return Reference(path=answers / "references" / f"{task}.logp", is_this=is_this)
+
+
+def of_metric(scored: Iterable[SampleResult], metric: str) -> list[SampleResult]:
+    return [one for one in scored if one.metric == metric]
 
 
 def test_a_task_ends_with_its_answers_and_what_proves_them(
@@ -76,7 +86,7 @@ def test_a_task_ends_with_its_answers_and_what_proves_them(
     assert result.prompt_tokens > 0
     seen = {one.feature: one.seen for one in result.evidence}
     assert seen["deferral"] == expected_deferrals(result.new_tokens)
-    assert all(one.value in (0.0, 1.0) for one in scored)
+    assert [one.value in (0.0, 1.0) for one in of_metric(scored, SCORE)] == [True] * 3
     assert len({one.question for one in scored}) == 3
 
 
@@ -90,18 +100,67 @@ def test_what_the_same_cell_answered_before_is_not_asked_again(
 ) -> None:
     first, scored = session.evaluate(cells[0], "sort", reference(answers, is_this=True))
     result, again = opened(cells, answers).evaluate(cells[0], "sort", reference(answers, is_this=True))
-    assert (first.cached, result.cached, result.new_tokens, result.evidence) == (0, 3, 0, ())
+    assert (first.cached, result.cached, result.new_tokens) == (0, 3, 0)
     assert again == scored
+
+
+def test_beside_each_score_stands_how_far_predictions_of_the_right_answer_are_from_the_unmodified_model_s(
+    session: EvalSession, cells: list[Cell], answers: Path
+) -> None:
+    unmodified, deferring, skipping = (
+        session.evaluate(one, "sort", reference(answers, is_this=n == 0))[1] for n, one in enumerate(cells)
+    )
+    names = [one.question for one in of_metric(unmodified, SCORE)]
+    for scored in (unmodified, deferring, skipping):
+        assert [one.question for one in of_metric(scored, KL)] == names
+        assert {one.metric for one in scored} == {SCORE, KL}
+    assert {one.value for one in of_metric(unmodified, KL)} == {0.0}
+    means = [fmean(one.value or 0.0 for one in of_metric(scored, KL)) for scored in (deferring, skipping)]
+    assert 0 < means[0] < means[1]
+    asked = [question for question in questions(3) if question.task == "sort"]
+    assert [one.weight for one in of_metric(skipping, KL)] == [len(question.answer) + 1 for question in asked]
+
+
+def test_the_kl_is_that_of_plain_transformers(
+    session: EvalSession, folder: Path, cells: list[Cell], answers: Path
+) -> None:
+    """In float64 from logits of Transformers' model with its experts as they are, and with six of them skipped."""
+    session.evaluate(cells[0], "sort", reference(answers, is_this=True))
+    _, scored = session.evaluate(cells[2], "sort", reference(answers, is_this=False))
+    asked = [question for question in questions(3) if question.task == "sort"]
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    for question, found in zip(asked, of_metric(scored, KL), strict=True):
+        log_p, log_q = (predicted(model, question, skipped) for skipped in (0, 6))
+        expected = float((log_p.exp() * (log_p - log_q)).sum(dim=1).mean())
+        assert found.value == pytest.approx(expected, rel=0.1)
+
+
+@torch.inference_mode()
+def predicted(model: PreTrainedModel, question: Question, skipped: int) -> Tensor:
+    """Log-probabilities float64 of the right answer's tokens in one pass, whose decode steps skip the least experts."""
+    prompt, answer = [BOS, *encode(question.prompt)], encode(f"{question.answer}\n")
+    first = len(prompt) - 1
+
+    def without_least(_: object, arguments: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        hidden, ids, gates = arguments
+        kept = gates.scatter(1, gates.argsort(dim=1)[:, :skipped], 0.0)
+        return hidden, ids, torch.cat([gates[:first], kept[first:]])
+
+    hooks = [layer.mlp.experts.register_forward_pre_hook(without_least) for layer in model.model.layers]
+    logits = model(torch.tensor([[*prompt, *answer[:-1]]]), use_cache=False).logits[0, first:]
+    for hook in hooks:
+        hook.remove()
+    return logits.double().log_softmax(dim=1)
 
 
 def test_drift_is_nothing_for_the_unmodified_model_and_something_for_another(
     session: EvalSession, cells: list[Cell], answers: Path
 ) -> None:
-    result, own = session.evaluate(cells[0], "decode", reference(answers, is_this=True))
+    result, own = session.evaluate(cells[0], "decode", reference(answers, is_this=True, task="decode"))
     assert "right answers to questions of the nano model's tasks" in result.setting
     assert {one.value for one in own if one.metric == "kl_nats"} == {0.0}
     assert {one.value for one in own if one.metric == "top1"} == {1.0}
-    _, skipping = session.evaluate(cells[2], "decode", reference(answers, is_this=False))
+    _, skipping = session.evaluate(cells[2], "decode", reference(answers, is_this=False, task="decode"))
     assert min(one.value or 0.0 for one in skipping if one.metric == "kl_nats") > 0
     assert result.questions == 3
 
@@ -142,12 +201,15 @@ def test_a_task_that_cannot_be_asked_costs_itself_alone(
     result, scored = session.evaluate(cells[1], "decode", lost)
     assert (result.outcome, scored) == (Outcome.CRASHED, ())
     assert "nowhere.logp" in result.why
-    assert session.evaluate(cells[1], "sort", lost)[0].outcome is Outcome.OK
+    result, scored = session.evaluate(cells[1], "sort", lost)
+    assert result.outcome is Outcome.OK
+    assert all(one.value is None and "nowhere.logp" in one.why for one in of_metric(scored, KL))
+    assert all(one.value is not None for one in of_metric(scored, SCORE))
 
 
 def test_a_task_with_nothing_to_ask_is_not_idle(session: EvalSession, cells: list[Cell]) -> None:
     session._lm.use(cells[1].spec)
-    assert session._evidence(cells[1].spec, SORT, session._lm.generator.counters()) == ()
+    assert session._evidence(cells[1].spec, (), session._lm.generator.counters()) == ()
 
 
 @pytest.mark.parametrize("feature", ["deferral", "skipping"])

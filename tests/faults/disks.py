@@ -31,9 +31,9 @@ FULL, REFUSED = 4, 2
 def full_disk(folder: Path, undisturbed: Undisturbed, random: Random, times: int) -> Finding:
     """No file may grow beyond a random size: as a full disk, it takes a part of a line and then nothing."""
     lost, full, message = 0, 0, ""
-    while full < times:
+    while full < times or not message:
         before = records_of(folder)
-        limit = log_bytes(folder) + random.randrange(200, 9000)
+        limit = log_bytes(folder) + random.randrange(200, undisturbed.log_bytes)
         life = begin(folder, prepare=lambda limit=limit: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
         code, after = life.end(), records_of(folder)
         lost += (after[: len(before)] != before) + max(0, life.told() - (len(after) - len(before)))
@@ -50,7 +50,7 @@ def full_disk(folder: Path, undisturbed: Undisturbed, random: Random, times: int
     run = read_run(hurt_folder(folder))
     return Finding(
         fault="full disk",
-        times=times,
+        times=full,
         happened=f"exit {FULL}; the log ends with the last whole line, and is gone on with to the undisturbed table",
         message=message,
         lost=lost + missing(run) + (table(folder) != undisturbed.table),

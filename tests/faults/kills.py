@@ -18,6 +18,7 @@ from tests.faults.lives import (
     begin,
     doubled,
     hurt_folder,
+    log_bytes,
     machine,
     missing,
     planned,
@@ -30,7 +31,7 @@ Start = Callable[[Path], Life]
 
 
 class Undisturbed:
-    """The same sweep left alone: its table, and how long it takes."""
+    """The same sweep left alone: its table, how much it writes, and how long it takes."""
 
     def __init__(self, folder: Path) -> None:
         machine(), planned(PATIENCE_S)
@@ -38,7 +39,7 @@ class Undisturbed:
         life = begin(folder)
         assert life.end() == 0, life.message()
         self.took_s = time.monotonic() - began
-        self.table = table(folder)
+        self.table, self.log_bytes = table(folder), log_bytes(folder)
 
 
 def killed_any_time(folder: Path, undisturbed: Undisturbed, random: Random, kills: int) -> Finding:

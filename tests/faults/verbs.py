@@ -128,6 +128,7 @@ VERBS = (
     Verb(name="record", words=("record", *_TINY, "workload.routing=model", "output=profile.npz"), check=torn_files,
          output="profile.npz"),
     Verb(name="probe", words=("probe", "out=machine.yaml"), check=torn_files, prepare=_quick_probe),
+    Verb(name="plan", words=("plan", *_TINY), check=torn_files),
     Verb(name="report", words=("report", RUN), check=_of_run, before=(_FIRST,)),
     Verb(name="report kit", words=("report", RUN, "kit", "html"), check=_of_run, before=(_FIRST,)),
 )  # fmt: skip

@@ -97,6 +97,7 @@ def keep(name: str, data: Any, fault: Fault, folder: Path = CASES) -> Path:
     """Write a failing input where the tests find it."""
     content = {"target": name, "fault": fault.kind, "data": data}
     digest = hashlib.blake2b(json.dumps([name, data]).encode(), digest_size=4).hexdigest()
+    folder.mkdir(exist_ok=True)
     path = folder / f"{name}-{digest}.json"
     path.write_text(json.dumps(content, indent=1) + "\n")
     return path
@@ -113,13 +114,14 @@ def main(say: Callable[[str], None] = lambda line: print(line, file=sys.stderr, 
     names = asked.targets.split(",")
     if unknown := [name for name in names if name not in TARGETS]:
         parser.error(f"--targets={unknown[0]}: allowed are {', '.join(TARGETS)}")
-    begun, counts, failed = time.monotonic(), Counter[str](), Counter[str]()
+    begun, counts, failed, took_s = time.monotonic(), Counter[str](), Counter[str](), dict.fromkeys(names, 0.0)
     with serving(names) as server:
         say(f"ready after {time.monotonic() - begun:.0f} s")
-        begun = time.monotonic()
+        begun = before = time.monotonic()
         number = asked.seed * 1_000_000
         for name, count, smallest in fuzz(server, names, begun + 60 * asked.minutes, asked.inputs, number):
             counts[name] += count
+            took_s[name] -= before - (before := time.monotonic())
             if smallest is not None:
                 failed[name] += 1
                 path = keep(name, *smallest)
@@ -127,7 +129,7 @@ def main(say: Callable[[str], None] = lambda line: print(line, file=sys.stderr, 
                 say("\n".join(f"  {line}" for line in smallest[1].text.strip().splitlines()[-6:]))
     took = (time.monotonic() - begun) / 60
     for name in names:
-        print(f"{name}: {counts[name]:,} inputs, {failed[name]} failures")
+        print(f"{name}: {counts[name]:,} inputs, {failed[name]} failures, {took_s[name]:.0f} s")
     print(f"{counts.total():,} inputs in {took:.1f} minutes, seed {asked.seed}: {failed.total()} failures")
     return 1 if failed else 0
 

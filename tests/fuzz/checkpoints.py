@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from hypothesis import strategies as st
 
 from tests.fuzz.child import ktbench, made, watched
+from tests.fuzz.numbers import FileTruth, FolderTruth, Truth, require_experts, require_network
 from tests.fuzz.words import all_changed, changes, contents
 
+_SHARDS = 8
 _WEIGHTS, _INDEX, _CONFIG = "model.safetensors", "model.safetensors.index.json", "config.json"
 # Tiny checkpoints by name: the known model they are of, and how weights are stored (`tests.engine.stored.written`).
 _RELEASES = {"fp8": "qwen3_30b_a3b", "int4": "qwen3_30b_a3b", "gptq": "qwen3_30b_a3b", "awq": "mixtral_8x7b"}
@@ -24,16 +26,32 @@ _KINDS = ("BF16", "F32", "F16", "U8", "I32", "F8_E4M3", "F64", "BOOL", "Q9", "")
 _NUMBERS = (0, 1, 2, 3, 8, 31, 32, 33, 64, 255, 2**31, 2**32, 2**40, 2**62, 2**63 - 1, 2**63, 2**64 - 1)
 
 
+# NaN, infinities and the largest numbers of half precision, bf16, float32 and e4m3, some of them in a row.
+_BAD_NUMBERS = st.builds(
+    lambda one, count: one * count,
+    st.sampled_from(["007e", "007c", "00fc", "c07f", "807f", "80ff", "0000c07f", "0000807f", "ff", "7f", "7e"]),
+    st.sampled_from([1, 1, 8, 64]),
+)
+
+
 def _bytes_changed() -> st.SearchStrategy[Any]:
-    """Anywhere, or near the beginning, where headers are."""
-    at = st.integers(0, 10**7) | st.integers(0, 400) | st.integers(0, 20_000)
+    """Anywhere, near the beginning, where headers are, or near the end, where only numbers are."""
+    at = st.integers(0, 10**7) | st.integers(0, 400) | st.integers(0, 20_000) | st.integers(-20_000, -1)
     return st.one_of(
         st.tuples(st.just("bit"), at, st.integers(0, 7)).map(list),
-        st.tuples(st.just("put"), at, st.binary(min_size=1, max_size=9).map(bytes.hex)).map(list),
+        st.tuples(st.just("put"), at, st.binary(min_size=1, max_size=9).map(bytes.hex) | _BAD_NUMBERS).map(list),
         st.tuples(st.just("cut"), at).map(list),
         st.tuples(st.just("grow"), st.binary(min_size=1, max_size=40).map(bytes.hex)).map(list),
         st.tuples(st.just("take"), at, st.integers(1, 64)).map(list),
     )
+
+
+def _misplaced() -> st.SearchStrategy[Any]:
+    """Tensors that the index says are in another shard, or in no shard."""
+    shards = [f"model-0000{number}-of-0000{_SHARDS}.safetensors" for number in range(1, _SHARDS + 1)]
+    names = st.sampled_from([*shards, "model-00009-of-00009.safetensors", "config.json", "."])
+    change = st.tuples(st.tuples(st.just(1), st.integers(0, 40)).map(list), st.just("set"), names)
+    return st.lists(change.map(list), min_size=1, max_size=2)
 
 
 def folders() -> st.SearchStrategy[Any]:
@@ -46,6 +64,8 @@ def folders() -> st.SearchStrategy[Any]:
         st.tuples(st.just("dtype"), tensor, st.sampled_from(_KINDS) | contents()).map(list),
         st.tuples(st.just("data_offsets"), tensor, offsets | contents()).map(list),
         st.tuples(st.just("swap"), tensor, tensor).map(list),
+        st.tuples(st.just("exchange"), tensor, tensor).map(list),
+        st.tuples(st.just("twice"), tensor, tensor).map(list),
         st.tuples(st.just("same"), tensor, tensor).map(list),
         st.tuples(st.just("drop"), tensor).map(list),
         st.tuples(
@@ -61,7 +81,7 @@ def folders() -> st.SearchStrategy[Any]:
             "of": st.sampled_from([*_PLAIN, *_RELEASES]),
             "bytes": st.lists(_bytes_changed(), max_size=2),
             "header": st.lists(header, max_size=2),
-            "index": changes(1) | st.just([]) | st.just([]),
+            "index": changes(1) | _misplaced() | st.just([]) | st.just([]),
             "config": changes(1) | st.just([]) | st.just([]),
             "precision": st.sampled_from(_PRECISIONS),
         }
@@ -114,17 +134,18 @@ def prepare_files(folder: Path) -> None:
 
 def carry_out(data: Any) -> int:
     """Plan; where that is accepted load and run a step, whose weights must have the shapes of the model."""
-    path = _file(data) if "fields" in data else _folder(data)
+    is_file = "fields" in data
+    path = _file(data) if is_file else _folder(data)
     words = [f"model.path={path}", f"precision={data['precision']}", "workload.prompt=4", "workload.steps=1"]
     words += [] if data["precision"] == "bf16" else ["engine.avx2=true"]
     code = ktbench("plan", *words)
     if code == 0:
         with watched():
-            return _loaded(words)
+            return _loaded(words, lambda config: FileTruth(path, config) if is_file else FolderTruth(path, data["of"]))
     return code
 
 
-def _loaded(words: list[str]) -> int:
+def _loaded(words: list[str], read: Callable[[dict[str, Any]], Truth]) -> int:
     import numpy as np
 
     from ktbench.engine.hybrid import HybridEngine
@@ -136,6 +157,7 @@ def _loaded(words: list[str]) -> int:
 
     spec = read_request(words).parts[0].spec
     host = HostRole(cores=1)
+    _compare(read)
     try:
         parts = load_components(spec.model, WeightPlan.of([spec], host), host)
         engine = HybridEngine(spec.model, parts)
@@ -152,6 +174,27 @@ def _loaded(words: list[str]) -> int:
     logits = np.asarray(engine.logits())
     assert logits.shape[-1] == spec.model.shape.vocab, logits.shape
     return 0
+
+
+def _compare(read: Callable[[dict[str, Any]], Truth]) -> None:
+    """Hold what this process loads from now on against what another reader sees."""
+    from ktbench.engine import load
+
+    weights = load._weights
+
+    def compared(model: Any, plan: Any, filling: Any) -> Any:
+        network, store_of, blocks_of = weights(model, plan, filling)
+        truth = read(model.config)
+        require_network(truth, network)
+
+        def store(name: str, module: Any) -> Any:
+            found = store_of(name, module)
+            require_experts(truth, name, found, model.shape.experts)
+            return found
+
+        return network, store, blocks_of
+
+    load._weights = compared
 
 
 def _require_line(text: str) -> None:
@@ -174,16 +217,25 @@ def _folder(data: Any) -> Path:
 
 def _with_header(content: bytes, edits: Any) -> bytes:
     size = int.from_bytes(content[:8], "little")
-    header, text = json.loads(content[8 : 8 + size]), None
+    header, text, again = json.loads(content[8 : 8 + size]), None, ""
     for kind, *values in edits:
         if kind == "text":
             text = values[0]
+        elif kind == "twice":
+            again += _entry_again(header, values)
         elif kind == "add":
             header["added"] = values[0]
         else:
             _edit(header, kind, values)
-    written = (json.dumps(header) if text is None else text).encode()
+    written = (json.dumps(header)[:-1] + again + "}" if text is None else text).encode()
     return len(written).to_bytes(8, "little") + written + content[8 + size :]
+
+
+def _entry_again(header: dict[str, Any], values: list[int]) -> str:
+    """The name of a tensor a second time, with the entry of another."""
+    names = [name for name in header if name != "__metadata__"] or [""]
+    name, other = (names[value % len(names)] for value in values)
+    return f", {json.dumps(name)}: {json.dumps(header.get(other))}"
 
 
 def _edit(header: dict[str, Any], kind: str, values: list[Any]) -> None:
@@ -193,7 +245,8 @@ def _edit(header: dict[str, Any], kind: str, values: list[Any]) -> None:
     name, other = names[values[0] % len(names)], names[values[-1] % len(names)] if isinstance(values[-1], int) else ""
     entry = header[name]
     if kind in ("shape", "dtype", "data_offsets"):
-        turned = {"turned": entry.get("shape", [])[::-1], "flat": [_product(entry.get("shape", []))]}
+        shape = entry.get("shape")
+        turned = {"turned": shape[::-1] if isinstance(shape, list) else shape, "flat": [_product(shape)]}
         entry[kind] = turned.get(values[1], values[1]) if isinstance(values[1], str) and kind == "shape" else values[1]
     elif kind == "drop":
         del header[name]
@@ -201,6 +254,11 @@ def _edit(header: dict[str, Any], kind: str, values: list[Any]) -> None:
         header[values[1]] = header.pop(name)
     elif kind == "same":
         header[name] = dict(header[other])
+    elif kind == "exchange":
+        offsets = [header[one].get("data_offsets") for one in (other, name)]
+        header[name], header[other] = (
+            header[one] | {"data_offsets": held} for one, held in zip((name, other), offsets, strict=True)
+        )
     else:
         header[name], header[other] = header[other], header[name]
 

@@ -1,121 +1,103 @@
-"""All that a machine with a CUDA device is wanted for, in parts of a few minutes: tests, then runs worth recording.
+"""All that a machine with a CUDA device is wanted for, in calls of a few minutes: tests, then runs worth recording.
 
     python -m tests.gpu.day prepare                 where there is a network: wheels for the GPU machine, into .gpu/
-    python -m tests.gpu.day first [second third]    there; a part that was interrupted continues where it stopped
-    python -m tests.gpu.day first second third --dry-run     without a device: the same on the smallest model, on cores
+    python -m tests.gpu.day first [second third amx]    there; --resume FOLDER goes on where a call ended
+    python -m tests.gpu.day first second third --dry-run    without a device: the same on the smallest model, on cores
 
-Every stage has a log; a stage that succeeded is not repeated, a sweep that did not end is resumed. What was measured
-so far is packed into `gpu_day.tar.gz` whatever happens; its runs belong into `reports/recorded/`. Needs pytest and what
-ktbench needs; where it is not installed, packages come from `.gpu/` and the extension is built first.
+Everything of a call is in a folder of its own: `call.json` with machine, commit and how each stage ended, `logs/`, and
+`runs/`, which belong into `reports/recorded/`. It is packed beside it after every stage, so that a call that is cut off
+leaves what it had. A stage that fails does not keep the others from running; exit code 1 says that some are left. Needs
+pytest and what ktbench needs; where it is not installed, packages come from `.gpu/` and the extension is built first.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
 import tarfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
-ROOT = Path(__file__).parents[2]
-PARTS = ("first", "second", "third")
+from tests.gpu.stages import PARTS, ROOT, Plan, Stage
+
 # Not on machines that have PyTorch and Transformers alone.
-_CARRIED = ("hydra-core==1.3.*", "omegaconf==2.3.*", "msgspec", "gguf", "nvidia-ml-py")
+_CARRIED = ("hydra-core==1.3.*", "omegaconf==2.3.*", "msgspec", "gguf", "nvidia-ml-py", "pytest", "pytest-timeout")
 _BUILT = ("antlr4-python3-runtime==4.9.3",)  # released as source only
+_MOST_S = 590
 _GRACE_S, _LEAST_S = 15, 5
 _SOME_NOISY = 4  # exit code of a sweep whose cells did not all succeed: its records count all the same
-
-_FACTS = "nvidia-smi; nvidia-smi -q -d CLOCK,POWER,PERFORMANCE; nvidia-smi topo -m; lscpu; free -g; uname -a; ulimit -l"
+_LARGE_BYTES = 8 << 20
+_ARRAYS = (".npy", ".npz")
+_SAMPLED = ("nvidia-smi", "dmon", "-s", "pucmt", "-d", "2", "-o", "T")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Stage:
-    """A command and the seconds it may take. Of a sweep `run` is the name, which continues it."""
+class Ended:
+    """How a stage ended: `ok`, `failed` with an exit code, `out of time` when it was stopped, or had `no time` left."""
 
     name: str
     command: tuple[str, ...]
-    most_s: int
-    run: str | None = None
+    how: str
+    code: int | None = None
+    seconds: float = 0.0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Day:
-    """What the stages are run with; `site` has the carried packages, `out` logs, marks and the archive."""
+@dataclass(kw_only=True, slots=True)
+class Call:
+    """One call in its folder: what it was asked, where it runs, and how its stages ended."""
 
-    out: Path
+    folder: Path
     limit_s: int
-    layers: int
-    minutes: float
-    dry: bool
+    asked: dict[str, Any] = field(default_factory=dict)
+    machine: dict[str, Any] = field(default_factory=dict)
+    ended: list[Ended] = field(default_factory=list)
+    began: float = field(default_factory=time.monotonic)
+
+    @classmethod
+    def open(cls, folder: Path, limit_s: int, asked: dict[str, Any]) -> Call:
+        """In `folder`; what went well there in an earlier call is not repeated."""
+        folder.mkdir(parents=True, exist_ok=True)
+        call = cls(folder=folder, limit_s=limit_s, asked=asked)
+        if (written := folder / "call.json").exists():
+            stages = json.loads(written.read_text())["stages"]
+            call.ended = [Ended(**{**one, "command": tuple(one["command"])}) for one in stages if one["how"] == "ok"]
+        return call
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the call must end."""
+        return self.limit_s - (time.monotonic() - self.began)
 
     @property
     def site(self) -> Path:
-        return self.out / "site"
+        """Where carried packages are installed: for all calls on a machine."""
+        return self.folder.parent / "site"
 
-    def stages(self, part: str) -> Iterator[Stage]:
-        return {"first": self._first, "second": self._second, "third": self._third}[part]()
+    def is_done(self, stage: Stage) -> bool:
+        """Whether the stage ended well."""
+        return any(one.name == stage.name and one.how == "ok" for one in self.ended)
 
-    def _first(self) -> Iterator[Stage]:
-        """Facts, tests, and how a step is spent: what has to be right before anything is worth timing."""
-        yield Stage(name="facts", command=("bash", "-c", _FACTS), most_s=60)
-        yield self._ktbench("doctor", 60, "doctor")
-        options = ("-q", "-o", "filterwarnings=default", "-p", "no:cacheprovider")
-        marked = () if self.dry else ("-m", "gpu")
-        yield Stage(name="tests_gpu", command=_pytest("tests/gpu", *marked, *options), most_s=220)
-        for features in ("engine.dynamic=true", "engine.dynamic=true engine.cuda_graph=true engine.deferral=3"):
-            name = "trace_deferred" if "deferral" in features else "trace"
-            words = ("workload=decode", *self._model(4), "engine.avx512=true", *self._features(features))
-            yield self._ktbench(name, 90, "trace", *words)
-        yield self._ktbench("probe", 120, "probe")
-        at_once = ("-n", "logical") if find_spec("xdist") else ()
-        yield Stage(name="tests_cuda", command=_pytest("tests/engine/cuda", *options, *at_once), most_s=240)
+    def note(self, ended: Ended) -> None:
+        """Keep how a stage ended, here and in the archive."""
+        self.ended = [one for one in self.ended if one.name != ended.name] + [ended]
+        self.write()
+        pack(self)
 
-    def _second(self) -> Iterator[Stage]:
-        """Decode: the ladder, deferral, placement."""
-        for ablation in ("decode", "deferral", "placement"):
-            yield self._sweep(ablation, 150, f"+ablation={ablation}", *self._model(self.layers))
-
-    def _third(self) -> Iterator[Stage]:
-        """Prefill on the host and layerwise, DeepSeek-V3 at full width, depth, Fiddler."""
-        yield self._sweep("prefill", 120, "+ablation=prefill", *self._model(self.layers), *self._prompt(2048))
-        if not self.dry:
-            arms = ("sweep.arms=[+v+d,'+v+d device_prefill_tokens=1']", "sweep.baseline=+v+d", "machine=here")
-            words = ("+ablation=device_prefill", *arms, *self._model(self.layers), *self._prompt("256,1024,4096,16384"))
-            yield self._sweep("device_prefill", 240, *words)
-            deep = ("model=deepseek_v3", "model.layers=6", "precision=int8", "engine.device=cuda")
-            yield self._sweep("deepseek_v3", 240, "+ablation=deferral", *deep)
-        yield self._sweep("depth", 150, "+ablation=depth", *self._model(self.layers), *self._prompt("64,2048,8192"))
-        arms = "sweep.arms=[base,fiddler,+v+d,+v+d+c]" if not self.dry else "sweep.arms=[base,+v+d]"
-        yield self._sweep("fiddler", 150, "+ablation=decode", arms, *self._model(self.layers))
-
-    def _model(self, layers: int) -> tuple[str, ...]:
-        if self.dry:
-            return ("model=nano", "model.layers=null", "engine.device=cpu")
-        return ("model=qwen3_30b_a3b", f"model.layers={layers}", "engine.device=cuda")
-
-    def _features(self, words: str) -> tuple[str, ...]:
-        return tuple(word for word in words.split() if not (self.dry and "cuda_graph" in word))
-
-    def _prompt(self, tokens: int | str) -> tuple[str, ...]:
-        return ("workload.prompt=16",) if self.dry else (f"workload.prompt={tokens}",)
-
-    def _sweep(self, what: str, most_s: int, *words: str) -> Stage:
-        name = f"{'dry' if self.dry else 'gpu'}_{what}"
-        lengths = (f"measure.max_minutes={0.05 if self.dry else self.minutes}", "measure.min_rounds=2")
-        goes_on = (f"resume={name}",) if (ROOT / "runs" / name).exists() else (f"run_name={name}",)
-        return self._ktbench(name, most_s, "sweep", *words, *lengths, *goes_on, run=name)
-
-    def _ktbench(self, name: str, most_s: int, *words: str, run: str | None = None) -> Stage:
-        return Stage(name=name, command=(sys.executable, "-m", "ktbench", *words), most_s=most_s, run=run)
-
-
-def _pytest(*words: str) -> tuple[str, ...]:
-    return (sys.executable, "-m", "pytest", *words)
+    def write(self) -> None:
+        """Write `call.json` as it is by now."""
+        content = {**self.asked, "machine": self.machine, "stages": [asdict(one) for one in self.ended]}
+        (self.folder / "call.json").write_text(json.dumps(content, indent=1) + "\n")
 
 
 def prepare(folder: Path) -> None:
@@ -125,16 +107,16 @@ def prepare(folder: Path) -> None:
     subprocess.run((*pip, "wheel", "--no-deps", "-w", str(folder), *_BUILT), check=True)
 
 
-def set_up(day: Day) -> None:
+def set_up(call: Call) -> None:
     """Install what was carried, and build the extension where it does not load. Raises CalledProcessError."""
     wheels = sorted((ROOT / ".gpu").glob("*.whl"))
-    if wheels and not day.site.exists():
-        pip = (sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps", "--target", str(day.site))
+    if wheels and not call.site.exists():
+        pip = (sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps", "--target", str(call.site))
         subprocess.run((*pip, *map(str, wheels)), check=True)
     loads = (sys.executable, "-c", "import ktbench._kernels")
-    if subprocess.run(loads, cwd=ROOT, check=False, capture_output=True, env=_environment(day)).returncode == 0:
+    if subprocess.run(loads, cwd=ROOT, check=False, capture_output=True, env=environment(call)).returncode == 0:
         return
-    build = day.out / "build"
+    build = call.folder.parent / "build"
     python = (f"-DPython_EXECUTABLE={sys.executable}", f"-Dpybind11_DIR={_pybind11()}")
     subprocess.run(("cmake", "-S", "kernels", "-B", build, "-G", "Ninja", *python), cwd=ROOT, check=True)
     subprocess.run(("cmake", "--build", build, "--target", "_kernels"), cwd=ROOT, check=True)
@@ -149,89 +131,161 @@ def _pybind11() -> str:
     return f"{found.submodule_search_locations[0]}/share/cmake/pybind11"
 
 
-def _environment(day: Day) -> dict[str, str]:
-    paths = [str(day.site), str(ROOT), os.environ.get("PYTHONPATH", "")]
+def environment(call: Call) -> dict[str, str]:
+    """Of the stages: they run in the folder of the call, with the carried packages and this checkout."""
+    paths = [str(call.site), str(ROOT), os.environ.get("PYTHONPATH", "")]
     return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "PYTHONUNBUFFERED": "1"}
 
 
-def run(day: Day, stages: Sequence[Stage], began: float) -> list[str]:
+def machine_facts(call: Call) -> dict[str, Any]:
+    """Machine, software and commit as `tests.gpu.facts` finds them. Raises CalledProcessError."""
+    command = (sys.executable, "-m", "tests.gpu.facts", "machine")
+    told = subprocess.run(command, cwd=call.folder, check=True, stdout=subprocess.PIPE, env=environment(call))
+    facts: dict[str, Any] = json.loads(told.stdout)
+    return facts
+
+
+def run(call: Call, stages: Sequence[Stage]) -> list[str]:
     """Run what is not done; gives the names of stages that failed or had no time left."""
-    open_stages = []
     for stage in stages:
-        mark = day.out / "done" / stage.name
-        left = day.limit_s - (time.monotonic() - began)
-        if mark.exists():
+        if call.is_done(stage):
             continue
-        if left < _LEAST_S or not _succeeds(day, stage, min(left, stage.most_s)):
-            open_stages.append(stage.name)
-            continue
-        mark.parent.mkdir(exist_ok=True)
-        mark.touch()
-    return open_stages
+        if call.left_s < _LEAST_S:
+            call.note(Ended(name=stage.name, command=stage.command, how="no time"))
+        else:
+            call.note(_run(call, stage, min(call.left_s, stage.most_s)))
+    return [stage.name for stage in stages if not call.is_done(stage)]
 
 
-def _succeeds(day: Day, stage: Stage, seconds: float) -> bool:
-    """Runs one stage with its own log; it is interrupted when its time is over, so that a sweep keeps its records."""
+def _run(call: Call, stage: Stage, seconds: float) -> Ended:
+    """One stage with its own log; it is asked to end when its time is over, so that a sweep keeps its records."""
     print(f"== {stage.name} (at most {seconds:.0f} s): {' '.join(stage.command[1:])}", flush=True)
-    began, log = time.monotonic(), day.out / "logs" / f"{stage.name}.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
+    began, log = time.monotonic(), call.folder / "logs" / f"{stage.name}.log"
+    log.parent.mkdir(exist_ok=True)
     with log.open("a") as file:
-        process = subprocess.Popen(stage.command, cwd=ROOT, stdout=file, stderr=file, env=_environment(day))
-        code, ended = _awaited(process, seconds)
+        code, by_itself = _awaited(stage, call, file, seconds)
+    took_s = round(time.monotonic() - began, 1)
     print("\n".join(log.read_text(errors="replace").splitlines()[-15:]))
-    print(f"== {stage.name} ended with {code} after {time.monotonic() - began:.0f} s", flush=True)
-    return ended and (code == 0 or (stage.run is not None and code == _SOME_NOISY))
+    well = code == 0 or (stage.run is not None and code == _SOME_NOISY)
+    how = ("ok" if well else "failed") if by_itself else "out of time"
+    print(f"== {stage.name}: {how}, code {code} after {took_s:.0f} s", flush=True)
+    return Ended(name=stage.name, command=stage.command, how=how, code=code, seconds=took_s)
 
 
-def _awaited(process: subprocess.Popen[bytes], seconds: float) -> tuple[int, bool]:
-    """The exit code, and whether the process ended by itself."""
+def _awaited(stage: Stage, call: Call, log: Any, seconds: float) -> tuple[int | None, bool]:
+    """The exit code, None where the command could not be started, and whether the process ended by itself."""
+    try:
+        process = subprocess.Popen(stage.command, cwd=call.folder, stdout=log, stderr=log, env=environment(call))
+    except OSError as error:
+        print(f"{stage.command[0]}: {error.strerror}", file=log)
+        return None, True
     try:
         return process.wait(seconds), True
     except subprocess.TimeoutExpired:
-        process.terminate()
+        return _ended(process), False
+    except BaseException:  # the call itself is asked to end
+        _ended(process)
+        raise
+
+
+def _ended(process: subprocess.Popen[bytes]) -> int:
+    process.terminate()
     try:
-        return process.wait(_GRACE_S), False
+        return process.wait(_GRACE_S)
     except subprocess.TimeoutExpired:
         process.kill()
-    return process.wait(), False
+    return process.wait()
 
 
-def pack(day: Day, runs: Sequence[str]) -> Path:
-    """Logs of the stages, and logs and pages of the runs."""
-    archive = day.out / "gpu_day.tar.gz"
-    with tarfile.open(archive, "w:gz") as packed:
-        if (day.out / "logs").exists():
-            packed.add(day.out / "logs", "logs")
-        for name in runs:
-            if (ROOT / "runs" / name).exists():
-                packed.add(ROOT / "runs" / name, f"runs/{name}")
-    return archive
+def pack(call: Call) -> Path:
+    """The folder as an archive beside it, without arrays and very large files; whole at any moment."""
+    archive = call.folder.with_suffix(".tar.gz")
+    new = archive.with_suffix(".new")
+    with tarfile.open(new, "w:gz") as packed:
+        for path in sorted(path for path in call.folder.rglob("*") if path.is_file()):
+            if path.suffix not in _ARRAYS and path.stat().st_size <= _LARGE_BYTES:
+                packed.add(path, Path(call.folder.name) / path.relative_to(call.folder))
+    return new.replace(archive)
 
 
-def main() -> int:
-    """Exit code 1 where stages are left."""
+@contextmanager
+def sampled(call: Call) -> Iterator[None]:
+    """Meanwhile clocks, power, temperature, memory and link traffic are logged every two seconds, where NVML is."""
+    if shutil.which(_SAMPLED[0]) is None:
+        yield
+        return
+    with (call.folder / "nvml.log").open("a") as log, subprocess.Popen(_SAMPLED, stdout=log, stderr=log) as sampler:
+        try:
+            yield
+        finally:
+            sampler.terminate()
+
+
+def _limit(text: str) -> int:
+    if not text.isdecimal() or not _LEAST_S <= int(text) <= _MOST_S:
+        raise argparse.ArgumentTypeError(f"{text}: allowed are {_LEAST_S} to {_MOST_S} seconds")
+    return int(text)
+
+
+def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="+", choices=("prepare", *PARTS))
     parser.add_argument("--dry-run", action="store_true", help="on the smallest model and cores")
-    parser.add_argument("--limit", type=int, default=470, metavar="SECONDS", help="of the whole call")
+    parser.add_argument("--limit", type=_limit, default=540, metavar="SECONDS", help="of the whole call")
     parser.add_argument("--layers", type=int, default=16, help="of Qwen3-30B-A3B")
     parser.add_argument("--minutes", type=float, default=1.5, help="of measuring in a sweep")
-    parser.add_argument("--out", type=Path, default=ROOT / ".gpu-out", help="where logs and the archive go")
-    asked = parser.parse_args()
-    began, out = time.monotonic(), asked.out.resolve() / ("dry" if asked.dry_run else "real")
-    day = Day(out=out, limit_s=asked.limit, layers=asked.layers, minutes=asked.minutes, dry=asked.dry_run)
+    parser.add_argument("--only", nargs="+", default=(), metavar="STAGE", help="these stages of the parts alone")
+    parser.add_argument("--out", type=Path, default=ROOT / ".gpu-out", help="where folders of calls go")
+    parser.add_argument("--resume", type=Path, metavar="FOLDER", help="of an earlier call: what it has is not repeated")
+    return parser.parse_args(words)
+
+
+def _new_folder(asked: argparse.Namespace) -> Path:
+    kind = "dry" if asked.dry_run else "gpu"
+    folder: Path = asked.out / "_".join([kind, f"{datetime.now(UTC):%Y%m%d-%H%M%S}", *asked.parts])
+    return folder
+
+
+def _asked_to_end(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Exit code 1 where stages are left, 2 for arguments that are wrong."""
+    asked = _arguments(words)
     if "prepare" in asked.parts:
         prepare(ROOT / ".gpu")
         return 0
-    out.mkdir(parents=True, exist_ok=True)
-    stages = [stage for part in asked.parts for stage in day.stages(part)]
+    signal.signal(signal.SIGTERM, _asked_to_end)
+    told = {name: getattr(asked, name) for name in ("parts", "dry_run", "limit", "layers", "minutes")}
+    began = {"began": datetime.now(UTC).isoformat(timespec="seconds")}
+    call = Call.open((asked.resume or _new_folder(asked)).resolve(), asked.limit, told | began)
+    call.write()
     try:
-        set_up(day)
-        left = run(day, stages, began)
+        with sampled(call):
+            left = _carry_out(call, asked)
     finally:
-        print(f"packed: {pack(day, [stage.run for stage in stages if stage.run])}")
+        call.write()
+        print(f"kept: {call.folder}, packed: {pack(call)}")
     print(f"left: {', '.join(left)}" if left else "nothing is left")
     return 1 if left else 0
+
+
+def _carry_out(call: Call, asked: argparse.Namespace) -> list[str]:
+    """Names of stages that are left; only `set_up` where nothing could be run."""
+    try:
+        set_up(call)
+        call.machine = machine_facts(call)
+    except (OSError, subprocess.CalledProcessError) as error:
+        call.note(Ended(name="set_up", command=(), how=f"failed: {error}"))
+        return ["set_up"]
+    own = {"layers": asked.layers, "minutes": asked.minutes, "dry": asked.dry_run, "folder": call.folder}
+    plan = Plan.of(call.machine["missing"], **own)
+    stages = [stage for part in asked.parts for stage in plan.stages(part)]
+    chosen = [stage for stage in stages if not asked.only or stage.name in asked.only]
+    if not chosen:
+        print(f"no stages here: {'AMX: ' + call.machine['missing']['amx'] if not asked.only else asked.only}")
+    return run(call, chosen)
 
 
 if __name__ == "__main__":

@@ -273,6 +273,16 @@ def test_the_driver_lists_its_devices() -> None:
     assert read_cuda_devices(lambda _: Driver(failing="cuDriverGetVersion")).driver is None
 
 
+def test_stream_memory_operations_are_looked_for() -> None:
+    class Newer(Driver):
+        def cuStreamWriteValue32_v2(self) -> None: ...
+
+        def cuStreamWaitValue32_v2(self) -> None: ...
+
+    assert read_cuda_devices(lambda _: Newer()).stream_memory
+    assert not read_cuda_devices(lambda _: Driver()).stream_memory
+
+
 def test_no_driver_no_device_and_a_failing_driver_are_three_reasons() -> None:
     def absent(name: str) -> ctypes.CDLL:
         raise OSError(name)

@@ -106,5 +106,5 @@ def test_the_description_of_this_machine_is_read(tmp_path: Path, monkeypatch: py
     save_description(described(), tmp_path / PATH.name)
     assert read_local_machine(tmp_path) == machine_content(described(), PATH)
     (tmp_path / PATH.name).write_text("name: [")
-    with pytest.raises(ValueError, match="not a machine description"):
+    with pytest.raises(ValueError, match="is not YAML of a machine description"):
         read_local_machine(tmp_path)

@@ -12,7 +12,7 @@ from typing import Any
 from ktbench.results import Log, Run, read_run
 from ktbench.results.accuracy import AccuracyRow, accuracy_rows
 from ktbench.spec.engine import EngineSpec
-from ktbench.spec.record import Cell, Outcome, Part, Record, SampleResult, TaskResult, Work
+from ktbench.spec.record import KL, SCORE, Cell, Outcome, Part, Record, SampleResult, TaskResult, Work
 from ktbench.spec.run_spec import ModelSpec, Phase, RunSpec, WorkloadSpec
 from ktbench.spec.suite import SuiteSpec, TaskSpec
 from ktbench.spec.sweep import FigureKind, arm_changes
@@ -153,6 +153,15 @@ class AnswerStore:
                 yield SampleResult(
                     cell=cell.key, task=task.name, question=question, value=value, sample=sample, tokens=tokens
                 )
+            if task.is_compared:
+                yield self._divergence(cell, task, question, loses)
+
+    def _divergence(self, cell: Cell, task: TaskSpec, question: str, loses: float) -> SampleResult:
+        """Of the baseline none; it grows with what an arm loses, and is seen where nothing is lost."""
+        drift = 0.0 if cell == self.cells()[0] else (0.001 + loses) * (0.2 + 0.1 * Random(question).random())
+        return SampleResult(
+            cell=cell.key, task=task.name, question=question, metric=KL, value=round(drift, 6), weight=9.0
+        )
 
     def _value(self, question: str, sample: int, cell: Cell, loses: float, gains: float) -> float:
         """The same questions are hard for all; an arm flips some of them, those of its own."""
@@ -287,6 +296,6 @@ def scores_of(run: Run, label: str) -> dict[str, dict[str, float]]:
     cell = next(cell for cell in run.header.cells if cell.label == label)
     found: dict[str, dict[str, float]] = {}
     for one in run.sample_results:
-        if one.cell == cell.key and one.value is not None:
+        if one.cell == cell.key and one.metric == SCORE and one.value is not None:
             found.setdefault(one.task, {})[one.question] = one.value
     return found

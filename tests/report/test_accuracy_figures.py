@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from io import BytesIO
+from pathlib import Path
 
 import pytest
 from matplotlib.figure import Figure
@@ -18,6 +19,7 @@ from tests.report.accuracy_stores import (
     FORMATS,
     FOUR,
     FRONTIER,
+    NANO,
     PRECISION,
     SHARED_TABLE2,
     AnswerStore,
@@ -91,10 +93,27 @@ def test_the_curves_show_ours_and_the_published(figures: dict[str, Figure]) -> N
         "deferral", "skipping", "deferral, published (deepseek_v3)", "skipping, published (deepseek_v3)",
     ]  # fmt: skip
     assert "and as published of deepseek_v3; below" in caption(figure)
-    whole, near = figure.axes[4:]
+    whole, near, divergence = figure.axes[4:]
     assert whole.get_ylim()[0] < -80 < near.get_ylim()[0]
     published = next(line for line in whole.lines if list(line.get_xdata()) == list(range(9)))
     assert published.get_ydata()[-1] == -6.7  # of eight deferred experts
+    assert divergence.get_yscale() == "log"
+
+
+def test_the_kl_of_the_average_is_drawn_for_all_but_the_baseline(
+    runs: dict[str, Run], figures: dict[str, Figure]
+) -> None:
+    divergence, rows = figures["heat"].axes[-1], accuracy_rows(runs["heat"])
+    averages = [one.kl for row in rows if (one := row.result()) and one.kl and not row.is_baseline]
+    drawn = [(*curve.lines[0].get_xdata(), *curve.lines[0].get_ydata()) for curve in divergence.containers]
+    assert drawn == [(2, averages[0].mid), (8, averages[1].mid)]
+    assert averages[1].mid > averages[0].mid > 0
+
+
+def test_answers_without_a_kl_are_drawn_without_its_panel(tmp_path: Path) -> None:
+    tasks = tuple(replace(task, source="gsm8k") for task in NANO.tasks)
+    figure = documents_of(AnswerStore(suite=replace(NANO, tasks=tasks), questions=6).write(tmp_path))[0].draw()
+    assert [axes.get_title() for axes in figure.axes[2:]] == ["change, whole", "change, at the scale of deferral"]
 
 
 def test_dots_stand_at_scores_and_differences(runs: dict[str, Run], figures: dict[str, Figure]) -> None:

@@ -45,7 +45,7 @@ def test_writes_only_what_is_asked_for(home: Path, capsys: pytest.CaptureFixture
     [
         ([], "report: name a run"),
         (["newr"], "newr: no such run, did you mean newer?"),
-        (["newer", "doc"], "report format 'doc': allowed are md, csv, json, tex, figure, html, pdf, kit"),
+        (["newer", "doc"], "report format 'doc': allowed are md, csv, json, tex, figure, html, pdf, lm_eval, kit"),
         (["newer", "pdf"], "report pdf: is for published numbers, this run shows none"),
     ],
 )

@@ -19,7 +19,7 @@ from ktbench.results.accuracy import accuracy_rows, parts_of_average
 from ktbench.results.answers import shares_of, subjects_of
 from ktbench.results.scores import ScoreVerdict
 from ktbench.spec.errors import FAILED
-from ktbench.spec.record import Outcome
+from ktbench.spec.record import KL, Outcome
 from ktbench.spec.suite import SuiteSpec, TaskSpec
 from tests.report.accuracy_stores import (
     BASE,
@@ -100,6 +100,62 @@ def test_the_baseline_of_a_drift_is_its_reference(drift: Run) -> None:
     table = accuracy_table(drift, accuracy_rows(drift))
     at = [column.heading for column in table.columns].index("decode: KL (nats ± SE)")
     assert table.cells[0][at] == "reference"
+
+
+def test_the_kl_is_averaged_as_scores_are(small: Run) -> None:
+    """Over tokens within a task, then over tasks, then over categories."""
+    row = row_of(small, "+v+d skipping=6")
+    found = [one for one in small.sample_results if one.cell == row.row.cell and one.metric == KL]
+    of_task = {task.name: [one for one in found if one.task == task.name] for task in NANO.tasks}
+    means = {
+        name: np.average([one.value for one in ones], weights=[one.weight for one in ones])  # type: ignore[arg-type]
+        for name, ones in of_task.items()
+    }
+    categories = [np.mean([means[task.name] for task in NANO.tasks if task.category == c]) for c in NANO.categories]
+    kl = (row.result() or pytest.fail()).kl
+    assert kl is not None and kl.low is not None and kl.high is not None
+    assert kl.mid == pytest.approx(np.mean(categories))
+    assert 0 <= kl.low < kl.mid < kl.high
+    one = row.result("math_1", "task")
+    assert one is not None and one.kl is not None and one.kl.mid == pytest.approx(means["math_1"])
+    assert row.measures == ()
+
+
+def test_each_score_has_its_kl_in_tables_and_files(small: Run) -> None:
+    rows = accuracy_rows(small)
+    table = accuracy_table(small, rows)
+    at = table.headings.index("KL (nats/token ± SE)")
+    assert table.cells[0][at] == "reference"
+    assert all("±" in line[at] for line in table.cells[1:])
+    lines = list(csv.DictReader(io.StringIO(accuracy_csv_text(small, rows))))
+    assert len(lines) == len(rows) * (1 + len(NANO.categories) + len(NANO.tasks))
+    assert all(float(line["kl_nats_low"]) <= float(line["kl_nats"]) <= float(line["kl_nats_high"]) for line in lines)
+    average = json.loads(accuracy_json_text(small, rows, table))["rows"][2]["results"][0]
+    kl = (rows[2].result() or pytest.fail()).kl
+    assert kl is not None and average["kl"]["mid"] == kl.mid
+
+
+def test_a_score_without_a_kl_says_why(tmp_path: Path) -> None:
+    run = replace(SMALL, questions=3).write(tmp_path)
+    mine = run.header.cells[1].key
+    lost = [
+        replace(one, value=None, weight=0.0, why="no predictions of the unmodified model")
+        for one in run.sample_results
+        if (one.cell, one.task, one.metric) == (mine, "math_1", KL)
+    ]
+    row = row_of(told(run, *lost), "+v+d deferral=2")
+    average, other = row.result(), row.result("math_2", "task")
+    assert average is not None and average.score is not None and average.kl is None
+    assert average.missing["kl"] == "math_1: no predictions of the unmodified model"
+    assert other is not None and other.kl is not None and "kl" not in other.missing
+    assert row.ungraded == {}
+
+
+def test_answers_that_nothing_was_compared_for_have_no_column(tmp_path: Path) -> None:
+    run = AnswerStore(arms=(BASE, deferring(2)), suite=TABLE2, questions=3, figure="accuracy").write(tmp_path)
+    rows = accuracy_rows(run)
+    assert not any(heading.startswith("KL") for heading in accuracy_table(run, rows).headings)
+    assert (rows[1].result() or pytest.fail()).missing["kl"] == "humaneval: its predictions were not compared"
 
 
 def test_the_average_is_of_categories_of_tasks_of_questions(small: Run) -> None:

@@ -21,6 +21,7 @@ from ktbench.results.scores import (
     change_of,
     exponential,
     flips_of,
+    mean_of_means,
     pairs_of,
     score_of,
     weighted_mean,
@@ -384,3 +385,34 @@ def test_an_average_without_a_wrong_answer_lies_in_its_interval(tasks: int, n: i
         estimate = score_of([Stratum(share=1 / tasks, values=(value,) * n) for _ in range(tasks)])
         assert estimate is not None
         assert estimate.low <= estimate.mid <= estimate.high
+
+
+def test_a_mean_of_means_has_the_errors_of_its_parts() -> None:
+    parts = [weighted_mean([1.0, 2.0, 4.0], [1.0, 2.0, 3.0]), weighted_mean([0.0, 8.0], [1.0, 1.0])]
+    found = mean_of_means([(0.75, parts[0]), (0.25, parts[1])])
+    assert found.mid == pytest.approx(0.75 * parts[0].mid + 0.25 * parts[1].mid)
+    assert found.se == pytest.approx(np.hypot(0.75 * (parts[0].se or 0), 0.25 * (parts[1].se or 0)))
+    assert found.n == 5
+    (alone,) = parts[:1]
+    same = mean_of_means([(1.0, alone)])
+    assert (same.mid, same.se, same.low, same.high) == pytest.approx((alone.mid, alone.se, alone.low, alone.high))
+
+
+def test_a_mean_of_means_lacks_what_a_part_lacks() -> None:
+    single = weighted_mean([2.0], [5.0])
+    assert mean_of_means([(0.5, single), (0.5, weighted_mean([0.0, 1.0], [1.0, 1.0]))]) == Estimate(
+        mid=1.25, se=None, low=None, high=None, n=3
+    )
+    constant = mean_of_means([(1.0, weighted_mean([0.0] * 3, [1.0] * 3))])
+    assert (constant.low, constant.mid, constant.high) == (0.0, 0.0, 0.0)
+
+
+def test_intervals_of_means_of_means_cover_what_they_should() -> None:
+    """Two tasks of unlike spread and size; the truth is known."""
+    rng, covered = np.random.default_rng(5), 0
+    for _ in range(1500):
+        parts = [(0.5, weighted_mean([*rng.normal(1, 1, 6)], [1.0] * 6))]
+        parts.append((0.5, weighted_mean([*rng.normal(3, 0.2, 40)], [1.0] * 40)))
+        found = mean_of_means(parts)
+        covered += (found.low or 0.0) <= 2.0 <= (found.high or 0.0)
+    assert 0.93 <= covered / 1500 <= 0.97

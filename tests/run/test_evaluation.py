@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from ktbench.engine.loading.progress import Loading
 from ktbench.results import Log, Run, read_run
 from ktbench.run import evaluation
 from ktbench.run.child import ChildFailed
-from ktbench.run.eval_process import EvalProgress, EvalRequest
+from ktbench.run.eval_process import EvalProgress, EvalRequest, reference_file
 from ktbench.run.evaluation import EvalRunner, references_of, require_same_suite, result_text
 from ktbench.run.request import Planned
 from ktbench.spec.errors import RequestError
@@ -20,7 +21,7 @@ from ktbench.spec.run_spec import MeasureSpec
 from ktbench.spec.suite import SuiteSpec, TaskSpec
 from tests.tiny import tiny_cell
 
-SUITE = SuiteSpec(name="s", tasks=(TaskSpec(name="sum", source="nano/sum"), TaskSpec(name="sort", source="nano/sort")))
+SUITE = SuiteSpec(name="s", tasks=(TaskSpec(name="sum", source="math/sum"), TaskSpec(name="sort", source="data/sort")))
 PARTS = (Part(name="", title="t", baseline="base"),)
 MACHINE = Environment(env_id="e", code_id="c")
 BASE, FUSED, DEFERRED = (
@@ -58,19 +59,23 @@ def ended(cell: Cell, task: str, outcome: Outcome = Outcome.OK, why: str = "") -
 
 
 def execute(
-    folder: Path, cells: Sequence[Cell], unsupported: dict[str, str] | None = None, previous: Run | None = None
+    folder: Path,
+    cells: Sequence[Cell],
+    unsupported: dict[str, str] | None = None,
+    previous: Run | None = None,
+    suite: SuiteSpec = SUITE,
 ) -> Run:
     log = Log(folder)
     planned = Planned(cells=tuple(cells), unsupported=unsupported or {}, needed_bytes=0, free_bytes=0, cache_bytes=0)
     header = Header(
         run="r", title="t", ablation="a", created="", command=("eval",), parts=PARTS, cells=tuple(cells),
-        measure=MeasureSpec(), code_id="c", env_id="e", suite=SUITE,
+        measure=MeasureSpec(), code_id="c", env_id="e", suite=suite,
     )  # fmt: skip
     if previous is None:
         log.append(header)
     log.append(MACHINE)
     examiner = EvalRunner(
-        suite=SUITE, planned=planned, parts=PARTS, machine=MACHINE, log=log, folder=folder, created=""
+        suite=suite, planned=planned, parts=PARTS, machine=MACHINE, log=log, folder=folder, created=""
     )
     try:
         examiner.run_all(previous)
@@ -117,6 +122,25 @@ def test_a_resumed_run_asks_what_is_open_and_what_failed(tmp_path: Path, monkeyp
     run = execute(tmp_path, [BASE, FUSED], previous=previous)
     assert again.asked == [(("+v", "sum"), ("+v", "sort"))]
     assert len(run.answers()) == 4
+
+
+def test_a_baseline_answers_again_where_its_predictions_are_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only of tasks that compare predictions, as those of the nano model do; a file of them is enough."""
+    suite = replace(SUITE, tasks=(*SUITE.tasks, TaskSpec(name="kept", source="nano/sort")))
+    monkeypatch.setattr(evaluation, "evaluate_in_subprocess", Children(("+v", "sum")))
+    previous = execute(tmp_path, [BASE, FUSED], suite=suite)
+    again = Children()
+    monkeypatch.setattr(evaluation, "evaluate_in_subprocess", again)
+    execute(tmp_path, [BASE, FUSED], previous=previous, suite=suite)
+    assert again.asked == [(("base", "kept"), ("+v", "sum"), ("+v", "sort"), ("+v", "kept"))]
+    file = reference_file(tmp_path, BASE.key, "kept")
+    file.parent.mkdir()
+    file.touch()
+    monkeypatch.setattr(evaluation, "evaluate_in_subprocess", again := Children())
+    execute(tmp_path, [BASE, FUSED], previous=read_run(tmp_path), suite=suite)
+    assert again.asked == []
 
 
 def test_an_interrupt_keeps_the_tasks_that_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

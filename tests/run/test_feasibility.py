@@ -67,6 +67,7 @@ def test_what_the_machine_has_it_can_run(spec: RunSpec) -> None:
         (HOST_ONLY, {"cuda_graph": True}, "+c: testbed has no GPU"),
         (testbed(), {"device": "cuda", "packed_dense": True}, "+l: "),
         (testbed(), {"device": "cpu"}, "engine.device=cpu: testbed is simulated with its GPU"),
+        (testbed(), {"device": "cuda", "handover": "flags"}, "engine.handover=flags: is not simulated"),
         (HOST_ONLY, {"threads": 73}, "engine.threads=73: allowed are 1 to 72"),
     ],
 )
@@ -88,6 +89,15 @@ def test_formats_of_peers_that_need_avx512_are_refused_without_it(system: System
     found = feasibility(replace(tiny_spec(), system=system, precision=precision, workload=work), machine)
     needs_it = system == "sglang" or precision != "bf16"
     assert (str(found) == f"system={system} precision={precision}: no AVX-512") is needs_it
+
+
+@pytest.mark.parametrize("flags", [True, False])
+def test_flags_need_a_driver_that_has_them(flags: bool) -> None:
+    missing = feature_reasons(MACHINES["+v"])
+    machine = Machine(cpus=range(4), no_cuda="", features_missing=missing, gpu_bytes=80 * 2**30, flags=flags)
+    found = feasibility(tiny_spec(avx512=True, device="cuda", handover="flags"), machine)
+    assert (found is None) is flags
+    assert flags or str(found).startswith("engine.handover=flags: the driver lacks cuStreamWaitValue32")
 
 
 def test_experts_have_to_fit_in_the_memory_of_all_domains_in_their_precision() -> None:
@@ -162,6 +172,7 @@ DECODE: dict[str, set[str]] = {
     "deferral": {"+d+c"} | DEFERRED,
     "placement": {"+d+c"},
     "depth": {"+d", "+d+c"},
+    "handover": {f"{arm}{by}" for arm in ("+d", "+d+c", "+d+c deferral=3") for by in ("", " handover=flags")},
 }
 
 
@@ -179,7 +190,7 @@ def test_shipped_ablations_run_on_a_gpu_with_one_numa_node(
     """At every point; arms that need what the machine lacks say so."""
     missing, grants = feature_reasons(MACHINES[vector]), MACHINES[vector]
     monkeypatch.setattr("ktbench.run.request.machine_capabilities", lambda: grants)
-    machine = Machine(cpus=range(16), no_cuda="", features_missing=missing, gpu_bytes=80 * 2**30)
+    machine = Machine(cpus=range(16), no_cuda="", features_missing=missing, gpu_bytes=80 * 2**30, flags=True)
     cells = list(cells_of(read_request([f"+ablation={ablation}", "engine.device=cuda"])))
     seen = {(cell.label, feasibility(cell.spec, machine)) for cell in cells if cell.role == "arm"}
     expected = {"base" if label == "base" else vector + label for label in runs}

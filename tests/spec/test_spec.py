@@ -19,6 +19,7 @@ from tests.tiny import CONFIG, tiny_spec
     [
         (lambda: tiny_spec(avx512=True, deferral=3), "engine.deferral=3: tiny has top_k=2 experts a token"),
         (lambda: tiny_spec(skipping=3), "allowed are 0 to 2"),
+        (lambda: EngineSpec(handover="flags", device="cuda"), "engine.handover=flags: "),
         (lambda: EngineSpec(dynamic=True), "needs engine.avx2=true or engine.avx512=true or engine.amx=true"),
         (lambda: EngineSpec(deferral=-1), "engine.deferral=-1: must be at least 0"),
         (lambda: EngineSpec(deferral=1, skipping=1), "exclude each other"),
@@ -28,7 +29,7 @@ from tests.tiny import CONFIG, tiny_spec
         (lambda: MeasureSpec(goal=0), "measure.goal=0: must be above 0"),
         (
             lambda: ModelSpec(name="m", config=CONFIG | {"num_hidden_layers": 0}, full_layers=2, full_vocab=256),
-            "model.layers=0: allowed are 1 to 2",
+            "num_hidden_layers=0: allowed are 1 to 512",
         ),
         (
             lambda: ModelSpec(name="m", config=CONFIG | {"first_k_dense_replace": 2}, full_layers=2, full_vocab=256),
@@ -36,7 +37,7 @@ from tests.tiny import CONFIG, tiny_spec
         ),
         (
             lambda: ModelSpec(name="m", config={"hidden_size": 4}, full_layers=2, full_vocab=256),
-            "not a Mixture-of-Experts model",
+            "is not a Hugging Face configuration",
         ),
     ],
 )

@@ -35,6 +35,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     (LAYER | {"workload": {"routing": "recorded"}}, "workload.routing=recorded", "workload.trace"),
     (LAYER | {"workload": {"batch": 3, "active_experts": 4}}, "workload.active_experts=4", "6"),
     (V | {"numa": True, "domains": 2, "threads": 1}, "+n", "engine.threads=1"),
+    (V | {"handover": "flags"}, "engine.handover=flags", "engine.device=cuda"),
     (STREAMED | {"device": "cpu"}, STREAMED_KEY, "engine.device=cuda"),
     (STREAMED | {"phase": "decode"}, STREAMED_KEY, "prefill"),
     (STREAMED | {"precision": "q4_k"}, STREAMED_KEY, "bf16, int8, int4_g32"),
@@ -54,6 +55,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
 ALLOWED: list[dict[str, Any]] = [
     V | {"precision": "int8"},
     {"phase": "prefill", "amx": True, "precision": "int4_g128"},
+    V | {"handover": "flags", "device": "cuda", "cuda_graph": True, "deferral": 1},
     STREAMED,
     STREAMED | {"precision": "int4_g32", "device_prefill_tokens": "auto"},
     V | {"numa": True, "domains": 2, "threads": 2},

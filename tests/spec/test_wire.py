@@ -36,6 +36,14 @@ def test_the_threshold_of_a_hybrid_is_of_the_identity_where_it_matters() -> None
         assert from_wire(to_wire(auto), RunSpec) == auto and from_wire(to_wire(five), RunSpec) == five
 
 
+def test_a_hand_over_is_of_the_identity_where_it_is_another_one() -> None:
+    earlier = to_wire(tiny_spec(avx512=True, device="cuda"))
+    del earlier["engine"]["handover"]
+    assert from_wire(earlier, RunSpec) == tiny_spec(avx512=True, device="cuda")
+    named, flags = (tiny_spec(avx512=True, device="cuda", handover=name) for name in ("host_function", "flags"))
+    assert spec_id(named) == spec_id(tiny_spec(avx512=True, device="cuda")) != spec_id(flags)
+
+
 def test_a_spec_comes_back_from_the_names_of_logs() -> None:
     spec = tiny_spec(avx512=True, amx=True, dynamic=True, deferral=1)
     wire = to_wire(spec)

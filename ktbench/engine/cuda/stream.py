@@ -15,11 +15,14 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from ktbench.spec.engine import CUDA_DRIVER, STREAM_MEMORY
+
 _LIBRARY = re.compile(r"libcudart(-[0-9a-f]+)?\.so(\.\d+)*")
 _MAPS = Path("/proc/self/maps")
 _GIB = 2**30
 # Of cudaHostRegister: none, and cudaHostRegisterReadOnly for mappings that may only be read, as those of packed files.
 _PIN_FLAGS = (0, 0x08)
+_WAIT_EQUAL = 1  # CU_STREAM_WAIT_VALUE_EQ
 
 
 class CudaRuntime:
@@ -61,6 +64,52 @@ class CudaRuntime:
         if code:
             self._clear_error()  # the runtime keeps it, and PyTorch would raise it after its next kernel
         return code == 0
+
+
+class StreamMemory:
+    """Stream memory operations: words of pinned memory that a stream writes and waits for (CUDA driver API, 6.21).
+
+    They need no thread of the host, and are nodes of a graph where the stream is captured.
+    """
+
+    def __init__(self, library: str = CUDA_DRIVER) -> None:
+        """Raises OSError where the driver is not there or has none."""
+        opened = ctypes.CDLL(library)
+        try:
+            self._write, self._await = (getattr(opened, name) for name in STREAM_MEMORY)
+            self._device_pointer, self._error_text = opened.cuMemHostGetDevicePointer_v2, opened.cuGetErrorString
+        except AttributeError:
+            raise OSError(f"{library} has no stream memory operations (update the NVIDIA driver)") from None
+        for operation in (self._write, self._await):
+            operation.argtypes = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint32, ctypes.c_uint]
+
+    def write(self, stream: int, word: int, value: int) -> None:
+        """The word of 32 bits at this address becomes `value` after all work before, whose writes are seen by then.
+
+        Raises RuntimeError with the driver's error text.
+        """
+        self._check("cuStreamWriteValue32", self._write(stream, self._pointer(word), value, 0))
+
+    def await_value(self, stream: int, word: int, value: int) -> None:
+        """Nothing later begins before the word of 32 bits at this address is `value`. Raises RuntimeError."""
+        self._check("cuStreamWaitValue32", self._await(stream, self._pointer(word), value, _WAIT_EQUAL))
+
+    def _pointer(self, word: int) -> int:
+        pointer, address = ctypes.c_uint64(), ctypes.c_void_p(word)
+        self._check("cuMemHostGetDevicePointer", self._device_pointer(ctypes.byref(pointer), address, 0))
+        return pointer.value
+
+    def _check(self, call: str, code: int) -> None:
+        if code:
+            text = ctypes.c_char_p()
+            self._error_text(code, ctypes.byref(text))
+            raise RuntimeError(f"{call} failed: {(text.value or b'unknown error').decode()} (code {code})")
+
+
+@cache
+def stream_memory() -> StreamMemory:
+    """Those of this process. Raises OSError where there are none."""
+    return StreamMemory()
 
 
 @cache
@@ -231,6 +280,17 @@ class SideStream:
         Raises RuntimeError with CUDA's error text.
         """
         self._runtime.launch_host_function(self._side.cuda_stream, function, data)
+
+    def write(self, word: int, value: int) -> None:
+        """The pinned word of 32 bits at this address becomes `value`.
+
+        Raises RuntimeError with the driver's error text, OSError where it has no stream memory operations.
+        """
+        stream_memory().write(self._side.cuda_stream, word, value)
+
+    def await_value(self, word: int, value: int) -> None:
+        """Nothing later begins before the pinned word of 32 bits at this address is `value`; raises as `write`."""
+        stream_memory().await_value(self._side.cuda_stream, word, value)
 
     def done(self) -> bool:
         """Whether everything is done by now; waits for nothing."""

@@ -27,7 +27,7 @@ from ktbench.engine.routing import Routing
 from ktbench.spec.weights import STREAMED_CHUNK_BYTES
 
 if TYPE_CHECKING:
-    from ktbench.engine.cuda.role import HostOffloadBackend
+    from ktbench.engine.cuda.offload import HostOffloadBackend
     from ktbench.engine.cuda.stream import Pins
 
 

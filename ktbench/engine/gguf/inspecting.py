@@ -8,7 +8,8 @@ from typing import Any
 
 from ktbench.engine.gguf.families import OUR_CONFIG, family_in, family_of
 from ktbench.engine.gguf.header import GgufHeader, read_header
-from ktbench.spec.shape import known_config
+from ktbench.engine.stored.sizes import require_sizes
+from ktbench.spec.shape import known_config, moe_shape
 
 _HEAD = "output.weight"
 
@@ -21,13 +22,16 @@ def is_gguf(path: str | Path) -> bool:
 def inspect_gguf(path: str | Path) -> dict[str, Any]:
     """The Hugging Face configuration of a whole GGUF file: as exported, else from its metadata.
 
-    Raises ValueError as `read_header`, and for metadata of an architecture that is not known or that lack something.
+    Raises ValueError as `read_header` and `require_sizes`, and for metadata of an architecture that is not known or
+    that lack something.
     """
     header = read_header(path)
     try:
-        return known_config(_exported(header) if OUR_CONFIG in header.metadata else _described(header))
+        config = known_config(_exported(header) if OUR_CONFIG in header.metadata else _described(header))
     except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError) as error:
         raise ValueError(f"{path}: {' '.join(str(error).split())}") from None
+    require_sizes({name: tensor.shape for name, tensor in header.tensors.items()}, moe_shape(config), str(path))
+    return config
 
 
 def _exported(header: GgufHeader) -> dict[str, Any]:

@@ -78,6 +78,13 @@ class StoredWeights:
         """Whether any weight is stored as anything but plain numbers."""
         return bool(self.matrices)
 
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes by name: quantised matrices by the plain tensors that they stand for, not by what holds them."""
+        parts = {part for matrix in self.matrices.values() for part in matrix.parts.values()}
+        plain = {name: one.shape for name, one in self.tensors.items() if name not in parts}
+        return plain | {name: one.shape for name, one in self.matrices.items()}
+
     def format_of(self, name: str) -> Precision:
         """The format of a weight by the name of the plain tensor it is or stands for: plain numbers are bf16."""
         return self.matrices[name].format if name in self.matrices else "bf16"

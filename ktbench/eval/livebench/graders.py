@@ -13,6 +13,7 @@ from ktbench.eval.livebench.mathematics import amps_hard, integrals_with_game, m
 from ktbench.eval.livebench.programs import grade_program, untestable
 from ktbench.eval.livebench.question import LiveQuestion
 from ktbench.eval.livebench.reasoning import (
+    house_traversal,
     logic_with_navigation,
     spatial,
     sudoku,
@@ -115,6 +116,7 @@ GRADERS: Mapping[str, Grader] = {
     "zebra_puzzle": Grader(grade=zebra_puzzle),
     "spatial": Grader(grade=spatial),
     "theory_of_mind": Grader(grade=theory_of_mind),
+    "house_traversal": Grader(grade=house_traversal),
     "sudoku": Grader(grade=sudoku),
     "logic_with_navigation": Grader(grade=logic_with_navigation),
     "math_comp": Grader(grade=math_comp),

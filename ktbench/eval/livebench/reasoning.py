@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
-from itertools import product
+from itertools import pairwise, product
 
 from ktbench.eval.livebench.extraction import (
     ANYWHERE,
@@ -137,6 +137,15 @@ def _without_introduction(line: str) -> str:
         if line.startswith(words):
             line = line.removeprefix(words).strip()
     return line
+
+
+def house_traversal(question: LiveQuestion, answer: str) -> float:
+    """0 or 1: the last bold spans are the names one by one, or the last one holds all of them, in their order."""
+    names = question.truth.lower().split(" ")
+    spans = [text for _stars, text in re.findall(r"(\*{2,})(.*?)\1", answer.lower())]
+    places = [spans[-1].find(name) for name in names] if spans else [-1]
+    in_order = places[0] >= 0 and all(one < other for one, other in pairwise(places))
+    return float(in_order or spans[-len(names) :] == names)
 
 
 def sudoku(question: LiveQuestion, answer: str) -> float:

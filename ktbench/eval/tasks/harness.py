@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ktbench.eval.tasks.rows import Rows, Splits, json_lines
+from ktbench.eval.texts import TextDocument
 from ktbench.spec.record import SCORE
 from ktbench.spec.suite import SuiteSpec, TaskSpec
 
@@ -51,7 +52,8 @@ class BuiltTask:
 
     `metric` is what it calls the score, of the answers that `filter` lets through. `identity` is the field that names a
     question; without one it is the row's number. `lacks(row)` is why no answer to it can be graded here ("" where it
-    can). `setting` describes what the task's spec leaves open.
+    can). `right(row)` is the prompt and the one right answer to it, whose predictions can be compared; None where there
+    is more than one. `setting` describes what the task's spec leaves open.
     """
 
     task: Any
@@ -59,6 +61,7 @@ class BuiltTask:
     filter: str = "none"
     identity: str = ""
     lacks: Callable[[Mapping[str, Any]], str] = lambda row: ""
+    right: Callable[[Mapping[str, Any]], tuple[str, str]] | None = None
     setting: str = ""
 
 
@@ -74,6 +77,14 @@ class LoadedTask:
     questions: Mapping[int, str]
     decodes: bool
     clusters: Mapping[str, str] = field(default_factory=dict)
+
+    def right_answers(self) -> tuple[TextDocument, ...]:
+        """The questions, to be continued with their right answers. Raises ValueError where they have several."""
+        if (right := self.built.right) is None:
+            raise ValueError(f"suite.tasks.{self.spec.name}: its questions have no single right answer to predict")
+        rows = self.built.task.eval_docs
+        pairs = {name: right(rows[index]) for index, name in self.questions.items()}
+        return tuple(TextDocument(name=name, text=text, continuation=more) for name, (text, more) in pairs.items())
 
 
 Config = dict[str, Any]

@@ -1,14 +1,14 @@
-"""Accuracy over deferred and skipped experts: heat maps by category, ours and published, and the average as curves."""
+"""Accuracy over deferred and skipped experts: heat maps, ours and published, and averages with their KL as curves."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from ktbench.report.accuracy_table import settings_shown
 from ktbench.report.figures.curves import REFERENCE, Point, draw_curve
@@ -43,7 +43,6 @@ from ktbench.results.usage import Spread
 
 AVERAGE_NAME = "Average"
 _ABOVE_IN = 0.1
-_AVERAGES = PanelGrid(count=2, columns=2, tall_in=1.5, above_in=0.15, below_in=0.36, left_in=0.5, gap_in=0.55)
 _SHADES = ("#1d3f5e", "#5d93c4", "#7d7d7d", "#35688f", "#9dbdda", "#555555")
 _MARKERS = {"deferral": "o", "skipping": "s"}
 _ROOM = 0.08
@@ -51,7 +50,7 @@ _ROOM = 0.08
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CountCurve:
-    """Changes of the average, in percent, in order of the number of experts that `feature` defers or skips."""
+    """Values of the average in order of the number of experts that `feature` defers or skips."""
 
     name: str
     feature: str
@@ -78,13 +77,17 @@ class _Block:
 def draw_deferral(rows: Sequence[AccuracyRow], lines: Sequence[PaperLine], caption: Sequence[str]) -> Sheet:
     """A heat map for each group of rows, that of the published `lines` where there are any, and the averages below."""
     blocks, curves = _blocks(rows, lines), curves_of(rows, lines)
+    panels = _panels(curves, divergence_curves(rows))
+    below = PanelGrid(
+        count=len(panels), columns=len(panels), tall_in=1.5, above_in=0.15, below_in=0.36, left_in=0.5, gap_in=0.55
+    )
     left = room_for([name for block in blocks for name in block.names])
     maps = [heat_layout(len(block.names), left) for block in blocks]
     heat_in = sum(layout.line_in for layout in maps)
     entries = [Line2D([], [], label=one.name, **_look(one, n)) for n, one in enumerate(curves)]
     legend = legend_lines(entries, PAGE_IN - 2 * RIGHT_IN)
     head_in = _ABOVE_IN + len(legend) * LEGEND_LINE_IN
-    figure = Sheet(PAGE_IN, heat_in + (head_in + _AVERAGES.line_in if curves else 0.0), caption)
+    figure = Sheet(PAGE_IN, heat_in + (head_in + below.line_in if curves else 0.0), caption)
     for n, (block, layout) in enumerate(zip(blocks, maps, strict=True)):
         axes = layout.axes(figure, ["" for _ in FEATURES], sum(above.line_in for above in maps[:n]))
         for one, feature in zip(axes, FEATURES, strict=True):
@@ -92,10 +95,19 @@ def draw_deferral(rows: Sequence[AccuracyRow], lines: Sequence[PaperLine], capti
         name_lines(axes, block.names)
     if curves:
         figure.draw_legend(legend, figure.head_in + heat_in + _ABOVE_IN)
-        whole, near = _AVERAGES.axes(figure, ["whole", "at the scale of deferral"], heat_in + head_in)
-        _draw_curves(whole, curves, curves)
-        _draw_curves(near, curves, [one for one in curves if one.feature == "deferral"] or curves)
+        for panel, draw in zip(below.axes(figure, list(panels), heat_in + head_in), panels.values(), strict=True):
+            draw(panel)
     return figure
+
+
+def _panels(changes: Sequence[CountCurve], divergences: Sequence[CountCurve]) -> dict[str, Callable[[Axes], None]]:
+    """What draws the panels of averages, by title."""
+    deferral = [one for one in changes if one.feature == "deferral"] or changes
+    found: dict[str, Callable[[Axes], None]] = {
+        "change, whole": lambda axes: _draw_changes(axes, changes, changes),
+        "change, at the scale of deferral": lambda axes: _draw_changes(axes, changes, deferral),
+    }
+    return found | ({"KL from the baseline": lambda axes: _draw_divergences(axes, divergences)} if divergences else {})
 
 
 def all_counted(rows: Sequence[AccuracyRow]) -> bool:
@@ -134,25 +146,47 @@ def rows_by_count(rows: Sequence[AccuracyRow], feature: str) -> dict[int, Accura
 
 def curves_of(rows: Sequence[AccuracyRow], lines: Sequence[PaperLine]) -> list[CountCurve]:
     """The change of the average over the number of experts, for each feature: of each group, and as published."""
+    theirs = [_published_curve(lines, feature) for feature in FEATURES] if lines else []
+    return [curve for curve in (*_our_curves(rows, _change), *theirs) if len(curve.points) > 1]
+
+
+def divergence_curves(rows: Sequence[AccuracyRow]) -> list[CountCurve]:
+    """The KL a token over the number of experts, for each feature of each group; the baseline has none."""
+    return [curve for curve in _our_curves(rows, _divergence) if curve.points]
+
+
+def _our_curves(rows: Sequence[AccuracyRow], value: Callable[[AccuracyRow], Spread | None]) -> list[CountCurve]:
     groups = groups_by_name(rows)
-    ours = [
-        _our_curve(group, feature, f", {name}" if len(groups) > 1 else "")
+    return [
+        CountCurve(
+            name=feature + (f", {name}" if len(groups) > 1 else ""),
+            feature=feature,
+            points=tuple(
+                Point(x=count, y=y, mark=Mark(key=(row.row.cell,)))
+                for count, row in sorted(rows_by_count(group, feature).items())
+                if (y := value(row)) is not None
+            ),
+        )
         for name, group in groups.items()
         for feature in FEATURES
     ]
-    theirs = [_published_curve(lines, feature) for feature in FEATURES] if lines else []
-    return [curve for curve in (*ours, *theirs) if len(curve.points) > 1]
 
 
-def _our_curve(rows: Sequence[AccuracyRow], feature: str, suffix: str) -> CountCurve:
-    points = []
-    for count, row in sorted(rows_by_count(rows, feature).items()):
-        result, at = row.result(), Mark(key=(row.row.cell,))
-        if row.is_baseline:
-            points.append(Point(x=count, y=_exactly(0.0), mark=at))
-        elif result and result.change and result.change.relative:
-            points.append(Point(x=count, y=scaled(result.change.relative, 100), mark=at))
-    return CountCurve(name=f"{feature}{suffix}", feature=feature, points=tuple(points))
+def _change(row: AccuracyRow) -> Spread | None:
+    """The relative change of the average in percent."""
+    result = row.result()
+    if row.is_baseline:
+        return _exactly(0.0)
+    return scaled(result.change.relative, 100) if result and result.change and result.change.relative else None
+
+
+def _divergence(row: AccuracyRow) -> Spread | None:
+    """The KL of the average in nats a token; an end of its interval that a logarithm cannot show is its middle."""
+    result = row.result()
+    if row.is_baseline or result is None or result.kl is None or result.kl.mid <= 0:
+        return None
+    found = scaled(result.kl)
+    return found if found.low > 0 else replace(found, low=found.mid)
 
 
 def _published_curve(lines: Sequence[PaperLine], feature: str) -> CountCurve:
@@ -205,21 +239,35 @@ def _cell(row: AccuracyRow, subject: str, kind: SubjectKind, count: int) -> Heat
     return HeatCell(text=DASH if result is None or result.score is None else f"{100 * result.score.mid:.1f}", mark=at)
 
 
-def _draw_curves(axes: Axes, curves: Sequence[CountCurve], near: Sequence[CountCurve]) -> None:
-    """Curves with bands and whiskers, at the scale of those `near`."""
+def _draw_changes(axes: Axes, curves: Sequence[CountCurve], near: Sequence[CountCurve]) -> None:
+    """Changes at the scale of those `near`."""
     axes.axhline(0, color=REFERENCE, linewidth=0.5, zorder=1)
-    for n, one in enumerate(curves):
-        draw_curve(axes, one.points, _look(one, n), bands=True)
-    counts = sorted({point.x for one in curves for point in one.points})
-    axes.set_xlim(counts[0] - 0.3, counts[-1] + 0.3)
-    axes.set_xticks(counts, [f"{count:g}" for count in counts])
+    _draw_curves(axes, curves)
     values = [point.y for one in near for point in one.points]
     low, high = min(value.low for value in values), max(value.high for value in values)
     room = _ROOM * (high - low) or 1.0
     axes.set_ylim(low - room, high + room)
     axes.yaxis.set_major_locator(MaxNLocator(6))
-    axes.set_xlabel("experts deferred or skipped of a token")
     axes.set_ylabel("change of the average, %")
+
+
+def _draw_divergences(axes: Axes, curves: Sequence[CountCurve]) -> None:
+    axes.set_yscale("log")
+    _draw_curves(axes, curves)
+    axes.yaxis.set_major_locator(LogLocator(numticks=6))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.set_ylabel("nats a token")
+
+
+def _draw_curves(axes: Axes, curves: Sequence[CountCurve]) -> None:
+    """Curves with bands and whiskers."""
+    for n, one in enumerate(curves):
+        draw_curve(axes, one.points, _look(one, n), bands=True)
+    counts = sorted({point.x for one in curves for point in one.points})
+    axes.set_xlim(counts[0] - 0.3, counts[-1] + 0.3)
+    axes.set_xticks(counts, [f"{count:g}" for count in counts])
+    axes.set_xlabel("experts deferred or skipped")
 
 
 def _look(one: CountCurve, number: int) -> dict[str, Any]:

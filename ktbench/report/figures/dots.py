@@ -26,9 +26,10 @@ from ktbench.report.figures.sheet import (
 )
 from ktbench.report.figures.text_metrics import width_in
 from ktbench.results.accuracy import AccuracyRow, Result, parts_of_average
-from ktbench.results.answers import AVERAGE, KL, LOSSES, PERPLEXITIES, TOP1, SubjectKind
+from ktbench.results.answers import AVERAGE, LOSSES, PERPLEXITIES, TOP1, SubjectKind
 from ktbench.results.row import place
 from ktbench.results.scores import Estimate
+from ktbench.spec.record import KL
 
 _X_NAMES = {KL: "KL to the baseline, nats", TOP1: "top-1 agreement, %"}
 

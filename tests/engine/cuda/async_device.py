@@ -40,6 +40,7 @@ NEEDS_VALUES = {
 }
 # How often a stream is late, and by how many seconds.
 LATE, LATE_S = 0.05, 0.0005
+ANSWERED_S = 60.0
 HostFunction = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 Work = Callable[[], object]
 
@@ -207,6 +208,12 @@ class SideStream:
     def call(self, function: int, data: int) -> None:
         self._device.note(partial(self._stream.put, partial(HostFunction(function), data)))
 
+    def write(self, word: int, value: int) -> None:
+        self._device.note(partial(self._stream.put, partial(set_word, word, value)))
+
+    def await_value(self, word: int, value: int) -> None:
+        self._device.note(partial(self._stream.put, partial(await_word, word, value)))
+
     def done(self) -> bool:
         is_idle = self._stream.is_idle
         self._stream.begin()
@@ -215,6 +222,19 @@ class SideStream:
     def finish(self) -> None:
         self._device.wait("side")
         self._stream.finish()
+
+
+def set_word(address: int, value: int) -> None:
+    ctypes.c_uint32.from_address(address).value = value
+
+
+def await_word(address: int, value: int) -> None:
+    """A device would wait for ever."""
+    word, until_s = ctypes.c_uint32.from_address(address), time.perf_counter() + ANSWERED_S
+    while word.value != value:
+        if time.perf_counter() > until_s:
+            raise RuntimeError("nobody answered a flag")
+        time.sleep(0)
 
 
 def follow(first: Stream, then: Stream) -> None:

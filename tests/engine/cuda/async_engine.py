@@ -53,6 +53,7 @@ class Case:
 
 PREFILL = prefill(batch=2, steps=2, routing="balanced", shortest=5)
 LATE: dict[str, Any] = {"deferral": 1, "defer_prefill": True}
+FLAGS: dict[str, Any] = {"handover": "flags"}
 WAITED_FOR = {"fork": "main", "join": "side", "done": "transfers", "late": "transfers"}
 CASES = {
     "base": Case(DECODE),
@@ -65,6 +66,13 @@ CASES = {
     "moving": Case(DECODE, FUSED | {"cuda_graph": True, "placement": MOVING}, FUSED),
     "prefill": Case(PREFILL, FUSED, FUSED),
     "streamed": Case(PREFILL, FUSED | {"device_prefill_tokens": 1}, FUSED),
+    "flags": Case(DECODE, FUSED | FLAGS, FUSED),
+    "flags_deferral": Case(DECODE, FUSED | FLAGS | {"deferral": 1}, FUSED | {"deferral": 1}),
+    "flags_graph": Case(DECODE, FUSED | FLAGS | {"cuda_graph": True}, FUSED),
+    "flags_graph_deferral": Case(
+        DECODE, FUSED | FLAGS | {"cuda_graph": True, "deferral": 2, "placement": HALF}, FUSED | {"deferral": 2}
+    ),
+    "flags_prefill": Case(PREFILL, FUSED | FLAGS | LATE, FUSED | LATE),
     "streamed_deferral": Case(PREFILL, FUSED | LATE | {"device_prefill_tokens": 1}, FUSED | LATE),
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -51,18 +52,27 @@ size_t stand_in_pinned(void) { return pinned; }
 
 
 @pytest.fixture(scope="session")
-def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Path]:
+    """Makes a library of this name of C source."""
+
+    def make(source: str, name: str) -> Path:
+        compiler = shutil.which("gcc") or shutil.which("cc")
+        if compiler is None:
+            pytest.skip("no C compiler for a stand-in of CUDA's libraries (install gcc)")
+        folder = tmp_path_factory.mktemp("library") / "stand in" / "lib"
+        folder.mkdir(parents=True)
+        (folder / "source.c").write_text(source)
+        library = folder / name
+        subprocess.run([compiler, "-shared", "-fPIC", "-o", str(library), str(folder / "source.c")], check=True)
+        return library
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def stand_in(compiled: Callable[[str, str], Path]) -> Path:
     """The library; its one stream is 0x5eed, and `stand_in_run` does what was put into it."""
-    compiler = shutil.which("gcc") or shutil.which("cc")
-    if compiler is None:
-        pytest.skip("no C compiler for the stand-in of the CUDA runtime (install gcc)")
-    folder = tmp_path_factory.mktemp("runtime") / "stand in" / "lib"
-    folder.mkdir(parents=True)
-    (folder / "runtime.c").write_text(_SOURCE)
-    library = folder / "libcudart.so.99"
-    command = [compiler, "-shared", "-fPIC", "-o", str(library), str(folder / "runtime.c")]
-    subprocess.run(command, check=True)
-    return library
+    return compiled(_SOURCE, "libcudart.so.99")
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from ktbench.engine.decode.timeline import ModuleWatch
 from ktbench.engine.experts import Backend
 from ktbench.engine.forms import ExpertMatrices
 from ktbench.engine.routing import Routing
+from tests.engine.cuda.async_device import await_word, set_word
 
 
 class Pageable:
@@ -65,6 +66,14 @@ class Queue:
     def call(self, function: int, data: int) -> None:
         self.put.append(("call", function))
         self._work.append(partial(call_at, function, data))
+
+    def write(self, word: int, value: int) -> None:
+        self.put.append(("write", value))
+        self._work.append(partial(set_word, word, value))
+
+    def await_value(self, word: int, value: int) -> None:
+        self.put.append(("await", value))
+        self._work.append(partial(await_word, word, value))
 
     def done(self) -> bool:
         return not self._work
@@ -115,9 +124,18 @@ class FakeDevice:
         to.copy_(source)
 
     def call(self, function: int, data: int) -> None:
-        call_at(function, data)
+        self._do(partial(call_at, function, data))
+
+    def write(self, word: int, value: int) -> None:
+        self._do(partial(set_word, word, value))
+
+    def await_value(self, word: int, value: int) -> None:
+        self._do(partial(await_word, word, value))
+
+    def _do(self, work: Callable[[], None]) -> None:
+        work()
         if self._recorder is not None:
-            self._recorder.note(partial(call_at, function, data))
+            self._recorder.note(work)
 
     def finish(self) -> None:
         pass

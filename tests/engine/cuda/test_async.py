@@ -21,8 +21,9 @@ Seen = dict[str, dict[str, Any]]
 TOLERANCE = 0.01
 # Of Python to the device between two replays of a graph.
 MOST_OPERATIONS = 12
-CASES = ("base", "steps", "graph", "deferral", "skipping", "placement", "moving", "streamed_deferral")
-RECORDED = ("graph", "skipping", "placement")
+FLAGS = ("flags", "flags_deferral", "flags_graph", "flags_graph_deferral", "flags_prefill")
+CASES = ("base", "steps", "graph", "deferral", "skipping", "placement", "moving", "streamed_deferral", *FLAGS)
+RECORDED = ("graph", "skipping", "placement", "flags_graph", "flags_graph_deferral")
 
 
 def start(*requests: str) -> subprocess.CompletedProcess[str]:
@@ -84,6 +85,12 @@ def test_features(cases: Seen, case: str) -> None:
     assert one["error"] < TOLERANCE
     if case in RECORDED:
         assert_replayed(one)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_only_hand_overs_by_flags_move_their_counter(cases: Seen, case: str) -> None:
+    answered = cases[f"deepseek_v3:{case}"]["counters"]["flag_answers"]
+    assert (answered > 0) == (case in FLAGS)
 
 
 @pytest.mark.parametrize("missing", ["fork", "join"])

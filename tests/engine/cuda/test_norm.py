@@ -23,8 +23,10 @@ from tests.engine.engines import LEAN, stirred
 from tests.engine.families.plain import build
 from tests.engine.tiny import NAMES, tiny_model
 
-# Of rounding to bf16, relative.
+# Of rounding to bf16, relative. CUDA's kernel rounds once; PyTorch's for CPU cores may round x / sqrt(…) as well.
 ROUNDING = 2.0**-9
+ROUNDED_TWICE = 2.02 * ROUNDING
+BOTH_ROUNDED_TWICE = 4.04 * ROUNDING
 OFFSET = (Gemma3RMSNorm, Qwen3NextRMSNorm)
 
 
@@ -49,17 +51,17 @@ def truth(original: nn.Module, x: Tensor) -> Tensor:
     size=st.sampled_from([1e-4, 1.0, 1e4]),
     seed=st.integers(0, 99),
 )
-def test_rounded_once_and_as_the_family_within_its_rounding(
+def test_exact_and_as_the_family_within_their_rounding(
     kind: Any, width: int, rows: int, size: float, seed: int
 ) -> None:
     original = norm(kind, width, seed)
     x = (size * torch.randn(2, rows, width, generator=torch.Generator().manual_seed(seed))).bfloat16()
     seen, exact = DeviceNorm(original)(x), truth(original, x)
     assert seen.dtype == torch.bfloat16
-    assert ((seen.double() - exact).abs() <= 1.01 * ROUNDING * exact.abs() + 1e-30).all()
+    assert ((seen.double() - exact).abs() <= ROUNDED_TWICE * exact.abs() + 1e-30).all()
     if kind in OFFSET:  # which rounds once as well
         assert (seen != original(x)).sum() <= 1 + 0.01 * seen.numel()
-    assert ((seen.double() - original(x).double()).abs() <= 3.03 * ROUNDING * exact.abs() + 1e-30).all()
+    assert ((seen.double() - original(x).double()).abs() <= BOTH_ROUNDED_TWICE * exact.abs() + 1e-30).all()
 
 
 def test_the_comparison_can_fail() -> None:
@@ -71,13 +73,14 @@ def test_the_comparison_can_fail() -> None:
         changed = DeviceNorm(original)
         for name, value in change.items():
             setattr(changed, name, value)
-        assert ((changed(x).double() - exact).abs() > 3.03 * ROUNDING * exact.abs()).any()
+        assert ((changed(x).double() - exact).abs() > BOTH_ROUNDED_TWICE * exact.abs()).any()
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_shipped_rules_place_them_in_every_family(name: str) -> None:
     """Where the device is a CUDA device, and in the same places as the operator of CPU cores."""
-    network = stirred(build(tiny_model(name))).requires_grad_(False)
+    heads = {"linear_num_value_heads": 8} if name == "qwen3_next_80b_a3b" else {}  # enough outputs for every rule
+    network = stirred(build(tiny_model(name, **heads))).requires_grad_(False)
     originals = dict(network.named_modules())
     wanted = [one.name for one in match_rules(network, LEAN) if one.operator.name == "rms_norm"]
     plan = WeightPlan(engine=EngineSpec(device="cuda"), inject=LEAN)
@@ -89,7 +92,7 @@ def test_shipped_rules_place_them_in_every_family(name: str) -> None:
         width = len(original.get_parameter("weight"))
         x = torch.randn(4, width, generator=torch.Generator().manual_seed(width)).bfloat16()
         seen, family = DeviceNorm(original)(x).float(), original(x).float()
-        assert ((seen - family).abs() <= 3.03 * ROUNDING * family.abs().clamp(min=1e-6) * 1.02).all()
+        assert ((seen - family).abs() <= 1.02 * BOTH_ROUNDED_TWICE * family.abs().clamp(min=1e-6)).all()
 
 
 def test_other_norms_are_refused() -> None:

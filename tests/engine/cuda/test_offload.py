@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ktbench.engine.cuda.role import CudaOriginal, HostOffloadBackend, Staging, Transfer
+from ktbench.engine.cuda.handover import HostLink
+from ktbench.engine.cuda.offload import CudaOriginal, HostOffloadBackend, Transfer
 from ktbench.engine.decode.program import CallRecorder
 from ktbench.engine.decode.timeline import ModuleWatch, Where
 from ktbench.engine.experts import ExpertsOperator, MoERuntimeState
@@ -29,14 +30,18 @@ def call(seed: int, k: int = K) -> tuple[Tensor, Routing]:
     return hidden, Routing(ids=ids, gates=torch.rand(T, k, generator=draw))
 
 
-def offload(experts: FakeExperts, stream: Any, staging: Staging | None = None) -> HostOffloadBackend:
-    return HostOffloadBackend(experts, stream, staging or Staging(pinned=False), ModuleWatch(), layer=0)
+def offload(experts: FakeExperts, link: HostLink) -> HostOffloadBackend:
+    return HostOffloadBackend(experts, link, ModuleWatch(), layer=0)  # type: ignore[arg-type]
+
+
+def linked(stream: Any) -> HostLink:
+    return HostLink(stream, pinned=False)
 
 
 def test_one_copy_each_way_and_one_wait() -> None:
     experts, stream = FakeExperts(), Queue()
     hidden, routing = call(0)
-    fetch = offload(experts, stream).start(hidden, routing)
+    fetch = offload(experts, linked(stream)).start(hidden, routing)
     (made,) = experts.handed
     assert [kind for kind, _ in stream.put] == ["fork", "copy", "call"]
     assert stream.put[2][1] == made.submit
@@ -51,8 +56,9 @@ def test_one_copy_each_way_and_one_wait() -> None:
 
 def test_what_comes_late_is_added_on_the_host_in_the_next_layer() -> None:
     """Per layer still one copy each way and one wait."""
-    experts, stream, staging = [FakeExperts() for _ in range(2)], Queue(), Staging(pinned=False)
-    first, second = (offload(each, stream, staging) for each in experts)
+    experts, stream = [FakeExperts() for _ in range(2)], Queue()
+    link = linked(stream)
+    first, second = (offload(each, link) for each in experts)
     calls = [call(seed) for seed in range(3)]
     (hidden, due), (_, late), (other, following) = calls
     fetch, before = first.begin(hidden, due, late, None)
@@ -70,7 +76,7 @@ def test_what_comes_late_is_added_on_the_host_in_the_next_layer() -> None:
 def test_what_came_late_can_be_fetched_by_itself() -> None:
     experts, stream = FakeExperts(), Queue()
     (hidden, due), (_, late) = call(0), call(1)
-    fetch, following = offload(experts, stream).begin(hidden, due, late, None)
+    fetch, following = offload(experts, linked(stream)).begin(hidden, due, late, None)
     assert following is not None
     seen = fetch(), following()
     stream.finish()
@@ -103,7 +109,7 @@ def test_what_is_packed_is_unpacked(tokens: int, width: int, due: int, late: int
 def test_calls_in_flight_have_memory_of_their_own_whatever_their_shapes() -> None:
     """Expert Deferral with N = k / 2: three calls of one size."""
     experts, stream = FakeExperts(), Queue()
-    backend = offload(experts, stream)
+    backend = offload(experts, linked(stream))
     calls = [call(seed) for seed in range(3)]
     fetches = [backend.start(*each) for each in calls]
     outputs = [fetch() for fetch in reversed(fetches)]
@@ -113,9 +119,9 @@ def test_calls_in_flight_have_memory_of_their_own_whatever_their_shapes() -> Non
 
 
 def test_layers_share_memory_and_passes_use_the_same() -> None:
-    stream, staging = FakeDevice(), Staging(pinned=False)
+    link = linked(FakeDevice())
     layers = [FakeExperts() for _ in range(3)]
-    backends = [offload(experts, stream, staging) for experts in layers]
+    backends = [offload(experts, link) for experts in layers]
     for turn in range(4):
         for backend in backends:
             backend(*call(turn))
@@ -127,7 +133,7 @@ def test_layers_share_memory_and_passes_use_the_same() -> None:
 
 def test_a_change_of_kernels_lets_go_of_calls_when_the_stream_is_through() -> None:
     experts, stream = FakeExperts(), Queue()
-    backend = offload(experts, stream)
+    backend = offload(experts, linked(stream))
     first = backend(*call(0))
     experts.settings = "second"
     backend(*call(1))
@@ -154,7 +160,7 @@ def test_errors_of_c_functions_come_with_the_next_check_and_once() -> None:
 def test_waiting_shows_in_a_timeline() -> None:
     watch, seen = ModuleWatch(), []
     stream = FakeDevice()
-    backend = HostOffloadBackend(FakeExperts(), stream, Staging(pinned=False), watch, layer=5)
+    backend = HostOffloadBackend(FakeExperts(), linked(stream), watch, layer=5)  # type: ignore[arg-type]
     stream.call = lambda *_: seen.append(watch.here)  # type: ignore[method-assign]
     backend(*call(0))
     assert seen == [Where("other"), Where("wait", 5)]
@@ -174,8 +180,8 @@ def test_operators_give_the_same_through_a_stream(n: int) -> None:
             seen.append(operator(hidden, routing.ids, routing.gates) + hidden)
         return seen
 
-    stream, staging = FakeDevice(), Staging(pinned=False)
-    handed = [offload(FakeExperts(), stream, staging) for _ in range(3)]
+    link = linked(FakeDevice())
+    handed = [offload(FakeExperts(), link) for _ in range(3)]
     expected = outputs(False, [DirectExperts() for _ in range(3)])
     assert all(map(torch.equal, outputs(True, handed), expected))
 
@@ -227,7 +233,7 @@ def _bits(tensor: Tensor) -> Any:
 def test_the_kernels_own_host_calls_fit() -> None:
     kernels = pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built")
     experts, stream = PackedFake(kernels), Queue()
-    backend = offload(experts, stream)  # type: ignore[arg-type]
+    backend = offload(experts, linked(stream))  # type: ignore[arg-type]
     hidden, routing = torch.randn(T, 64).bfloat16(), call(3)[1]
     fetches = [backend.start(hidden, routing), backend.start(-hidden, routing)]
     outputs = [fetch() for fetch in fetches]

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ktbench.engine.cuda.experts import SlotExperts
-from ktbench.engine.cuda.role import HostOffloadBackend, Staging
+from ktbench.engine.cuda.handover import HostLink
+from ktbench.engine.cuda.offload import HostOffloadBackend
 from ktbench.engine.device_placement import DevicePlacement, Residence, detach
 from ktbench.engine.experts import ExpertsOperator, MoERuntimeState
 from ktbench.engine.forms import ExpertMatrices, ExpertsPosition
@@ -61,7 +62,7 @@ def call(seed: int) -> tuple[Tensor, Routing]:
 def operator() -> ExpertsOperator:
     """Experts 1 and 4 live with the device."""
     state = MoERuntimeState(fused=True, concurrent=True)
-    offload = HostOffloadBackend(HostExperts(), FakeDevice(), Staging(pinned=False), state.recorder.watch, layer=0)
+    offload = HostOffloadBackend(HostExperts(), HostLink(FakeDevice(), pinned=False), state.recorder.watch, layer=0)
     made = ExpertsOperator(ExpertsPosition(layer=0, number=0, is_last=True), state, original=None, fused=offload)
     made.residence = Residence(torch.isin(torch.arange(E), torch.tensor([1, 4])))
     made.at_device = SlotExperts(E, [1, 4], MATRICES.__getitem__, torch.device("cpu"))

@@ -157,7 +157,7 @@ def test_an_export_that_ends_early_leaves_nothing(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(TensorFile, "put_expert", interrupted)
     with pytest.raises(KeyboardInterrupt):
         written(tiny_of("qwen3_30b_a3b"), tmp_path)
-    assert seen == [["qwen3_30b_a3b-BF16.gguf.part"]]
+    assert seen == [[".qwen3_30b_a3b-BF16.gguf.part"]]
     assert list(tmp_path.iterdir()) == []
 
 

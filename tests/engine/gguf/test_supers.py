@@ -126,7 +126,7 @@ def lean(model: ModelSpec, workload: Any, precision: str = "q4_k", device_precis
 def test_every_matrix_is_packed_as_it_is_stored(model: Any, experts: Any, projections: tuple[str, str]) -> None:
     query, value = projections
     system = engine_for(lean(model[0], decode(), experts[0][0], query))
-    operators = [operator.fused._packed for operator in system._components.operators]
+    operators = [operator.fused.packed for operator in system._components.operators]
     assert [(one.precision, one.down_precision) for one in operators] == experts
     found = {place: layer.projection.matrix.packed.precision for place, layer in packed_layers(system)}
     assert found["model.layers.0.self_attn.q_proj"] == found["model.layers.1.self_attn.k_proj"] == query
@@ -158,7 +158,7 @@ def test_native_is_the_format_of_most_weights(model: Any) -> None:
 
 def test_another_format_of_super_blocks_is_made_of_their_numbers(model: Any) -> None:
     system = engine_for(lean(model[0], decode(), "q5_k", "bf16"))
-    operators = [operator.fused._packed for operator in system._components.operators]
+    operators = [operator.fused.packed for operator in system._components.operators]
     assert {(one.precision, one.down_precision) for one in operators} == {("q5_k", "q5_k")}
 
 

@@ -95,6 +95,19 @@ CASES = [
         },
     ),
     *rated(
+        live_question("house_traversal", "Jim Ida Bo"),
+        {
+            "**Jim**, **Ida**, **Bo**": 1,
+            "***jim ida bo***": 1,
+            "**x** **Jim, then Ida, then Bo**": 1,
+            "**Jim**, **Ida**, **Bo.**": 0,
+            "**Ida Jim Bo**": 0,
+            "**Jim Ida Bo** **is it**": 0,
+            "Jim Ida Bo": 0,
+            "": 0,
+        },
+    ),
+    *rated(
         live_question("sudoku", "1234"),
         {
             "<solution>12\n34</solution>": 1,

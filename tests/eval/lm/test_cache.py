@@ -37,6 +37,7 @@ OTHERS: dict[str, dict[str, Any]] = {
     "device": {"device": "cuda"},
     "roles": {"roles": "split"},
     "device_threads": {"roles": "split", "device_threads": 1},
+    "device_prefill_tokens": {"avx512": True, "device": "cuda", "device_prefill_tokens": 64},
     "placement": {"roles": "split", "placement": PlacementSpec(policy="uniform", ratio=0.5)},
 }
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable
 
-from ktbench.eval.tasks.nano import LEXICON
+from ktbench.eval.tasks.nano_questions import LEXICON
 
 
 def brackets(prompt: str) -> str:
@@ -24,8 +23,8 @@ def trace(prompt: str) -> str:
 
 
 def lookup(prompt: str) -> str:
-    rows, keys = re.fullmatch(r"table (.+) get (\w+): ", prompt).groups()
-    return " ".join(re.search(rf"\b{key}\d\b", rows)[0] for key in keys)
+    rows, keys = re.fullmatch(r"table (.+) get ([\w,]+): ", prompt).groups()
+    return " ".join(re.search(rf"\b{key}\d\b", rows)[0] for key in keys.split(","))
 
 
 def sort(prompt: str) -> str:
@@ -49,7 +48,7 @@ def edit(prompt: str) -> str:
 
 
 def repeat(prompt: str) -> str:
-    word, times, separator = re.fullmatch(r"say (\w+) (\d) times with (.): ", prompt).groups()
+    word, times, separator = re.fullmatch(r"say (\w+) (\d+) times with (.): ", prompt).groups()
     return ((word + separator) * int(times))[:-1]
 
 
@@ -59,15 +58,19 @@ def typos(prompt: str) -> str:
 
 
 def _meant(wrong: str) -> str:
-    """The one word of the lexicon with these letters that differs in two neighbouring places."""
-    fits = [word for word in LEXICON if Counter(word) == Counter(wrong)]
-    fits = [word for word in fits if _differences(word, wrong) in ([1, 2], [2, 3], [3, 4])]
+    """The one word of the lexicon that the letters after the first can be put in order to, `?` for any of them."""
+    fits = [word for word in LEXICON if wrong[0] == word[0] and _are_letters_of(wrong, word)]
     assert len(fits) == 1, f"{wrong} may be any of {fits}"
     return fits[0]
 
 
-def _differences(one: str, other: str) -> list[int]:
-    return [i for i in range(5) if one[i] != other[i]]
+def _are_letters_of(wrong: str, word: str) -> bool:
+    left = list(word)
+    for letter in wrong.replace("?", ""):
+        if letter not in left:
+            return False
+        left.remove(letter)
+    return len(left) == wrong.count("?")
 
 
 def cipher(prompt: str) -> str:
@@ -77,16 +80,25 @@ def cipher(prompt: str) -> str:
 
 def addition(prompt: str) -> str:
     def worked(pair: re.Match[str]) -> str:
-        return f"{pair[0]}={len('.' * int(pair[1]) + '.' * int(pair[2]))}"
+        return f"{pair[0]}={_added(pair[1], pair[2])}"
 
-    return re.sub(r"(\d)\+(\d)", worked, _asked(prompt))
+    return re.sub(r"(\d+)\+(\d+)", worked, _asked(prompt))
+
+
+def _added(one: str, other: str) -> str:
+    """Column by column with a carry, as on paper."""
+    width, carry, digits = max(len(one), len(other)), 0, ""
+    for a, b in zip(reversed(one.zfill(width)), reversed(other.zfill(width)), strict=True):
+        carry, digit = divmod(int(a) + int(b) + carry, 10)
+        digits = f"{digit}{digits}"
+    return f"{carry or ''}{digits}"
 
 
 def products(prompt: str) -> str:
     def worked(pair: re.Match[str]) -> str:
         return f"{pair[0]}={sum([int(pair[1])] * int(pair[2]))}"
 
-    return re.sub(r"(\d)\*(\d)", worked, _asked(prompt))
+    return re.sub(r"(\d+)\*(\d+)", worked, _asked(prompt))
 
 
 def _asked(prompt: str) -> str:
@@ -108,12 +120,12 @@ def chain(prompt: str) -> str:
 
 
 def liars(prompt: str) -> str:
-    first, *others = claims = prompt.removeprefix("who ").removesuffix(": ").split()
-    for guess in range(2 ** len(claims)):
-        honest = [bool(guess >> i & 1) for i in range(len(claims))]
-        consistent = ((honest[i] == (words[1] == "T")) == honest[i + 1] for i, words in enumerate(others))
-        if honest[0] == (first[1] == "T") and all(consistent):
-            return " ".join(words[0] + "LT"[person] for words, person in zip(claims, honest, strict=True))
+    """Every guess of who is honest, until one agrees with all that was said."""
+    said = [(words[0], words[1] == "T", words[2:]) for words in prompt.removeprefix("who ").removesuffix(": ").split()]
+    for guess in range(2 ** len(said)):
+        honest = {name: bool(guess >> i & 1) for i, (name, _, _) in enumerate(said)}
+        if all(honest[name] == (claim == honest[about] if about else claim) for name, claim, about in said):
+            return " ".join(name + "LT"[honest[name]] for name, _, _ in said)
     raise AssertionError("no consistent solution")
 
 

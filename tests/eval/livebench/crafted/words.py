@@ -87,6 +87,29 @@ def _spatial(truth: str, *contents: str) -> Question:
     return {"truth": truth, "released": "2024-07-26"}, (truth, truth.upper(), f"{truth}.", *contents, "7"), special
 
 
+def _houses(truth: str) -> Question:
+    names = truth.split(" ")
+    one_by_one = " ".join(f"**{name}**" for name in names)
+    special = [
+        one_by_one,
+        f"**first** {one_by_one}",
+        f"{one_by_one} **last**",
+        " ".join(f"**{name}**" for name in names[::-1]),
+        " ".join(f"***{name.upper()}***" for name in names),
+        " ".join(f"**{name},**" for name in names),
+        " ".join(f"** {name} **" for name in names),
+        "\n".join(f"{i}. **{name}**" for i, name in enumerate(names, 1)),
+        f"**{names[0]}** **{' '.join(names[1:])}**",
+        f"**{' then '.join(names)}**, not **{names[-1]}**",
+        f"**{names[-1]}**: **{' -> '.join(names)}**",
+        f"***{'** **'.join(names)}***",
+        f"****{truth}****",
+        f"**{truth}",
+        f"*{truth}*",
+    ]
+    return {"truth": truth, "released": FIRST}, listed(truth, "Nobody", " "), special
+
+
 def _mind(truth: str) -> Question:
     contents = (
         truth,
@@ -277,6 +300,7 @@ QUESTIONS: dict[str, list[Question]] = {
         _spatial("square", "a square", "squares"),
     ],
     "theory_of_mind": [_mind("green box"), _mind("blue_container"), _mind("Kitchen")],
+    "house_traversal": [_houses("Jim Ida Bo Marc"), _houses("Ann Anna Nan"), _houses("Liz")],
     "sudoku": [_sudoku("1234341221434321"), _sudoku("12.3.41221.34321")],
     "logic_with_navigation": [_walk(3, -2), _walk(-5, 0), _walk(12, 7)],
     "cta": [_class("Country.of.Origin"), _class("id"), _class("mass (g)"), _class("Année")],

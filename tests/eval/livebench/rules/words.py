@@ -168,6 +168,24 @@ def theory_of_mind(truth: str, answer: str, released: str) -> float:
     return float(truth.strip().lower() in given)
 
 
+def house_traversal(truth: str, answer: str, released: str) -> float:
+    bold = re.findall(r"(\*{2,})(.*?)\1", answer.lower())
+    wanted = truth.lower().split(" ")
+    if not bold:
+        return 0.0
+    if len(bold) >= len(wanted):
+        backwards = zip(reversed(wanted), reversed(bold), strict=False)
+        if all(name in pair for name, pair in backwards):  # one of the pair, stars or text, not a part of either
+            return 1.0
+    before = -1
+    for name in wanted:
+        at = bold[-1][1].find(name)
+        if at <= before:
+            return 0.0
+        before = at
+    return 1.0
+
+
 def sudoku(truth: str, answer: str, released: str) -> float:
     found = any_tags(answer)
     given = "".join(found[0].split()) if found else ""
