@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 import torch
 
+from ktbench.cli import main
 from ktbench.engine.gguf.header import aligned, read_header
 from ktbench.engine.stored.formats import stored_formats
 from ktbench.run.request import read_request
 from ktbench.spec.errors import RequestError
+from ktbench.spec.memory import routed_bytes
 from ktbench.spec.run_spec import ModelSpec, RunSpec
 from tests.engine.engines import FUSED, VECTOR, cell, engine_for, logits, needs_vector, relative
 from tests.engine.families.plain import experts_of
@@ -176,3 +178,31 @@ def test_gate_and_up_in_two_formats_run_rounded(exported: Any, tmp_path: Path) -
     with pytest.raises(ValueError, match="ffn_up_exps"):
         engine_for(lean(two, decode()))
     engine_for(replace(lean(two, decode()), precision="int8"))
+
+
+@pytest.mark.parametrize(
+    ("model", "formats"),
+    [
+        pytest.param(MIX, [("q4_k", "q4_k", "q6_k"), ("q4_k", "q4_k", "q4_k")], id="k"),
+        pytest.param(IQ_MIX, [("iq2", "iq2", "iq3_s"), ("iq2", "iq2", "iq2")], id="iq"),
+    ],
+    indirect=["model"],
+)
+def test_the_plan_counts_every_layer_in_its_own_formats(
+    model: Any, formats: list[tuple[str, ...]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Bytes are those of the file's tensors, and of what is packed of them."""
+    path = str(model[0].path)
+    layers = stored_formats(path).layers
+    assert [layer.formats for layer in layers] == formats
+    tensors = read_header(path).tensors
+    held = [sum(tensors[f"blk.{n}.{name}.weight"].nbytes for name in TENSORS.values()) for n in range(len(formats))]
+    assert [layer.nbytes for layer in layers] == held
+    words = [f"model.path={path}", f"{VECTOR.key}=true", f"precision={formats[0][0]}"]
+    (part,) = read_request(words).parts
+    system = engine_for(lean(model[0], decode(), formats[0][0], "bf16"))
+    packed = [operator.fused.packed.nbytes for operator in system._components.operators]
+    assert sum(packed) <= routed_bytes(part.spec) * 1.01
+    assert routed_bytes(part.spec) == pytest.approx(sum(packed), rel=0.02)
+    assert main(["plan", *words]) == 0
+    assert f"{sum(held):,} bytes" in capsys.readouterr().out
