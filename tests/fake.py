@@ -54,7 +54,7 @@ class FakeSystem:
         drift = 1 + self.steps / 10 if self.script == "drift" else 1
         time.sleep(self.step_s * drift)
         for feature in FEATURES:
-            if self.spec.engine.features[feature.name] and self.script != "lie":
+            if self.spec.engine.features[feature.name] != feature.off and self.script != "lie":
                 self.counts[feature.counter] += 1
         if self.script == "sneak":
             self.counts["amx_tiles"] += 1

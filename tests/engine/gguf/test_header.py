@@ -130,7 +130,7 @@ def test_parts_hold_each_tensor_once(tmp_path: Path) -> None:
     metadata = {"split.no": 2, "split.count": PARTS}
     last = tmp_path / "m-00003-of-00003.gguf"
     last.write_bytes(Written(metadata=metadata, tensors=TENSORS[:1]).whole())
-    with pytest.raises(ValueError, match="'output_norm.weight' is in an earlier part, too"):
+    with pytest.raises(ValueError, match="'early' is in an earlier part, too"):
         read_header(first)
     last.write_bytes(Written(metadata=metadata, tensors=[]).whole())
     with pytest.raises(ValueError, match="3 parts hold 2 tensors, not 3"):
@@ -167,7 +167,7 @@ BAD = {
     "no dimensions": (Written(tensors=[("a", "F32", ())]).whole(), "tensor 'a' has 0 dimensions"),
     "no rows": (Written(tensors=[("a", "F32", (0, 4))]).whole(), r"tensor 'a' of F32 has the shape \(0, 4\)"),
     "part of a block": (Written(tensors=[("a", "Q8_0", (4, 48))]).whole(), r"'a' of Q8_0 has the shape \(4, 48\)"),
-    "gap": (Written(gap=32).whole(), "tensor 'output_norm.weight' lies at"),
+    "gap": (Written(gap=32).whole(), "tensor 'early' lies at"),
     "Q4_1": (
         Written(tensors=[("a", "Q4_1", (1, 256))]).whole(),
         "tensor 'a' is Q4_1, allowed are F32, F16, BF16, Q8_0, Q4_0",

@@ -44,7 +44,7 @@ METADATA: Mapping[str, Any] = {
     "tokenizer.ggml.scores": [0.5, -1.0],
     "tokenizer.ggml.add_bos_token": True,
 }
-TENSORS = (("output_norm.weight", "F32", (3,)), ("output.weight", "Q8_0", (2, 64)), ("late", "Q4_0", (2, 1, 32)))
+TENSORS = (("early", "F32", (3,)), ("output.weight", "Q8_0", (256, 64)), ("late", "Q4_0", (2, 1, 32)))
 
 
 @dataclass(frozen=True, kw_only=True)
