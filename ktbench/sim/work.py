@@ -56,6 +56,7 @@ def step_counters(spec: RunSpec, cost: Calibration) -> dict[str, int]:
         "deferred_experts": tokens * deferred_experts(spec) * (layers - 1),
         "skipped_experts": tokens * engine.skipping * layers if has_effect(spec) else 0,
         "streamed_bytes": _streamed_bytes(spec, cost) if _has_gpu(spec) else 0,
+        "flag_answers": 0,  # not simulated
     }
 
 
