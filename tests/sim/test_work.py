@@ -103,8 +103,8 @@ def test_counters_of_a_token_are_those_worked_out_by_hand() -> None:
     counted = step_counters(real_cell(V3, deferral=3), COST)
     assert counted == {
         "avx2_calls": 0, "avx512_calls": 3 * 8, "amx_tiles": 0, "tasks_dynamic": 3 * 8 * (2 * 16 + 2 * 56),
-        "local_bytes": 3 * 8 * 2 * EXPERT, "graph_replays": 1, "streamed_bytes": 0, "flag_answers": 0, "linear_calls": 0,
-        "deferred_experts": 3 * 2, "skipped_experts": 0,
+        "local_bytes": 3 * 8 * 2 * EXPERT, "graph_replays": 1, "streamed_bytes": 0, "flag_answers": 0,
+        "linear_calls": 0, "deferred_experts": 3 * 2, "skipped_experts": 0,
     }  # fmt: skip
 
 
