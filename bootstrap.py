@@ -140,7 +140,7 @@ class Setup:
             if os.fstat(journal.fileno()).st_size:
                 self._mend(journal)
             journal.truncate(0)
-            journal.write(f"{time.time()}\n")
+            journal.write("\n".join(["incomplete before:", *map(str, self._incomplete()), ""]))
             journal.flush()
             os.environ[TAG] = str(self.root)
             yield
@@ -149,18 +149,21 @@ class Setup:
     def _mend(self, journal: TextIO) -> None:
         """End the programs of the set-up that was killed, and forget what they had not installed completely.
 
-        An installer writes INSTALLER and RECORD after all files of a package. Without both it is installed anew; a
-        package that was there before the set-up began is not ours to judge.
+        What is incomplete is installed anew; a package that was so before the set-up began is not ours to judge.
         """
         say("the last set-up was killed: going on from there")
         end_programs_of(self.root)
         journal.seek(0)
-        began_s = float(journal.readline() or 0)
-        for package in self.prefix.glob("lib*/python3*/site-packages/*.dist-info"):
-            whole = all((package / name).is_file() for name in ("INSTALLER", "RECORD"))
-            if not whole and package.stat().st_mtime >= began_s:
+        before = journal.read().splitlines()
+        for package in self._incomplete():
+            if str(package) not in before:
                 shutil.rmtree(package)
                 shutil.rmtree(package.with_name(package.name.partition("-")[0]), ignore_errors=True)
+
+    def _incomplete(self) -> list[Path]:
+        """Packages that lack a file which an installer writes after all others."""
+        packages = self.prefix.glob("lib/python3*/site-packages/*.dist-info")
+        return [one for one in packages if not all((one / name).is_file() for name in ("INSTALLER", "RECORD"))]
 
     def _up_to_date(self) -> bool:
         return Path(self.python).exists() and self.stamp.is_file() and self.stamp.read_text() == self._state()

@@ -241,17 +241,17 @@ def test_no_host_is_named() -> None:
 
 
 def test_a_set_up_that_was_killed_is_mended(host: Host, root: Path) -> None:
-    """Packages that it had installed completely stay, those that are older are not judged."""
+    """Packages that it had installed completely stay, those that were incomplete before are not judged."""
     setup = Setup(host, Programs(), root)
     site = setup.prefix / "lib" / "python3.11" / "site-packages"
     for name, files in (("torch-2.dist-info", ("METADATA", "RECORD")), ("numpy-2.dist-info", ("INSTALLER", "RECORD"))):
         (site / name).mkdir(parents=True)
         for file in files:
             (site / name / file).touch()
-    (site / "old-1.dist-info").mkdir()
-    os.utime(site / "old-1.dist-info", (1e9, 1e9))
+    os.utime(site / "torch-2.dist-info", (1e9, 1e9))  # as where the clock was set back while it was installed
     setup.journal.parent.mkdir()
-    setup.journal.write_text("1000000001.0\n")
+    setup.journal.write_text(f"incomplete before:\n{site / 'old-1.dist-info'}\n")
+    (site / "old-1.dist-info").mkdir()
     setup.bring_up_to_date()
     assert sorted(path.name for path in site.iterdir()) == ["numpy-2.dist-info", "old-1.dist-info"]
     assert setup.journal.read_text() == ""

@@ -23,6 +23,7 @@ from ktbench.eval.lm.samples import SampleLog
 from ktbench.eval.tasks.harness import LoadedTask
 from ktbench.eval.tasks.sources import inactive_feature, load_task, needs_decode
 from ktbench.eval.texts import TextDocument, drawn, drift_texts, wikitext2
+from ktbench.files import NotWritten
 from ktbench.resources import checkpoint_folder
 from ktbench.spec.record import KL, Cell, Evidence, Outcome, SampleResult, TaskResult, collect, dishonest
 from ktbench.spec.run_spec import RunSpec
@@ -126,8 +127,8 @@ class EvalSession:
             return facts
         try:
             log.write(samples)
-        except OSError as error:  # answers count without them
-            return facts | {"samples_missing": f"{samples}: {error.strerror}"}
+        except NotWritten as error:  # answers count without them
+            return facts | {"samples_missing": f"{samples}: {error.reason}"}
         return facts
 
     def _blank(self, cell: Cell, task: str) -> TaskResult:

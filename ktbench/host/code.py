@@ -71,13 +71,21 @@ def code_id(extension: Extension) -> str:
 
 
 def code_files() -> Iterator[tuple[str, Path]]:
-    """(name, path) of every file that the identity covers; names do not depend on the location of the package."""
-    for path in _PACKAGE.rglob("*.py"):
-        if path.relative_to(_PACKAGE).parts[0] not in (*_DATA_FOLDERS, "reports"):
-            yield path.relative_to(_PACKAGE).as_posix(), path
+    """(name, path) of every file that the identity covers; names do not depend on the location of the package.
+
+    Hidden files are left out: nothing reads them, and editors keep their locks and copies beside what they edit.
+    """
+    for name, path in _visible(_PACKAGE, "*.py"):
+        if name.partition("/")[0] not in (*_DATA_FOLDERS, "reports"):
+            yield name, path
     for folder in map(data_folder, _DATA_FOLDERS):
-        for path in folder.rglob("*.yaml"):
-            yield f"{folder.name}/{path.relative_to(folder).as_posix()}", path
+        yield from ((f"{folder.name}/{name}", path) for name, path in _visible(folder, "*.yaml"))
+
+
+def _visible(folder: Path, pattern: str) -> Iterator[tuple[str, Path]]:
+    for path in folder.rglob(pattern):
+        if not path.name.startswith("."):
+            yield path.relative_to(folder).as_posix(), path
 
 
 def read_commit(checkout: Path = _PACKAGE.parent) -> Commit | None:

@@ -17,7 +17,7 @@ from ktbench.engine.loading.progress import SILENT, LoadProgress
 from ktbench.engine.protocol import HostRole, System, Unsupported
 from ktbench.engine.roles import reach, split_cpus
 from ktbench.engine.weight_plan import WeightPlan
-from ktbench.host.code import load_extension
+from ktbench.host.code import code_id, load_extension
 from ktbench.host.crossovers import use_crossovers
 from ktbench.host.cuda import read_cuda_devices
 from ktbench.host.energy import open_meters
@@ -126,7 +126,18 @@ def main() -> int:
         return serve(lambda opened: _load_session(opened, topology, progress), sys.stdin.buffer, responses)
 
 
+def require_code(expected: str) -> None:
+    """End this process, with the reason as its last line, if the code is no longer that of the run.
+
+    Its records would name code that did not make them. A peer's Python may not load our kernels: it is not judged.
+    """
+    extension = load_extension()
+    if extension.module is not None and code_id(extension) != expected:
+        sys.exit("the code of ktbench was changed after the run began: resume it, resume_changed=true mixes both")
+
+
 def _load_session(opened: OpenSession, topology: Topology, progress: LoadProgress) -> Session:
+    require_code(opened.ids.code_id)
     specs, host = [cell.spec for cell in opened.cells], host_role(topology)
     if not _brings_threads(specs):
         prepare_host(host.cpus, specs)

@@ -73,6 +73,14 @@ def test_a_report_definition_changes_nothing(package: Path) -> None:
     assert code_id(NO_KERNELS) == before
 
 
+def test_locks_and_copies_of_editors_change_nothing(package: Path) -> None:
+    before = code_id(NO_KERNELS)
+    (package / ".#core.py").symlink_to("user@host.1:2")  # Emacs; what it points to does not exist
+    (package / "._core.py").write_text("resource fork")
+    (package.parent / "conf" / ".#one.yaml").symlink_to("user@host.1:2")
+    assert code_id(NO_KERNELS) == before
+
+
 @pytest.mark.usefixtures("package")
 def test_another_kernel_build_changes_it() -> None:
     assert len({code_id(NO_KERNELS), code_id(kernels("a")), code_id(kernels("b"))}) == 3

@@ -15,6 +15,7 @@ import pytest
 
 from ktbench.engine.loading.progress import Loading
 from ktbench.engine.protocol import Unsupported
+from ktbench.host.environment import environment
 from ktbench.host.software import FoundPeer
 from ktbench.run import worker as worker_module
 from ktbench.run.child import OomCount, killed_reason, oom_count
@@ -69,14 +70,22 @@ OPENED = OpenSession(cells=(FUSED,), ids=RecordIds(code_id="code", env_id="env",
 def test_a_worker_says_how_far_it_is_until_it_is_ready(tmp_path: Path) -> None:
     pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built", exc_type=ImportError)
     seen: list[Loading] = []
-    cell = tiny_cell("base")
-    worker = Worker.start(OpenSession(cells=(cell,), ids=OPENED.ids), tmp_path / "worker.log", 120, SERVE, seen.append)
+    cell, ids = tiny_cell("base"), RecordIds(code_id=environment().code_id, env_id="env", sitting="here")
+    worker = Worker.start(OpenSession(cells=(cell,), ids=ids), tmp_path / "worker.log", 120, SERVE, seen.append)
     try:
         assert worker.trial(cell, 0, 60).outcome is Outcome.OK
     finally:
         worker.stop()
     assert seen
     assert all(0 <= one.done_bytes <= one.total_bytes for one in seen)
+
+
+def test_a_worker_that_was_edited_since_the_run_began_measures_nothing(tmp_path: Path) -> None:
+    pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built", exc_type=ImportError)
+    opened = OpenSession(cells=(tiny_cell("base"),), ids=OPENED.ids)  # "code" stands for that of then
+    with pytest.raises(WorkerDied, match="the code of ktbench was changed") as died:
+        Worker.start(opened, tmp_path / "worker.log", 120, SERVE)
+    assert died.value.outcome is Outcome.CRASHED
 
 
 SAYS_AND_WAITS = """

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from ktbench.engine.loading.weights_id import content_digest, weights_id
 from ktbench.engine.protocol import Unsupported
-from ktbench.files import sync_folder, write_whole
+from ktbench.files import NotWritten, sync_folder, write_whole
 from ktbench.spec.errors import error_text
 from ktbench.spec.inject import InjectSpec
 from ktbench.spec.run_spec import ModelSpec
@@ -155,18 +155,25 @@ class PackedFiles:
         try:
             packed.save(str(file))
         except OSError as error:
-            _clear(self.part.folder)
-            raise Unsupported(
-                f"model.packed={self.part.packed}: {error}; nothing was kept, name another folder or leave it out"
-            ) from None
+            raise self._not_kept(str(error)) from None
         self._saved[file.name] = file.stat().st_size
 
     def finish(self) -> None:
-        """Write the manifest of what was saved."""
-        if not self.is_whole:
-            sync_folder(self.part.folder)  # what the manifest lists comes first
-            text = json.dumps(self.part.identity | {_FILES: self._saved}, indent=1)
+        """Write the manifest of what was saved. Raises Unsupported in one line."""
+        if self.is_whole:
+            return
+        sync_folder(self.part.folder)  # what the manifest lists comes first
+        text = json.dumps(self.part.identity | {_FILES: self._saved}, indent=1)
+        try:
             write_whole(self.part.folder / _MANIFEST, text, synced=True)
+        except NotWritten as error:
+            raise self._not_kept(f"{error.path}: {error.reason}") from None
+
+    def _not_kept(self, why: str) -> Unsupported:
+        _clear(self.part.folder)
+        return Unsupported(
+            f"model.packed={self.part.packed}: {why}; nothing was kept, name another folder or leave it out"
+        )
 
 
 # The files of experts and of linear layers; neither without `model.packed`.

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ktbench.eval.tasks.harness import Grade, LoadedTask
+from ktbench.files import whole_file
 from ktbench.spec.record import SCORE
 from ktbench.spec.suite import SuiteSpec
 
@@ -73,15 +74,9 @@ class SampleLog:
                     self._values[metric, name].append(value)
 
     def write(self, path: Path) -> None:
-        """Write the lines, filter by filter. An interrupted or failed write leaves no file. Raises OSError."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f".{path.name}")
-        try:
-            with part.open("w", encoding="utf-8", newline="\n") as file:
-                file.writelines(f"{_dumped(line)}\n" for line in chain(*self._lines.values()))
-            part.replace(path)
-        finally:
-            part.unlink(missing_ok=True)
+        """Write the lines, filter by filter. Raises NotWritten."""
+        with whole_file(path) as part, part.open("w", encoding="utf-8", newline="\n") as file:
+            file.writelines(f"{_dumped(line)}\n" for line in chain(*self._lines.values()))
 
     def facts(self, lm: Any, suite: SuiteSpec) -> dict[str, Any]:
         """Plain content of the task's entries in a file of results, and what that says of the model's tokenizer."""
