@@ -12,18 +12,8 @@ from ktbench.results import LOG_NAME, read_run
 from ktbench.results.log import PLAN_NAME
 from tests.faults.findings import Finding
 from tests.faults.kills import Undisturbed
-from tests.faults.lives import (
-    RUN,
-    Life,
-    begin,
-    doubled,
-    hurt_folder,
-    log_bytes,
-    missing,
-    records_of,
-    sweep_words,
-    table,
-)
+from tests.faults.lives import SWEEP, Life, begin, log_bytes, table
+from tests.faults.runs import RUN, doubled, hurt, missing, records_of
 
 FULL, REFUSED = 4, 2
 
@@ -38,16 +28,16 @@ def full_disk(folder: Path, undisturbed: Undisturbed, random: Random, times: int
         code, after = life.end(), records_of(folder)
         lost += (after[: len(before)] != before) + max(0, life.told() - (len(after) - len(before)))
         if code == 0:
-            lost += missing(read_run(hurt_folder(folder))) + (table(folder) != undisturbed.table)
+            lost += missing(read_run(hurt(folder))) + (table(folder) != undisturbed.table)
             shutil.rmtree(folder)
             continue
         full += 1
         assert code == FULL and "Traceback" not in "\n".join(life.said()), (code, life.said()[-3:])
         message = life.message() if after else message  # without a plan there is nothing to go on with
-        assert after or not hurt_folder(folder).exists(), "nothing was kept, and something is left"
+        assert after or not hurt(folder).exists(), "nothing was kept, and something is left"
     life = begin(folder)
     assert life.end() == 0, life.message()
-    run = read_run(hurt_folder(folder))
+    run = read_run(hurt(folder))
     return Finding(
         fault="full disk",
         times=full,
@@ -73,14 +63,14 @@ def full_output(folder: Path) -> Finding:
         times=1,
         happened=f"exit {FULL}; what was measured and the files written are kept",
         message=life.message(),
-        lost=missing(read_run(hurt_folder(folder))),
+        lost=missing(read_run(hurt(folder))),
     )
 
 
 def read_only(folder: Path) -> Finding:
     """A folder in which nobody may make anything: that of the kernel's settings is one, for root as well."""
     folder.mkdir(parents=True)
-    life = Life(folder=folder, words=sweep_words(done=False), prepare=lambda: os.chdir("/sys")).start()
+    life = Life(folder=folder, words=(*SWEEP, f"run_name={RUN}"), prepare=lambda: os.chdir("/sys")).start()
     assert life.end() == REFUSED, life.message()
     return Finding(
         fault="read-only run folder",
@@ -96,16 +86,16 @@ def flipped_bits(folder: Path, undisturbed: Undisturbed, random: Random, times: 
     """One bit of a finished log is flipped: every record is there as it was, or its line is named."""
     life = begin(folder / "whole")
     assert life.end() == 0, life.message()
-    source, here = hurt_folder(folder / "whole"), folder / "flipped"
+    source, here = hurt(folder / "whole"), folder / "flipped"
     whole, content = read_run(source), (source / LOG_NAME).read_bytes()
     silent, message = 0, ""
     for number in range(times):
-        hurt_folder(here).mkdir(parents=True, exist_ok=True)
+        hurt(here).mkdir(parents=True, exist_ok=True)
         where = random.randrange(len(content))
         flipped = content[:where] + bytes([content[where] ^ 1 << random.randrange(8)]) + content[where + 1 :]
-        (hurt_folder(here) / LOG_NAME).write_bytes(flipped)
-        shutil.copy(source / PLAN_NAME, hurt_folder(here))
-        run = read_run(hurt_folder(here))
+        (hurt(here) / LOG_NAME).write_bytes(flipped)
+        shutil.copy(source / PLAN_NAME, hurt(here))
+        run = read_run(hurt(here))
         silent += run.header != whole.header
         left = [record for record in whole.records if record not in run.records]
         silent += len(left) > 1 or (bool(left) and not run.damage) or not set(run.records) <= set(whole.records)
@@ -113,7 +103,7 @@ def flipped_bits(folder: Path, undisturbed: Undisturbed, random: Random, times: 
         if left and number < resumed:
             life = begin(here)
             assert life.end() == 0, life.message()
-            silent += (table(here) != undisturbed.table) + missing(read_run(hurt_folder(here)))
+            silent += (table(here) != undisturbed.table) + missing(read_run(hurt(here)))
         shutil.rmtree(here)
     return Finding(
         fault="a flipped bit in the log",
@@ -129,7 +119,7 @@ def half_lines(folder: Path, undisturbed: Undisturbed, random: Random, times: in
     """The log ends at a random byte: exactly the whole lines before it are left."""
     life = begin(folder)
     assert life.end() == 0, life.message()
-    file, wrong = hurt_folder(folder) / LOG_NAME, 0
+    file, wrong = hurt(folder) / LOG_NAME, 0
     content = file.read_bytes()
     whole = read_run(file.parent)
     plan = content.index(b"\n")

@@ -10,7 +10,7 @@ from random import Random
 
 from tests.faults.findings import Finding
 from tests.faults.forking import Command
-from tests.faults.verbs import VERBS, Verb, hurt, torn_files
+from tests.faults.verbs import VERBS, Verb, begin, left_alone, torn_files
 
 FULL = 4
 LARGEST = 1 << 18  # a limit that most of the larger files reach
@@ -28,15 +28,10 @@ def _limited(verb: Verb, limit: int) -> Callable[[], object]:
 
 def full_while_writing(folder: Path, verb: Verb, random: Random, times: int) -> Finding:
     """The command with a random limit on the size of its files, each time anew."""
-    for words in verb.before:
-        assert Command(folder / "first", words).start().end() == 0
+    undisturbed = left_alone(folder / "undisturbed", verb)
     full, wrong, message = 0, list[str](), ""
     for number in range(times):
-        here = folder / str(number)
-        here.mkdir(parents=True)
-        if verb.before:
-            shutil.copytree(folder / "first" / "runs", here / "runs")
-            shutil.rmtree(hurt(here) / "report", ignore_errors=True)
+        here = begin(folder / str(number), undisturbed, verb)
         limit = random.randrange(1, random.choice((1 << 12, 1 << 15, LARGEST)))
         command = Command(here, verb.next_words(here, number), _limited(verb, limit)).start()
         code, said = command.end(), command.said()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Self
 from unittest.mock import patch
 
 from ktbench import cli
@@ -39,21 +40,11 @@ def load_everything() -> None:
         import_module(module)
 
 
-class ForkedPopen:
-    """Stands for `subprocess.Popen` of `python -m ktbench.…`, with the arguments that ktbench gives it."""
+class Child:
+    """A fork that is waited for as for a `subprocess.Popen`."""
 
-    def __init__(self, command: Sequence[str], **how: Any) -> None:
-        sys.stdout.flush(), sys.stderr.flush()
-        (read_in, write_in), (read_out, write_out) = os.pipe(), os.pipe()
-        self.returncode: int | None = None
-        self.pid = os.fork()
-        if self.pid == 0:
-            output = write_out if how["stdout"] == subprocess.PIPE else _number(how["stdout"])
-            kept = (*how.get("pass_fds", ()), int(os.environ["ALIVE"]))
-            _become(command, read_in, output, _number(how["stderr"]), kept)
-        os.close(read_in), os.close(write_out)
-        self.stdin: IO[bytes] = os.fdopen(write_in, "wb", buffering=how.get("bufsize", -1))
-        self.stdout: IO[bytes] = os.fdopen(read_out, "rb")
+    pid: int
+    returncode: int | None = None
 
     def poll(self) -> int | None:
         """As that of `subprocess.Popen`."""
@@ -71,6 +62,22 @@ class ForkedPopen:
             time.sleep(0.002)
         assert self.returncode is not None
         return self.returncode
+
+
+class ForkedPopen(Child):
+    """Stands for `subprocess.Popen` of `python -m ktbench.…`, with the arguments that ktbench gives it."""
+
+    def __init__(self, command: Sequence[str], **how: Any) -> None:
+        sys.stdout.flush(), sys.stderr.flush()
+        (read_in, write_in), (read_out, write_out) = os.pipe(), os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            output = write_out if how["stdout"] == subprocess.PIPE else _number(how["stdout"])
+            kept = (*how.get("pass_fds", ()), int(os.environ["ALIVE"]))
+            _become(command, read_in, output, _number(how["stderr"]), kept)
+        os.close(read_in), os.close(write_out)
+        self.stdin: IO[bytes] = os.fdopen(write_in, "wb", buffering=how.get("bufsize", -1))
+        self.stdout: IO[bytes] = os.fdopen(read_out, "rb")
 
 
 def _number(file: Any) -> int:
@@ -118,9 +125,9 @@ class Command:
     prepare: Callable[[], object] = lambda: None
     code: int | None = field(default=None, init=False)
 
-    def start(self) -> Command:
-        """Fork."""
-        load_everything()
+    def start(self) -> Self:
+        """Fork: the child is as good as a fresh process, but has everything loaded."""
+        self.load()
         self.folder.mkdir(parents=True, exist_ok=True)
         self._said_before = len(self._stderr())
         self._alive, held = os.pipe()
@@ -131,17 +138,25 @@ class Command:
         os.close(held)
         return self
 
+    def load(self) -> None:
+        """Load what the command needs, once."""
+        load_everything()
+
+    def patch(self) -> None:
+        """Change what differs from a fresh process, in the child."""
+        patch.object(subprocess, "Popen", _popen).start()
+        patch.object(timing_lock, "lock_file", lambda: Path("timing.lock").absolute()).start()
+
     def _live(self, held: int) -> None:
         code = 1
         try:
             os.chdir(self.folder)
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored in what it starts
             for number, name in ((1, "stdout.txt"), (2, "stderr.txt")):
                 os.dup2(os.open(name, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666), number)
             sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
             os.environ |= {"ALIVE": str(held), "KTBENCH_CACHE": str(self.folder / "cache"), "HOME": str(self.folder)}
-            patch.object(subprocess, "Popen", _popen).start()
-            patch.object(timing_lock, "lock_file", lambda: Path("timing.lock").absolute()).start()
+            self.patch()
             self.prepare()
             code = cli.main(self.words)
             sys.stdout.flush(), sys.stderr.flush()
@@ -156,6 +171,17 @@ class Command:
         if not self.is_over():
             os.kill(self.pid, number)
 
+    def kill(self) -> None:
+        """As the kernel, a batch system or a power button would: nothing is asked."""
+        self.send(signal.SIGKILL)
+
+    def kill_after(self, wait_s: float) -> None:
+        """Kill it after so many seconds, unless it has ended before."""
+        until = time.monotonic() + wait_s
+        while time.monotonic() < until and not self.is_over():
+            time.sleep(0.001)
+        self.kill()
+
     def is_over(self) -> bool:
         """Whether it has ended."""
         if self.code is None:
@@ -167,25 +193,27 @@ class Command:
         """Exit code, below 0 the signal that ended it, once all that it has started has ended, too."""
         if self.code is None:
             self.code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        self.left_s = self._until_alone()
+        self._until_alone()
         return self.code
 
-    def _until_alone(self) -> float:
-        """Seconds until no process that it has started is left. Raises AssertionError after a while."""
-        began_s = time.monotonic()
-        os.set_blocking(self._alive, False)
-        while time.monotonic() - began_s < ENDED_S:
-            try:
-                if os.read(self._alive, 1) == b"":
-                    os.close(self._alive)
-                    return time.monotonic() - began_s
-            except BlockingIOError:
-                time.sleep(0.005)
-        raise AssertionError(f"{self.words}: something that it has started is left after {ENDED_S} s")
+    def _until_alone(self) -> None:
+        """Wait until no process that it has started is left. Raises AssertionError after a while."""
+        ended = select.select([self._alive], [], [], ENDED_S)[0]
+        assert ended, f"{self.words}: something that it has started is left after {ENDED_S} s"
+        os.close(self._alive)
 
     def said(self) -> list[str]:
         """Lines of stderr of this command alone."""
         return self._stderr()[self._said_before :]
+
+    def message(self) -> str:
+        """The last line that it said."""
+        lines = [line for line in self.said() if line.strip()]
+        return lines[-1] if lines else ""
+
+    def told(self) -> int:
+        """Trials that it said were over: those are promised."""
+        return sum(line.startswith("  round ") for line in self.said())
 
     def _stderr(self) -> list[str]:
         file = self.folder / "stderr.txt"

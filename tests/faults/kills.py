@@ -12,19 +12,8 @@ from random import Random
 
 from ktbench.results import log, read_run
 from tests.faults.findings import Finding
-from tests.faults.lives import (
-    PATIENCE_S,
-    Life,
-    begin,
-    doubled,
-    hurt_folder,
-    log_bytes,
-    machine,
-    missing,
-    planned,
-    records_of,
-    table,
-)
+from tests.faults.lives import PATIENCE_S, Life, begin, log_bytes, machine, planned, table
+from tests.faults.runs import doubled, hurt, missing, records_of
 
 Kill = Callable[[Life], None]
 Start = Callable[[Path], Life]
@@ -44,7 +33,9 @@ class Undisturbed:
 
 def killed_any_time(folder: Path, undisturbed: Undisturbed, random: Random, kills: int) -> Finding:
     """SIGKILL at moments spread evenly over the time that a sweep takes."""
-    found = _killed(folder, undisturbed, kills, begin, lambda life: _soon(life, random, undisturbed.took_s))
+    found = _killed(
+        folder, undisturbed, kills, begin, lambda life: life.kill_after(random.uniform(0, undisturbed.took_s))
+    )
     return replace(found, fault="SIGKILL at a random moment")
 
 
@@ -65,7 +56,7 @@ def _killed(folder: Path, undisturbed: Undisturbed, kills: int, start: Start, ki
         here = folder / str(sweeps)
         killed, gone = _until_done(here, start, kill)
         done, lost, sweeps = done + killed, lost + gone, sweeps + 1
-        run = read_run(hurt_folder(here))
+        run = read_run(hurt(here))
         twice += doubled(run)
         wrong += missing(run) + (table(here) != undisturbed.table)
     same = f"{wrong} turns or tables not as undisturbed" if wrong else "each has the table of an undisturbed run"
@@ -93,14 +84,6 @@ def _until_done(folder: Path, start: Start, kill: Kill) -> tuple[int, int]:
             assert code == 0, life.message()
             return killed, lost
         killed += 1
-
-
-def _soon(life: Life, random: Random, took_s: float) -> None:
-    until = time.monotonic() + random.uniform(0, took_s)
-    while time.monotonic() < until and not life.is_over():
-        time.sleep(0.001)
-    if not life.is_over():
-        life.kill()
 
 
 def _torn(writes: int, length: int) -> Callable[[], None]:

@@ -14,20 +14,8 @@ from ktbench.run import messages, open_run
 from ktbench.spec.record import Outcome
 from tests.faults.findings import Finding
 from tests.faults.kills import Undisturbed
-from tests.faults.lives import (
-    PATIENCE_S,
-    RUN,
-    Life,
-    begin,
-    doubled,
-    hurt_folder,
-    missing,
-    pauses,
-    records_of,
-    sweep_words,
-    table,
-    wait_until,
-)
+from tests.faults.lives import PATIENCE_S, SWEEP, Life, begin, pauses, table, wait_until
+from tests.faults.runs import RUN, doubled, hurt, missing, records_of
 
 BAD_REQUEST, FAILED = 2, 4
 DEADLINE_S = 3
@@ -38,7 +26,7 @@ def two_sweeps(folder: Path, undisturbed: Undisturbed) -> Finding:
     first = begin(folder, prepare=pauses(4))
     wait_until(lambda: len(records_of(folder)) == 4)
     before = records_of(folder)
-    second = Life(folder=folder, words=sweep_words(done=True)).start()
+    second = Life(folder=folder, words=(*SWEEP, f"resume={RUN}")).start()
     assert second.end() == BAD_REQUEST, second.message()
     message = second.message()
     assert f"process {first.pid} on " in message, message
@@ -46,7 +34,7 @@ def two_sweeps(folder: Path, undisturbed: Undisturbed) -> Finding:
     first.end()
     third = begin(folder)
     assert third.end() == 0, third.message()
-    run = read_run(hurt_folder(folder))
+    run = read_run(hurt(folder))
     return Finding(
         fault="a second sweep in the same folder",
         times=1,
@@ -73,7 +61,7 @@ def clock_back(folder: Path, undisturbed: Undisturbed) -> Finding:
             patch.object(module, "datetime", Back).start()
 
     folder.mkdir(parents=True)
-    names = [word for word in sweep_words(done=False) if not word.startswith("run_name=")]
+    names = [word for word in (*SWEEP, f"run_name={RUN}") if not word.startswith("run_name=")]
     for _ in range(2):
         life = Life(folder=folder, words=names, prepare=prepare).start()
         assert life.end() == 0, life.message()
@@ -87,7 +75,7 @@ def clock_back(folder: Path, undisturbed: Undisturbed) -> Finding:
         assert find.find_run("latest").name == RUN
     life = begin(folder, prepare=prepare)
     assert life.end() == 0, life.message()
-    run = read_run(hurt_folder(folder))
+    run = read_run(hurt(folder))
     names = sorted(log.parent.name for log in folder.glob("runs/*/log.jsonl"))
     assert len(names) == 3 and all(record.took_s >= 0 for record in run.records), names
     return Finding(
@@ -123,7 +111,7 @@ def bad_worker(folder: Path, script: str, prepare: Callable[[], object] = lambda
 
 
 def _cost_of(fault: str, life: Life, folder: Path, outcome: Outcome, bad: set[str]) -> Finding:
-    run = read_run(hurt_folder(folder))
+    run = read_run(hurt(folder))
     ends = [record for record in run.records if record.cell in bad]
     assert {record.outcome for record in ends} == {outcome}, [(one.outcome, one.why) for one in ends]
     assert not any("Traceback" in line for line in life.said()), life.said()
@@ -149,7 +137,7 @@ def interrupted(folder: Path, undisturbed: Undisturbed) -> Finding:
     assert code == 128 + signal.SIGINT, (code, message)
     life = begin(folder)
     assert life.end() == 0, life.message()
-    run = read_run(hurt_folder(folder))
+    run = read_run(hurt(folder))
     return Finding(
         fault="an interrupt (Ctrl-C)",
         times=1,

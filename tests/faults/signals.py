@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +14,7 @@ from ktbench.results import read_run
 from ktbench.spec.record import Outcome
 from tests.faults.findings import Finding
 from tests.faults.forking import Command
-from tests.faults.verbs import RUN, hurt, is_planned
+from tests.faults.runs import RUN, begun_or_resumed, doubled, hurt, missing, records_of
 
 _SWEEP = (
     "sweep", "sweep.arms=['base','skipping=1','+a']", "model=tiny", "model.layers=2", "workload.prompt=8",
@@ -30,11 +29,11 @@ _STOPPED_S = 1.5
 
 
 def _sweep(folder: Path) -> Command:
-    return Command(folder, (*_SWEEP, f"resume={RUN}" if is_planned(folder) else f"run_name={RUN}")).start()
+    return Command(folder, (*_SWEEP, begun_or_resumed(folder))).start()
 
 
 def _count(folder: Path) -> int:
-    return len(read_run(hurt(folder)).records) if is_planned(folder) else 0
+    return len(records_of(folder))
 
 
 def ended(folder: Path, fault: str, random: Random, times: int) -> Finding:
@@ -66,11 +65,9 @@ def ended(folder: Path, fault: str, random: Random, times: int) -> Finding:
 
 
 def _not_once(folder: Path) -> int:
-    """Planned turns that were not measured exactly once."""
+    """Planned trials that were not measured exactly once."""
     run = read_run(hurt(folder))
-    turns = Counter((record.cell, record.round) for record in run.records if record.outcome.timed)
-    rounds = {record.round for record in run.records}
-    return sum(turns[cell.key, number] != 1 for cell in run.header.cells for number in rounds)
+    return missing(run) + doubled(run)
 
 
 def stopped(folder: Path, random: Random, times: int) -> Finding:

@@ -17,6 +17,7 @@ from ktbench.run.serve import serve
 from ktbench.run.session import Session
 from ktbench.spec.run_spec import RunSpec
 from tests.fake import FakeRoofs, FakeSystem
+from tests.faults.forking import Child
 
 _STEP_S = {"base": 8e-3, "skipping=1": 5e-3, "deferral=1": 4e-3}
 _ROOM_BYTES = 1 << 26
@@ -94,7 +95,7 @@ _FATES: dict[str, Callable[[], object]] = {
 }
 
 
-class Forked:
+class Forked(Child):
     """Stands for `subprocess.Popen`: a worker that is forked, which saves it loading what its parent has loaded.
 
     Everything else is as in a real worker: it has a session of its own, two pipes, and dies with its parent.
@@ -102,29 +103,12 @@ class Forked:
 
     def __init__(self, scripts: Mapping[str, str], log: Path, answers: int) -> None:
         reading, writing = os.pipe()
-        self.returncode: int | None = None
         self.pid = os.fork()
         if self.pid == 0:
             _work(scripts, log, reading, answers)
         os.close(reading)
         self.stdin = os.fdopen(writing, "wb", buffering=0)
         os.set_blocking(writing, False)
-
-    def wait(self, timeout_s: float | None = None) -> int:
-        """As that of `subprocess.Popen`."""
-        from subprocess import TimeoutExpired
-        from time import monotonic, sleep
-
-        until = None if timeout_s is None else monotonic() + timeout_s
-        while self.returncode is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                self.returncode = os.waitstatus_to_exitcode(status)
-            elif until is not None and monotonic() > until:
-                raise TimeoutExpired("worker", timeout_s or 0.0)
-            else:
-                sleep(0.002)
-        return self.returncode
 
 
 def _work(scripts: Mapping[str, str], log: Path, requests: int, answers: int) -> None:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from pathlib import Path
 from random import Random
 
@@ -19,12 +20,12 @@ from ktbench.engine.gguf.header import read_header
 from ktbench.host import crossovers
 from ktbench.host.describe import load_description
 from ktbench.host.probe import open_instruments
-from ktbench.results import Run, StoreError, read_run
+from ktbench.results import Run, read_run
 from ktbench.run import probe
 from tests.faults.findings import Finding
 from tests.faults.forking import Command
+from tests.faults.runs import RUN, begun_or_resumed, doubled, facts_of, hurt
 
-RUN = "hurt"
 _TINY = ("model=tiny", "model.layers=2", "workload.prompt=8", "workload.steps=2")
 _QUICK = (*_TINY, "measure.min_rounds=1", "measure.max_rounds=6")
 _ARMS = "sweep.arms=['base','skipping=1','+a']"
@@ -51,30 +52,8 @@ class Verb:
         if self.name == "trace":
             return (*self.words, f"run_name={RUN}-{attempt}")
         if self.runs:
-            return (*self.words, f"resume={RUN}" if is_planned(folder) else f"run_name={RUN}")
+            return (*self.words, begun_or_resumed(folder))
         return self.words
-
-
-def hurt(folder: Path) -> Path:
-    """Where the run is."""
-    return folder / "runs" / RUN
-
-
-def is_planned(folder: Path) -> bool:
-    """Whether there is a run to resume."""
-    try:
-        read_run(hurt(folder))
-    except StoreError:
-        return False
-    return True
-
-
-def facts_of(folder: Path) -> tuple[object, ...]:
-    """All that a run has kept, in order."""
-    if not is_planned(folder):
-        return ()
-    run = read_run(hurt(folder))
-    return (*run.records, *run.sample_results, *run.task_results)
 
 
 def torn_files(folder: Path) -> list[str]:
@@ -128,6 +107,7 @@ VERBS = (
     Verb(name="record", words=("record", *_TINY, "workload.routing=model", "output=profile.npz"), check=torn_files,
          output="profile.npz"),
     Verb(name="probe", words=("probe", "out=machine.yaml"), check=torn_files, prepare=_quick_probe),
+    Verb(name="validate", words=("validate", "out=judged"), check=torn_files, output="judged/cells.csv"),
     Verb(name="plan", words=("plan", *_TINY), check=torn_files),
     Verb(name="report", words=("report", RUN), check=_of_run, before=(_FIRST,)),
     Verb(name="report kit", words=("report", RUN, "kit", "html"), check=_of_run, before=(_FIRST,)),
@@ -136,15 +116,18 @@ VERBS = (
 
 def killed_verb(folder: Path, verb: Verb, random: Random, kills: int) -> Finding:
     """SIGKILL at moments spread evenly over the time that the command takes, until there were so many."""
-    undisturbed, took_s = _undisturbed(folder / "undisturbed", verb)
-    done, lost, doubled, times, problems = 0, 0, 0, 0, list[str]()
+    undisturbed = left_alone(folder / "undisturbed", verb)
+    again = begin(folder / "again", undisturbed, verb)
+    began_s = time.monotonic()  # with warm caches
+    _ended_well(Command(again, verb.next_words(again, 0), verb.prepare).start())
+    took_s = time.monotonic() - began_s
+    done, twice, times, problems = 0, 0, 0, list[str]()
     while done < kills:
-        here = folder / str(times)
-        _begin(here, undisturbed, verb)
-        killed, found = _until_done(here, verb, random, took_s)
+        here = begin(folder / str(times), undisturbed, verb)
+        killed, found = _until_done(here, verb, random, took_s, kills - done)
         problems += [*found, *_unlike(here, undisturbed, verb)]
-        doubled += _doubled(here) if verb.runs else 0
-        done, times, lost = done + killed, times + 1, len(problems)
+        twice += doubled(read_run(hurt(here))) if verb.runs else 0
+        done, times = done + killed, times + 1
         shutil.rmtree(here)
     return Finding(
         fault=f"SIGKILL of `{verb.name}`, real engine",
@@ -153,29 +136,26 @@ def killed_verb(folder: Path, verb: Verb, random: Random, kills: int) -> Finding
         if not problems
         else "; ".join(dict.fromkeys(problems)),
         message="",
-        lost=lost,
-        doubled=doubled if verb.runs else None,
+        lost=len(problems),
+        doubled=twice if verb.runs else None,
     )
 
 
-def _undisturbed(folder: Path, verb: Verb) -> tuple[Path, float]:
-    """What the command writes when it is left alone, and how long it takes the second time, with warm caches."""
+def left_alone(folder: Path, verb: Verb) -> Path:
+    """A folder in which the command, and what it needs before, were left alone."""
     for words in (*verb.before, verb.next_words(folder, 0)):
         _ended_well(Command(folder, words, verb.prepare).start())
-    again = folder.with_name("again")
-    _begin(again, folder, verb)
-    began_s = time.monotonic()
-    _ended_well(Command(again, verb.next_words(again, 0), verb.prepare).start())
-    return folder, time.monotonic() - began_s
+    return folder
 
 
-def _begin(folder: Path, undisturbed: Path, verb: Verb) -> None:
-    """A folder with the caches, and what the command needs before it."""
+def begin(folder: Path, undisturbed: Path, verb: Verb) -> Path:
+    """A folder with the caches, and what the command needs before it, but nothing that it writes."""
     folder.mkdir(parents=True)
-    if (undisturbed / "cache").is_dir():
-        shutil.copytree(undisturbed / "cache", folder / "cache")
-    if verb.before:
-        shutil.copytree(undisturbed / "runs", folder / "runs")
+    for name in ("cache", *(("runs",) if verb.before else ())):
+        if (undisturbed / name).is_dir():
+            shutil.copytree(undisturbed / name, folder / name)
+    shutil.rmtree(hurt(folder) / "report", ignore_errors=True)
+    return folder
 
 
 def _ended_well(command: Command) -> None:
@@ -183,37 +163,32 @@ def _ended_well(command: Command) -> None:
     assert code == 0, (command.words, code, command.said()[-5:])
 
 
-def _until_done(folder: Path, verb: Verb, random: Random, took_s: float) -> tuple[int, list[str]]:
-    """How often the command was killed before it was done, and what was wrong in between."""
+def _until_done(folder: Path, verb: Verb, random: Random, took_s: float, most: int) -> tuple[int, list[str]]:
+    """How often the command was killed, `most` times at most, and what was wrong in between."""
     problems: list[str] = []
-    for attempt in range(1000):
+    for killed in count():
         before = facts_of(folder) if verb.runs else ()
-        command = Command(folder, verb.next_words(folder, attempt), verb.prepare).start()
-        until = time.monotonic() + random.uniform(0, took_s)
-        while time.monotonic() < until and not command.is_over():
-            time.sleep(0.001)
-        command.send(signal.SIGKILL)
+        command = Command(folder, verb.next_words(folder, killed), verb.prepare).start()
+        if killed < most:
+            command.kill_after(random.uniform(0, took_s))
         code = command.end()
         problems += verb.check(folder)
         if verb.runs:
             problems += _lost(before, facts_of(folder), command)
-        if code == -signal.SIGKILL and verb.output and (folder / verb.output).exists():
-            return attempt + 1, problems  # it was written before the command ended, and is not written again
         if code != -signal.SIGKILL:
-            if code != 0:
-                problems.append(f"exit {code}: {' '.join(command.said()[-1:])}")
-            return attempt, problems
-    raise AssertionError(f"{verb.name} is never done")
+            problems += [] if code == 0 else [f"exit {code}: {command.message()}"]
+            return killed, problems
+        if verb.output and (folder / verb.output).exists():
+            return killed + 1, problems  # it was written before the command ended, and is not written again
+    raise AssertionError
 
 
 def _lost(before: Sequence[object], after: Sequence[object], command: Command) -> Iterator[str]:
-    """Facts that were on disk and are not, and turns that were shown as done and are not on disk."""
-    kinds = [type(fact).__name__ for fact in before]
+    """Facts that were on disk and are not, and trials that were shown as done and are not on disk."""
     if Counter(map(repr, before)) - Counter(map(repr, after)):
-        yield f"of {len(kinds)} facts some are gone"
-    told = sum(line.startswith("  round ") for line in command.said())
-    if told > len(after) - len(before):
-        yield f"{told} turns were shown, {len(after) - len(before)} kept"
+        yield f"of {len(before)} facts some are gone"
+    if command.told() > len(after) - len(before):
+        yield f"{command.told()} trials were shown, {len(after) - len(before)} kept"
 
 
 def _unlike(folder: Path, undisturbed: Path, verb: Verb) -> Iterator[str]:
@@ -235,9 +210,3 @@ def _ends(run: Run) -> tuple[set[tuple[str, int]], set[tuple[str, str, int]]]:
     """What is measured and answered, whatever the numbers."""
     answers = {(*where, len(found)) for where, found in run.answers().items()}
     return {where for where, record in run.latest().items() if record.outcome.timed}, answers
-
-
-def _doubled(folder: Path) -> int:
-    records = Counter((record.cell, record.round) for record in read_run(hurt(folder)).records if record.outcome.timed)
-    ends = Counter((end.cell, end.task) for end in read_run(hurt(folder)).task_results)
-    return sum(count - 1 for count in (*records.values(), *ends.values()))
