@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from ktbench.files import write_whole
 from ktbench.report.template import render
-from ktbench.results import read_published, read_run
-from ktbench.results.find import find_run
+from ktbench.results import free_folder, read_published, read_run
+from ktbench.results.find import RUNS, find_run
 from ktbench.run.progress import say
 from ktbench.run.request import read_request
 from ktbench.spec.errors import RequestError
@@ -33,10 +33,11 @@ def run(overrides: Sequence[str]) -> int:
     engine on those of the fitting set (`is_fitted`).
     """
     options = _options(overrides)
-    folder = Path(options["out"] or f"runs/validate-{datetime.now(UTC):%Y%m%d-%H%M%S}")
     fit = options["fit"] == "true"
     files = _of_runs(options["run"], fit=fit) if options["run"] else _of_publications(fit=fit)
     print(files["validation.md"].rstrip("\n"))
+    named = f"validate-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    folder = Path(options["out"]) if options["out"] else free_folder(RUNS, named)
     for name, content in files.items():
         print(f"wrote {write_whole(folder / name, content)}")
     return 0

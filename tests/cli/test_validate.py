@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import csv
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 import yaml
 
-from ktbench.cli import main
+from ktbench.cli import main, validate
 from ktbench.cli.validate import FIGURES
 from ktbench.results import published_names, read_published
 from ktbench.sim.validation import read_explanations
@@ -27,6 +28,22 @@ def test_judges_without_fitting(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert {row["figure"] for row in rows} == set(FIGURES)
     assert all(float(row["error"]) > -1 for row in rows)
     assert (tmp_path / "validation.md").read_text().startswith("# The machine model against published numbers")
+
+
+def test_one_validation_does_not_replace_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names are made of the wall clock, which may be set back."""
+
+    class Standing(datetime):
+        @classmethod
+        def now(cls, tz: object = None) -> datetime:
+            return datetime(2030, 1, 1)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(validate, "datetime", Standing)
+    monkeypatch.setattr(validate, "_of_publications", lambda *, fit: {"validation.md": "judged\n"})
+    for _ in range(2):
+        assert main(["validate"]) == 0
+    assert len(list(tmp_path.glob("runs/*/validation.md"))) == 2
 
 
 def test_judges_a_measured_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ from tests.faults.kills import Undisturbed, killed_any_time, killed_while_writin
 from tests.faults.others import WORKERS, bad_worker, clock_back, interrupted, two_sweeps
 from tests.faults.real import oom_killed, really_full, really_read_only
 from tests.faults.setups import killed_set_ups
-from tests.faults.signals import ENDINGS, ended, stopped, suspended
+from tests.faults.signals import ENDINGS, SUSPENDED, ended, stopped, suspended
 from tests.faults.verbs import VERBS, killed_verb
 
 
@@ -50,7 +50,8 @@ def real_engine(folder: Path, times: int, random: Random) -> Iterator[Finding]:
     for number, fault in enumerate(ENDINGS):
         yield ended(folder / f"ended-{number}", fault, random, times)
     yield stopped(folder / "stopped", random, times)
-    yield suspended(folder / "suspended")
+    for number, whom in enumerate(SUSPENDED):
+        yield suspended(folder / f"suspended-{number}", whom)
     yield killed_set_ups(folder / "set-ups", random, times)
 
 

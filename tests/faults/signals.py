@@ -26,6 +26,8 @@ ENDINGS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "SIGTERM, then Ctrl-C": ((signal.SIGTERM, signal.SIGINT), (143, 130)),
 }
 _STOPPED_S = 1.5
+EVERYBODY = "the sweep and its workers"
+SUSPENDED = (EVERYBODY, "the sweep alone")
 
 
 def _sweep(folder: Path) -> Command:
@@ -96,12 +98,12 @@ def stopped(folder: Path, random: Random, times: int) -> Finding:
     )
 
 
-def suspended(folder: Path) -> Finding:
-    """Everything is stopped for longer than a trial may take, as by a batch system."""
+def suspended(folder: Path, whom: str) -> Finding:
+    """The sweep is stopped for longer than a trial may take, by Ctrl-Z or a debugger, or all by a batch system."""
     sweep = Command(folder, (*_SWEEP, f"run_name={RUN}", "measure.turn_timeout_s=2")).start()
     while _count(folder) < 3 and not sweep.is_over():
         time.sleep(0.02)
-    everybody = [sweep.pid, *_children(sweep.pid)]
+    everybody = [sweep.pid, *(_children(sweep.pid) if whom == EVERYBODY else ())]
     for number, wait_s in ((signal.SIGSTOP, 4.0), (signal.SIGCONT, 0.0)):
         for pid in everybody:
             _send(pid, number)
@@ -110,7 +112,7 @@ def suspended(folder: Path) -> Finding:
     run = read_run(hurt(folder))
     late = sum(one.outcome is Outcome.TIMEOUT for one in run.records)
     return Finding(
-        fault="the sweep and its workers stopped for longer than a trial may take",
+        fault=f"{whom} stopped for longer than a trial may take",
         times=1,
         happened=f"exit {code}; no trial is TIMEOUT, its time begins anew",
         message="",

@@ -18,6 +18,7 @@ import torch
 from ktbench.engine.folder import Folder
 from ktbench.engine.hybrid import HybridEngine
 from ktbench.engine.load import load_engine
+from ktbench.engine.loading.packed_folder import PackedFiles, PackedPart
 from ktbench.engine.loading.progress import Loading, LoadProgress
 from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.engine.synthetic import PassingExperts, WeightPool
@@ -257,6 +258,16 @@ def test_a_full_disk_leaves_nothing_and_says_so_in_one_line(tmp_path: Path) -> N
     assert "\n" not in str(refused.value)
     assert not list(tmp_path.rglob("manifest.json"))
     assert [file.name for file in folder.iterdir()] == ["lock"]
+
+
+def test_a_disk_that_is_full_when_only_the_manifest_is_left_keeps_nothing(tmp_path: Path) -> None:
+    part = PackedPart(packed=str(tmp_path), kind="experts", identity={"precision": "int8"})
+    files = PackedFiles(part=part, is_whole=False)
+    part.folder.mkdir()
+    (part.folder / "0.packed").write_bytes(b"weights")
+    with files_up_to(8), pytest.raises(Unsupported, match=r"manifest\.json: .*nothing was kept"):
+        files.finish()
+    assert list(part.folder.iterdir()) == []
 
 
 def test_two_processes_do_not_save_at_once(tmp_path: Path) -> None:
