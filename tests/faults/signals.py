@@ -26,6 +26,7 @@ ENDINGS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "SIGTERM, then Ctrl-C": ((signal.SIGTERM, signal.SIGINT), (143, 130)),
 }
 _STOPPED_S = 1.5
+_DEADLINE_S = 30.0  # which a trial of a busy machine keeps
 EVERYBODY = "the sweep and its workers"
 SUSPENDED = (EVERYBODY, "the sweep alone")
 
@@ -100,23 +101,23 @@ def stopped(folder: Path, random: Random, times: int) -> Finding:
 
 def suspended(folder: Path, whom: str) -> Finding:
     """The sweep is stopped for longer than a trial may take, by Ctrl-Z or a debugger, or all by a batch system."""
-    sweep = Command(folder, (*_SWEEP, f"run_name={RUN}", "measure.turn_timeout_s=2")).start()
+    sweep = Command(folder, (*_SWEEP, f"run_name={RUN}", f"measure.turn_timeout_s={_DEADLINE_S:g}")).start()
     while _count(folder) < 3 and not sweep.is_over():
         time.sleep(0.02)
     everybody = [sweep.pid, *(_children(sweep.pid) if whom == EVERYBODY else ())]
-    for number, wait_s in ((signal.SIGSTOP, 4.0), (signal.SIGCONT, 0.0)):
+    for number, wait_s in ((signal.SIGSTOP, _DEADLINE_S + 2), (signal.SIGCONT, 0.0)):
         for pid in everybody:
             _send(pid, number)
         time.sleep(wait_s)
     code = sweep.end()
     run = read_run(hurt(folder))
-    late = sum(one.outcome is Outcome.TIMEOUT for one in run.records)
+    late = [one.why for one in run.records if one.outcome is Outcome.TIMEOUT]
     return Finding(
         fault=f"{whom} stopped for longer than a trial may take",
         times=1,
-        happened=f"exit {code}; no trial is TIMEOUT, its time begins anew",
-        message="",
-        lost=late + (code != 0) + _not_once(folder),
+        happened=f"exit {code}; {f'{len(late)} trials are' if late else 'no trial is'} TIMEOUT, its time begins anew",
+        message="; ".join(late),
+        lost=len(late) + (code != 0) + _not_once(folder),
     )
 
 
