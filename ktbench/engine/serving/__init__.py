@@ -1,0 +1,1 @@
+"""Serving: many requests at once, on paged keys and values."""

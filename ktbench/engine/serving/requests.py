@@ -1,0 +1,100 @@
+"""What is asked of an engine that serves many requests at once, and what it gives back after every step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from ktbench.engine.generate import Sampling
+
+# Why an answer ended: by a token that ends it, by its length, taken back, or by an error of the engine.
+Finish = Literal["stop", "length", "cancelled", "error"]
+
+
+class QueueFull(Exception):
+    """As many requests wait as may; the text says how many."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServeRequest:
+    """A prompt to continue by at most `max_new` tokens; `key` is the caller's name of it, unique while it runs.
+
+    An answer ends with the first token of `stop_ids`, which is part of it. `logprobs` asks for the natural logarithm of
+    the probability of each new token and of so many of the likeliest ones.
+    """
+
+    key: str
+    prompt: tuple[int, ...]
+    max_new: int
+    sampling: Sampling = Sampling()
+    stop_ids: frozenset[int] = frozenset()
+    logprobs: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.prompt:
+            raise ValueError(f"request {self.key}: has no tokens, at least one is needed")
+        if self.max_new < 1:
+            raise ValueError(f"request {self.key}: max_new={self.max_new}, must be 1 or more")
+        if self.logprobs is not None and self.logprobs < 0:
+            raise ValueError(f"request {self.key}: logprobs={self.logprobs}, must be 0 or more")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenEvent:
+    """One new token of a request; or, with `token` None, its end without one.
+
+    `finish` is set on the last event of a request, `why` says more where it is `error`. `logprob` and `top`, pairs of
+    token and log-probability from the likeliest down, are there where the request asked for them. `cached_tokens` is
+    how many tokens of the prompt came from the prefix cache.
+    """
+
+    key: str
+    token: int | None
+    finish: Finish | None = None
+    why: str = ""
+    logprob: float | None = None
+    top: tuple[tuple[int, float], ...] = ()
+    cached_tokens: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServingState:
+    """Where an engine stands: requests that wait and that run, and pages of keys and values.
+
+    Pages that only the prefix cache holds are `cached`; they count as neither used nor free.
+    """
+
+    waiting: int
+    running: int
+    pages: int
+    free_pages: int
+    cached_pages: int
+    page_tokens: int
+
+
+class ServingEngine(Protocol):
+    """An engine that serves requests step by step. One thread calls it; it has none of its own to answer from."""
+
+    def submit(self, request: ServeRequest) -> None:
+        """Queue a request. Raises QueueFull, and ValueError for one that can never run, with the reason."""
+
+    def cancel(self, key: str) -> None:
+        """Take a request back: its pages are free before the next step. Nothing is done for one that has ended."""
+
+    def step(self) -> list[TokenEvent]:
+        """One iteration: what all running requests gained in it. Empty where there is nothing to do."""
+
+    @property
+    def state(self) -> ServingState:
+        """Where it stands between two steps."""
+
+    @property
+    def max_positions(self) -> int:
+        """The most tokens that prompt and answer of one request may have together."""
+
+    def counters(self) -> Mapping[str, int]:
+        """Cumulative counts by the names of the feature table, and others."""
+
+    def close(self) -> None:
+        """Release weights, threads and files; what the disk level holds stays usable."""
