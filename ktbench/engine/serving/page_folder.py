@@ -45,6 +45,16 @@ class StoredPage:
     used_ns: int
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Fields:
+    """What a header says of its page. The CRC-32 finds every change of up to 32 bits in a row."""
+
+    identity: bytes
+    name: str
+    length: int
+    checksum: int
+
+
 def disk_bytes(content_bytes: int) -> int:
     """What a page takes on disk, in whole blocks of a file system."""
     return -(-(HEADER_BYTES + content_bytes) // _BLOCK) * _BLOCK
@@ -94,11 +104,16 @@ class PageFolder:
     def read(self, name: str) -> memoryview:
         """The content of a page. Raises DamagedPage, and OSError where it is gone or cannot be read."""
         with self._file(name).open("rb") as file:
-            _, length, _ = _fields(header := file.read(HEADER_BYTES))
-            if os.fstat(file.fileno()).st_size != HEADER_BYTES + length:
+            fields = _fields(header := file.read(HEADER_BYTES))
+            if os.fstat(file.fileno()).st_size != HEADER_BYTES + fields.length:
                 raise DamagedPage("its length is not the one it was written with")
             content = memoryview(file.read())
-        self._require(name, header, content)
+        if fields.checksum != zlib.crc32(content, zlib.crc32(header[: _HEADER.size])):
+            raise DamagedPage("it was changed after it was written (checksum differs)")
+        if fields.identity != self._identity:
+            raise DamagedPage("it is of another model, precision or layout")
+        if fields.name != name:
+            raise DamagedPage("it is another page")
         return content
 
     def write(self, name: str, content: bytes, used_ns: int) -> None:
@@ -132,31 +147,22 @@ class PageFolder:
                     blocks = disk_bytes(stat.st_size - HEADER_BYTES)
                     yield StoredPage(name=entry.name.removesuffix(_SUFFIX), disk_bytes=blocks, used_ns=stat.st_mtime_ns)
 
-    def _header(self, name: str, content: bytes | memoryview) -> bytes:
+    def _header(self, name: str, content: bytes) -> bytes:
         fields = _HEADER.pack(_MAGIC, _VERSION, self._identity, bytes.fromhex(name), len(content))
         return fields + _CHECKSUM.pack(zlib.crc32(content, zlib.crc32(fields)))
 
-    def _require(self, name: str, header: bytes, content: memoryview) -> None:
-        """CRC-32 finds every change of up to 32 bits in a row, and misses one of 4 · 10⁹ others."""
-        identity, _, checksum = _fields(header)
-        if checksum != zlib.crc32(content, zlib.crc32(header[: _HEADER.size])):
-            raise DamagedPage("it was changed after it was written (checksum differs)")
-        if identity != self._identity:
-            raise DamagedPage("it is of another model, precision or layout")
-        if header != self._header(name, content):
-            raise DamagedPage("it is another page")
 
-
-def _fields(header: bytes) -> tuple[bytes, int, int]:
-    """Identity, bytes of content and checksum. Raises DamagedPage for what is no header of this version."""
+def _fields(header: bytes) -> _Fields:
+    """Raises DamagedPage for what is no header of this version."""
     if len(header) != HEADER_BYTES:
         raise DamagedPage("it ends within its header")
-    magic, version, identity, _, length = _HEADER.unpack_from(header)
+    magic, version, identity, name, length = _HEADER.unpack_from(header)
     if magic != _MAGIC:
         raise DamagedPage("it is no page of ktbench")
     if version != _VERSION:
         raise DamagedPage(f"it has version {version}, this ktbench reads {_VERSION}")
-    return identity, length, _CHECKSUM.unpack_from(header, _HEADER.size)[0]
+    checksum = _CHECKSUM.unpack_from(header, _HEADER.size)[0]
+    return _Fields(identity=identity, name=name.hex(), length=length, checksum=checksum)
 
 
 def _digest(content: bytes, key: bytes = b"") -> bytes:

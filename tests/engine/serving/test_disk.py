@@ -226,6 +226,22 @@ def test_reading_ahead_is_bounded_and_does_not_hold_up_its_caller(
         assert pages.counters()["disk_ahead"] == 0
 
 
+def test_a_page_that_is_being_read_ahead_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[str] = []
+    with opened(tmp_path) as pages:
+        pages.put(b"key", b"page")
+        written(pages)
+        with held_up(monkeypatch, "read") as answer:
+            late = PageFolder.read
+            monkeypatch.setattr(PageFolder, "read", lambda self, name: begun.append(name) or late(self, name))
+            pages.read_ahead([b"key"])
+            while not begun:
+                time.sleep(0.001)
+            threading.Timer(0.05, answer.set).start()
+            assert pages.get(b"key") == b"page"
+    assert len(begun) == 1
+
+
 def test_pages_read_ahead_in_vain_make_room(tmp_path: Path) -> None:
     with opened(tmp_path, memory=4 * BLOCK) as pages:
         for i in range(8):
