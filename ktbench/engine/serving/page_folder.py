@@ -103,11 +103,13 @@ class PageFolder:
 
     def read(self, name: str) -> memoryview:
         """The content of a page. Raises DamagedPage, and OSError where it is gone or cannot be read."""
-        with self._file(name).open("rb") as file:
+        with self._file(name).open("rb", buffering=0) as file:  # buffers would copy the content twice
             fields = _fields(header := file.read(HEADER_BYTES))
             if os.fstat(file.fileno()).st_size != HEADER_BYTES + fields.length:
                 raise DamagedPage("its length is not the one it was written with")
-            content = memoryview(file.read())
+            content = memoryview(bytearray(fields.length))
+            if file.readinto(content) != fields.length:
+                raise DamagedPage("it was cut while it was read")
         if fields.checksum != zlib.crc32(content, zlib.crc32(header[: _HEADER.size])):
             raise DamagedPage("it was changed after it was written (checksum differs)")
         if fields.identity != self._identity:
