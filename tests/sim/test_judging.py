@@ -36,7 +36,7 @@ def test_nothing_has_no_quality() -> None:
         quality_of([])
 
 
-FIGURES = ("fig3", "fig7", "fig10", "fig11", "fig12", "fig14", "placement", "layerwise")
+FIGURES = ("fig3", "fig7", "fig10", "fig11", "fig12", "fig14", "placement", "layerwise", "llamafile", "concurrency")
 
 
 @pytest.fixture(scope="module")
