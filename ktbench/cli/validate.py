@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ktbench.sim.judging import MeasuredError
     from ktbench.sim.measured import MeasuredCell
 
-FIGURES = ("fig3", "fig7", "fig10", "fig11", "fig12", "fig14", "placement", "layerwise")
+FIGURES = ("fig3", "fig7", "fig10", "fig11", "fig12", "fig14", "placement", "layerwise", "llamafile", "concurrency")
 _KEYS = ("fit", "run", "out")
 
 

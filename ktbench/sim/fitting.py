@@ -105,8 +105,15 @@ _KT_SGLANG = (
         selects=_streams_at_an_end,
     ),
 )
+_KT_LLAMAFILE = (
+    Stage(name="llamafile's kernels, one request", constants=("decode_stream", "kernel_us"), selects=of("llamafile")),
+)
 # By the calibration whose constants they fit.
-STAGES: Mapping[str, tuple[Stage, ...]] = {"ktransformers": _KTRANSFORMERS, "kt_sglang": _KT_SGLANG}
+STAGES: Mapping[str, tuple[Stage, ...]] = {
+    "ktransformers": _KTRANSFORMERS,
+    "kt_sglang": _KT_SGLANG,
+    "kt_llamafile": _KT_LLAMAFILE,
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -218,9 +218,20 @@ class DecodeExperts(HostKernel):
         active = loads[loads > 0].astype(np.float64)
         if not len(active):
             return 0.0
-        busy = self._expert_s(active) * (1.0 if self.spec.engine.dynamic else self.cost["decode_static"])
+        calls, each = self._calls(active)
+        busy = self._expert_s(each) * (1.0 if self.spec.engine.dynamic else self.cost["decode_static"])
         call_s = (self.cost["call_ms"] + (0.0 if self.threads_are_bound else self.cost["apart_ms"])) * 1e-3
-        return float(busy * (1.0 - covered.device) + call_s * covered.any_on_host)
+        return float(busy * (1.0 - covered.device) + calls * call_s * covered.any_on_host)
+
+    def _calls(self, active: NDArray[np.float64]) -> tuple[int, NDArray[np.float64]]:
+        """How many calls run the active experts, and the tokens of each expert that is read.
+
+        Where tokens are so few that each is a call of its own, each reads all the experts that it selects.
+        """
+        tokens = self.spec.workload.batch
+        if tokens < self.cost["alone_below"]:
+            return tokens, np.ones(int(active.sum()))
+        return 1, active
 
     @property
     def _read_bytes_per_s(self) -> float:

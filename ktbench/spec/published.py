@@ -23,7 +23,7 @@ Subject = Phase | Literal["serving", "accuracy", "machine"]
 # Arms that are none of ours, and why no cell of ours can stand for them.
 NOT_OURS: Mapping[str, str] = {"API": "a served model, of which neither engine nor weights are known"}
 # Formats that no precision of ours is: the one of ours that has about as many bits.
-STANDS_FOR: Mapping[str, str] = {"fp16": "bf16", "fp8": "int8", "q4_k_m": "int4_g32"}
+STANDS_FOR: Mapping[str, str] = {"fp16": "bf16", "fp8": "int8", "q4_k_m": "q4_k"}
 _REPEATS = "repeats "
 
 

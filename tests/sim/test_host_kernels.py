@@ -162,6 +162,18 @@ def test_decode_reaches_its_share_of_the_bandwidth_and_pays_for_the_call() -> No
     assert decode(cell(BOUND), cost).seconds(ALL) == pytest.approx(2 * 8 * 2 * EXPERT / (2 * NEAR) + 0.2e-3)
 
 
+@pytest.mark.parametrize(("batch", "calls", "reads"), [(1, 1, 8), (4, 4, 32), (9, 9, 72), (10, 1, 8), (40, 1, 8)])
+def test_so_few_tokens_are_calls_of_their_own_that_read_all_they_select(batch: int, calls: int, reads: int) -> None:
+    """All tokens select the same eight experts, whose arithmetic takes no time."""
+    spec = cell(BOUND, vector_tflops=1e9)
+    spec = replace(spec, workload=replace(spec.workload, batch=batch))
+    cost = IDEAL.changed({"call_ms": 0.1, "alone_below": 10})
+    wanted = reads * 2 * EXPERT / (2 * NEAR) + calls * 0.1e-3
+    assert decode(spec, cost).seconds(batch * ALL) == pytest.approx(wanted, rel=1e-6)
+    together = decode(spec, cost.changed({"alone_below": 0})).seconds(batch * ALL)
+    assert together == pytest.approx(8 * 2 * EXPERT / (2 * NEAR) + 0.1e-3, rel=1e-6)
+
+
 def test_a_call_without_tokens_takes_no_time() -> None:
     none = np.zeros(256, dtype=np.int64)
     assert decode(cell(BOUND), COST).seconds(none) == 0.0
