@@ -28,6 +28,8 @@ def spec_id(spec: RunSpec) -> str:
     Whether weights are loaded anew is part of it: a value is then one over many loads.
     """
     content = to_wire(spec)
+    if spec.workload.stream is None:
+        del content["workload"]["stream"]  # that earlier runs did not have
     content["engine"] = _as_before(spec, content["engine"])
     del content["measure"]
     if spec.measure.reloads:
