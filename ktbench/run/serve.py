@@ -26,6 +26,7 @@ from ktbench.host.roofs import Roofs, open_pool_roofs, open_roofs, pin_openmp
 from ktbench.host.topology import Topology, read_topology
 from ktbench.host.watch import MachineWatch
 from ktbench.run.messages import OpenSession, Response, TrialRequest, WorkerRequest, send
+from ktbench.run.serving.system import StreamSystem
 from ktbench.run.session import Session
 from ktbench.spec.peers import BY_NAME
 from ktbench.spec.run_spec import RunSpec
@@ -55,6 +56,10 @@ def open_system(specs: Sequence[RunSpec], host: HostRole, progress: LoadProgress
     """
     if specs[0].system != "ktbench":
         return open_peer(specs, host)
+    if specs[0].workload.phase == "serve":
+        from ktbench.engine.serving.engine import open_serving
+
+        return StreamSystem(lambda spec: open_serving(spec, host, progress))
     plan = WeightPlan.of(specs, host)
     if specs[0].workload.phase == "layer":
         from ktbench.engine.load_layer import load_layer

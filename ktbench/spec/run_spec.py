@@ -84,9 +84,9 @@ class WorkloadSpec:
     `batch` sequences, the first at context depth `prompt`. layer: a step is one call of the routed experts of one MoE
     layer over `batch` tokens, routed to `active_experts` of them (None: to all) that change from step to step; `prompt`
     is 1. serve: the requests of `stream` are served, a step is a block of them, and a sample seconds per output token
-    (see `Replay.samples_s`); `prompt` is the mean of the tokens of a prompt. A trial times `steps` steps. `trace` is the
-    file behind routing=recorded. With `shortest` the prompts of a batch have from so many to `prompt` tokens, evenly
-    spread and padded on the left. `chunk` tokens of a prompt are put through at a time (None: all).
+    (see `Replay.samples_s`); `prompt` is the mean of the tokens of a prompt. A trial times `steps` steps. `trace` is
+    the file behind routing=recorded. With `shortest` the prompts of a batch have from so many to `prompt` tokens,
+    evenly spread and padded on the left. `chunk` tokens of a prompt are put through at a time (None: all).
     """
 
     phase: Phase
@@ -316,15 +316,15 @@ class RunSpec:
         engine = self.engine
         roles = (engine.device, engine.roles, engine.device_threads)
         held = (self.precision, self.device_precision, engine.domains, repr(self.inject))
-        return (self.system, *held, *roles, self._kind_of_work, *model)
+        return (self.system, *held, *roles, *self._kind_of_work, *model)
 
     @property
     def _peer_key(self) -> tuple[object, ...]:
         types = BY_NAME[self.system].types
         formats = tuple(types.get(precision, precision) for precision in (self.precision, self.device_precision))
-        return (self.system, self.peer.python, *formats, self._kind_of_work)
+        return (self.system, self.peer.python, *formats, *self._kind_of_work)
 
     @property
-    def _kind_of_work(self) -> object:
-        """What a worker is for: whole steps, one layer, or to serve."""
-        return "serve" if self.workload.phase == "serve" else self.workload.phase == "layer"
+    def _kind_of_work(self) -> tuple[object, ...]:
+        """What a worker is for: whole steps, one layer, or to serve with one set of features and limits."""
+        return ("serve", repr(self.engine)) if self.workload.phase == "serve" else (self.workload.phase == "layer",)

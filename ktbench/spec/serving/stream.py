@@ -42,8 +42,8 @@ class StreamSpec:
     Prompts have `workload.prompt` tokens of their own, answers `answer`: the means of log-normal distributions where
     `prompt_sigma` and `answer_sigma`, the standard deviations of their logarithms, are above 0, and no more than
     `longest_prompt` and `longest_answer` (None: any length). With a `trace` its first `requests` requests have its
-    lengths, whatever the arrivals. `shared_prefix` tokens in front of every prompt are the same. With several `turns` requests
-    form conversations: a prompt is what was said so far, with the answers that were given, and new tokens.
+    lengths, whatever the arrivals. `shared_prefix` tokens in front of every prompt are the same. With several `turns`
+    requests form conversations: a prompt is what was said so far, with the answers that were given, and new tokens.
 
     What the prefix cache has at the begin of a replay: nothing (cold), what a replay of the same stream left (warm), or
     what is left of that after the server was started anew (restarted).
