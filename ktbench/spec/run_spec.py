@@ -326,5 +326,6 @@ class RunSpec:
 
     @property
     def _kind_of_work(self) -> tuple[object, ...]:
-        """What a worker is for: whole steps, one layer, or to serve with one set of features and limits."""
-        return ("serve", repr(self.engine)) if self.workload.phase == "serve" else (self.workload.phase == "layer",)
+        """What a worker is for: whole steps, one layer, or to serve."""
+        phase = self.workload.phase
+        return ("serve",) if phase == "serve" else (phase == "layer",)

@@ -23,8 +23,8 @@ from ktbench.engine.load import load_components
 from ktbench.engine.loading.progress import SILENT, LoadProgress
 from ktbench.engine.protocol import HostRole, Unsupported, require
 from ktbench.engine.roles import split_cpus
-from ktbench.engine.serving.pages import PagePool
 from ktbench.engine.serving.paged import LayerShape, PagedCache, PagedSteps
+from ktbench.engine.serving.pages import PagePool
 from ktbench.engine.serving.prefix import PageCopies, PageStore, first_key
 from ktbench.engine.serving.requests import Finish, ServeRequest, ServingState, TokenEvent
 from ktbench.engine.serving.scheduler import Part, Scheduler, ServedSequence
@@ -55,12 +55,16 @@ def require_servable(spec: RunSpec) -> None:
     config: Any = AutoConfig.for_model(**spec.model.config).get_text_config()
     kinds = {type(layer).__name__ for layer in DynamicCache(config=config).layers}
     if hasattr(config, "kv_lora_rank") and config.kv_lora_rank:
-        raise Unsupported(f"model={spec.model.name}: serving keeps plain keys and values, not those of latent attention")
+        raise Unsupported(
+            f"model={spec.model.name}: serving keeps plain keys and values, not those of latent attention"
+        )
     if others := sorted(kinds - set(_PLAIN)):
         raise Unsupported(f"model={spec.model.name}: serving keeps plain keys and values, not a {others[0]}")
     rope = getattr(config, "rope_parameters", None) or {}
     if rope.get("rope_type") in _BY_LENGTH:
-        raise Unsupported(f"model={spec.model.name}: a rotation of type {rope['rope_type']} follows the longest sequence")
+        raise Unsupported(
+            f"model={spec.model.name}: a rotation of type {rope['rope_type']} follows the longest sequence"
+        )
 
 
 class BatchEngine:

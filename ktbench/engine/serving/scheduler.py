@@ -63,7 +63,9 @@ FillPage = Callable[[bytes, int], bool]
 class Scheduler:
     """The requests that wait and run, and their pages."""
 
-    def __init__(self, engine: EngineSpec, pool: PagePool, copies: PageCopies, fill: FillPage, first_key: bytes) -> None:
+    def __init__(
+        self, engine: EngineSpec, pool: PagePool, copies: PageCopies, fill: FillPage, first_key: bytes
+    ) -> None:
         self._engine, self._serving, self.pool = engine, engine.serving, pool
         self._copies, self._fill, self._first_key = copies, fill, first_key
         self.waiting: list[ServedSequence] = []
