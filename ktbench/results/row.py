@@ -38,7 +38,8 @@ class Row:
     between trials with the cores in the same place. `roles` is there where they are separate. `error` is the largest of
     all rounds, or that of the round that failed. `agreement` is the worst of all rounds; an `unproven` row was timed
     beside other systems and has none. `energy` and `peak` are there where they could be read, `serving` where requests
-    were served: `step_s` is seconds per output token then. `missing` says for each measured field that is None why it is.
+    were served: `step_s` is seconds per output token then. `missing` says why a measured
+    field is None.
     """
 
     label: str

@@ -37,6 +37,8 @@ _FOLLOWING = (
     "workload.trace",
     "workload.active_experts",
     "workload.steps",
+    "workload.stream.requests",
+    "engine.serving.disk",
     "device_precision",
 )
 

@@ -364,8 +364,8 @@ def _require_positions(spec: RunSpec, longest: int) -> None:
     most = spec.model.config.get("max_position_embeddings")
     if most is not None and longest > most:
         raise ValueError(
-            f"workload.stream: a request has {longest:,} tokens with its answer, {spec.model.name} was made for {most:,}; "
-            "set workload.stream.longest_prompt"
+            f"workload.stream: a request has {longest:,} tokens with its answer, {spec.model.name} was made for "
+            f"{most:,}; set workload.stream.longest_prompt"
         )
 
 

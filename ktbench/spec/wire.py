@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import is_dataclass
 from typing import Any, TypeVar, get_args, get_type_hints
 
 import msgspec
@@ -87,7 +88,8 @@ def _message(message: str, kind: type[Any]) -> str:
 
 def _allowed(kind: Any, path: list[str]) -> tuple[Any, ...]:
     for name in path:
-        kind = get_type_hints(kind).get(name) if isinstance(kind, type) else None
+        parts = [one for one in (kind, *get_args(kind)) if is_dataclass(one)]  # what may be None is a union
+        kind = get_type_hints(parts[0]).get(name) if parts else None
     return tuple(one for option in get_args(kind) for one in _options(option))
 
 

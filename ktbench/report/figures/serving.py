@@ -17,6 +17,7 @@ from ktbench.report.figures.curves import (
     axis_of,
     draw_curves,
     handles,
+    looks,
     name_references,
     names_of,
     panels_of,

@@ -32,8 +32,8 @@ class Serving:
     `ttft_s` is the time to the first token, `itl_s` that between two tokens (None where all answers have one),
     `end_to_end_s` that to the last. Tokens a second: of all answers, of prompts and answers, and of the median user
     while an answer comes. `goodput` are requests a second that keep the SLO, `kept` is their share; None without one.
-    `waiting` is the mean number of requests that wait, over time; `cached` the share of prompt tokens that came from the
-    prefix cache.
+    `waiting` is the mean number of requests that wait, over time; `cached` the share of prompt tokens that came from
+    the prefix cache.
     """
 
     ttft_s: Percentiles

@@ -94,7 +94,7 @@ class StreamSpec:
     def summary(self) -> str:
         """`32 requests of 4 users`, `32 requests, 1.5 a second (poisson)`."""
         of = {
-            "closed": f" of {self.concurrency} users",
+            "closed": f" of {self.concurrency} user{'' if self.concurrency == 1 else 's'}",
             "trace": " as they arrived in a trace",
         }.get(self.arrivals, f", {self.rate:g} a second ({self.arrivals})")
         return f"{self.requests} requests{of}"
