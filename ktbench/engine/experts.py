@@ -68,8 +68,8 @@ class MoERuntimeState:
 
     `routing` is that of the pass, in place of the routers', where it is not None; `record` collects the routing of
     calls where it is not None. Deferral and skipping act on tokens `acts_on` bool [T] of it, on all where that is None.
-    `concurrent` is whether host and device role work at the same time. `carried` is what a
-    layer deferred and the next one adds, `tap` sees every call of a backend.
+    Rows `idle` bool [T, 1] stand for no token and meet no expert. `concurrent` is whether host and device role work at
+    the same time. `carried` is what a layer deferred and the next one adds, `tap` sees every call of a backend.
     """
 
     recorder: CallRecorder = field(default_factory=CallRecorder)
@@ -78,6 +78,7 @@ class MoERuntimeState:
     deferral: int = 0
     skipping: int = 0
     acts_on: Tensor | None = None
+    idle: Tensor | None = None
     routing: PassRouting | None = None
     record: list[Routing] | None = None
     carried: Carried | None = None
@@ -118,6 +119,8 @@ class ExpertsOperator(nn.Module):
         """[T, H] in the type of `hidden` [T, H]; `ids` and `gates` [T, k] are the router's own."""
         hidden, state = settled(hidden), self.state
         routing = from_router(ids, gates) if state.routing is None else state.routing[self.position.number]
+        if state.idle is not None:
+            routing = Routing(ids=routing.ids.masked_fill(state.idle, -1), gates=routing.gates)
         if state.record is not None:
             state.record.append(routing)
         fetch = self._begin(hidden, routing)

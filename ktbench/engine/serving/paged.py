@@ -108,8 +108,8 @@ class PagedInputs:
     """A step of up to `tokens` tokens of up to `sequences` sequences, in memory that does not move.
 
     `ids` and `positions` [1, T] for the network; `sequence` and `position` [T], -1 where a row stands for no token;
-    `page` and `offset` [T], where its keys and values go; `tables` [S, N] int64; `last` [R]: the rows whose logits are
-    wanted.
+    `page` and `offset` [T], where its keys and values go; `idle` [T, 1]: whether a row stands for none; `tables` [S, N]
+    int64; `last` [R]: the rows whose logits are wanted.
     """
 
     def __init__(self, owner: PagedSteps, tokens: int, sequences: int, table_pages: int) -> None:
@@ -119,6 +119,7 @@ class PagedInputs:
         self.sequence, self.position = whole.clone(), torch.full_like(whole, -1)
         self.page, self.offset = whole.clone(), torch.arange(tokens) % owner.cache.page_tokens
         self.tables = torch.zeros(sequences, table_pages, dtype=torch.int64)
+        self.idle = torch.ones(tokens, 1, dtype=torch.bool)
         self.last = whole[:0]
         self.attention = owner.attention
         self._used = 0
@@ -138,6 +139,7 @@ class PagedInputs:
         self.sequence.numpy()[:used] = sequence
         self.page.numpy()[:used] = tables[sequence, position // size]
         self.offset.numpy()[:used] = position % size
+        self.idle.numpy()[:used] = False
         ends = np.cumsum(lengths) - 1
         self.last = torch.from_numpy(ends[[part.is_last for part in parts]])
         self._clear(used)
@@ -145,7 +147,7 @@ class PagedInputs:
     def _clear(self, used: int) -> None:
         if used < self._used:
             gone = slice(used, self._used)
-            self.position[gone], self.page[gone] = -1, 0
+            self.position[gone], self.page[gone], self.idle[gone] = -1, 0, True
             self.positions[0, gone] = self.ids[0, gone] = self.sequence[gone] = 0
             self.offset[gone] = torch.arange(used, self._used) % self._owner.cache.page_tokens
         self._used = used

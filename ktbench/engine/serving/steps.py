@@ -58,11 +58,14 @@ class StepRunner:
         inputs.set(parts)
         recording = ProgramRecording(components.network, components.state.recorder, components.attention.lower)
         self._act(None)
+        components.state.idle = None if width == 1 else inputs.idle
         try:
             logits = recording.record(lambda: self._logits(inputs, 0))
         except NotRecordable as error:
             self.why = str(error)
             return False
+        finally:
+            components.state.idle = None
         self._recordings[width] = inputs, recording, logits
         return True
 
