@@ -11,6 +11,7 @@ from ktbench.spec.engine import EngineSpec
 from ktbench.spec.features import FeatureValue
 from ktbench.spec.record import Work
 from ktbench.spec.run_spec import ModelSpec, RunSpec
+from ktbench.spec.serving.replay import Replay
 from ktbench.spec.support import unsupported
 from ktbench.spec.timeline import Timeline
 
@@ -140,6 +141,20 @@ class SelfTimed(Protocol):
 
     def own_samples_s(self) -> tuple[float, ...]:
         """Run the workload and give the seconds of its steps as the program timed them."""
+
+
+@runtime_checkable
+class Replays(Protocol):
+    """A system that serves requests: a step is a block of them, and whole answers are checked in place of logits."""
+
+    def replay(self) -> Replay:
+        """When every token came since `start`; all steps must have been done."""
+
+    def differing(self, tolerance: float) -> str:
+        """Why a sample of the answers is not what the system answers to one request alone; empty where it is."""
+
+    def passed_mutant(self, tolerance: float) -> str:
+        """A wrong answer that `differing` would pass; empty where it finds all that are tried."""
 
 
 def require(spec: RunSpec, loaded: ModelSpec) -> None:

@@ -21,6 +21,7 @@ from ktbench.results.intervals import Interval, is_exact
 from ktbench.results.row import Row
 from ktbench.results.run import environments_of
 from ktbench.results.scores import Change, Estimate
+from ktbench.results.serving.latency import SHARES
 from ktbench.spec.errors import printable
 from ktbench.spec.record import Record, TaskResult
 from ktbench.spec.wire import to_plain
@@ -91,6 +92,13 @@ def csv_text(run: Run, rows: Sequence[Row]) -> str:
     return csv_of([_flat(run, row) for row in rows])
 
 
+# Of cells that served requests; the columns are there where a run has such.
+_LATENCIES = {"ttft": "ttft_s", "itl": "itl_s", "end_to_end": "end_to_end_s"}
+_OF_SERVING = {
+    **{f"{name}_{share}_s": f"serving.{key}.{share}" for name, key in _LATENCIES.items() for share in SHARES},
+    **{name: f"serving.{name}" for name in ("output_per_s", "total_per_s", "user_per_s")},
+    **{name: f"serving.{name}" for name in ("goodput", "kept", "waiting", "most_waiting", "cached")},
+}
 # Columns of a row and where below it their values are; where something on the way is None, they are empty.
 _NAMES = {"label": "label", "role": "role", "system": "spec.system", "part": "part", "outcome": "outcome", "why": "why"}
 _NUMBERS = {"precision": "spec.precision", "dtype": "spec.dtype", "tokens_per_expert": "spec.tokens_per_expert"}
@@ -119,6 +127,7 @@ _VALUES: Mapping[str, str | Callable[[Row], Any]] = {
     "agreement_against": "agreement.against",
     "agreement_positions": "agreement.positions",
     "unproven": "unproven",
+    **_OF_SERVING,
     "joules_per_token": "energy.joules_per_token",
     "watts": "energy.watts.mid",
     "meters": lambda row: None if row.energy is None else " ".join(row.energy.meters),
@@ -138,11 +147,13 @@ _VALUES: Mapping[str, str | Callable[[Row], Any]] = {
 _INTERVALS = {
     *("step_s", "tokens_per_s", "speedup", "gain", "roof_share"),
     *("host_busy", "device_busy", "overlap", "joules_per_token"),
+    *_OF_SERVING,
 }
 
 
 def _flat(run: Run, row: Row) -> dict[str, Any]:
-    columns = {**_columns(row, _NAMES), **row.settings, **_columns(row, _NUMBERS), **_columns(row, _VALUES)}
+    values = _VALUES if row.is_serving else {name: path for name, path in _VALUES.items() if name not in _OF_SERVING}
+    columns = {**_columns(row, _NAMES), **row.settings, **_columns(row, _NUMBERS), **_columns(row, values)}
     return {**columns, **_origin(run, row, row.records), "command": row.command}
 
 

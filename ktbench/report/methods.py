@@ -48,6 +48,7 @@ def methods_of(run: Run, rows: Sequence[Row]) -> tuple[str, ...]:
         margin=f"{MARGIN:.0%}",
         goal=f"{run.header.measure.goal:.1%}",
         block_rounds=run.header.measure.block_rounds if run.header.measure.reloads else 0,
+        serving=rows[0].spec.workload.stream,
         quantised=any(row.spec.precision != "bf16" for row in here),
         allowed=_allowed(here) if here else "",
         roofs=roofs_sentence(here),

@@ -8,6 +8,7 @@ from ktbench.report.conditions import MARK, UNPROVEN, conditions_of, kl_text, to
 from ktbench.report.equal_cells import equal_cells_grid
 from ktbench.report.health import trial_warnings
 from ktbench.report.methods import figure_caption, methods_of
+from ktbench.report.serving_columns import serving_columns
 from ktbench.report.table import Column, Table, build_table, notes_of, setting_columns
 from ktbench.report.text import DASH, dashed, in_gib, interval, number, percent, rate, ratio, unit_of
 from ktbench.results import Run
@@ -60,7 +61,7 @@ def columns(settings: Sequence[str], rows: Sequence[Row], *, sized: bool = False
         *setting_columns(settings, lambda row: row.settings, key=True),
         Column("outcome", lambda row: str(row.outcome or "not measured"), movable=True, numeric=False, key=True),
         *(_SIZES if sized else ()),
-        *(_layer_speed(rows) if rows[0].is_layer else _model_speed(rows)),
+        *_speed(rows),
         *_ROLES,
         *_ENERGY,
         *_peak(rows),
@@ -71,6 +72,12 @@ def columns(settings: Sequence[str], rows: Sequence[Row], *, sized: bool = False
         Column("samples", lambda row: _count(row, row.samples), movable=True),
         Column("provenance", lambda row: row.provenance or DASH, movable=True, numeric=False),
     )
+
+
+def _speed(rows: Sequence[Row]) -> tuple[RowColumn, ...]:
+    if rows[0].is_serving:
+        return serving_columns(_COMPARED)
+    return _layer_speed(rows) if rows[0].is_layer else _model_speed(rows)
 
 
 def _model_speed(rows: Sequence[Row]) -> tuple[RowColumn, ...]:

@@ -13,6 +13,7 @@ from ktbench.spec.inject import InjectSpec
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.peers import PeerSpec
 from ktbench.spec.run_spec import MeasureSpec, RunSpec, WorkloadSpec
+from ktbench.spec.serving.stream import StreamSpec
 from ktbench.spec.suite import SuiteSpec
 
 
@@ -114,7 +115,13 @@ def _rest(spec: RunSpec) -> Iterator[str]:
         # Without it, a checkpoint is packed as it is stored.
         if getattr(spec, name) != "bf16" or (packs and spec.model.path is not None):
             yield f"{name}={getattr(spec, name)}"
-    plain = WorkloadSpec(phase=phase, prompt=1, steps=1, routing="balanced" if phase == "layer" else "model")
+    plain = WorkloadSpec(
+        phase=phase,
+        prompt=1,
+        steps=1,
+        routing="balanced" if phase == "layer" else "model",
+        stream=None if spec.workload.stream is None else StreamSpec(),
+    )
     yield from (f"workload.{name}={getattr(spec.workload, name)}" for name in ("prompt", "steps"))
     yield from _changed("workload", spec.workload, plain, skip=("workload.phase", "workload.prompt", "workload.steps"))
     yield from _changed("engine", spec.engine, EngineSpec(), skip=_idle(spec.engine))

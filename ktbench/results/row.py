@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from statistics import mean, median
 
 from ktbench.results.intervals import Interval
+from ktbench.results.serving.latency import Serving
 from ktbench.results.settings import TOKENS, Setting, by_key
 from ktbench.results.speedups import TrialTime, Verdict, trial_time
 from ktbench.results.usage import EnergyUse, RoleShares, RoofShare
@@ -36,8 +37,9 @@ class Row:
     `settings`, `gain` over the row of equal precision that lacks only its last feature; both are formed inside rounds
     between trials with the cores in the same place. `roles` is there where they are separate. `error` is the largest of
     all rounds, or that of the round that failed. `agreement` is the worst of all rounds; an `unproven` row was timed
-    beside other systems and has none. `energy` and `peak` are there where they could be read. `missing` says for each
-    measured field that is None why it is.
+    beside other systems and has none. `energy` and `peak` are there where they could be read, `serving` where requests
+    were served: `step_s` is seconds per output token then. `missing` says why a measured
+    field is None.
     """
 
     label: str
@@ -69,6 +71,7 @@ class Row:
     unproven: bool = False
     energy: EnergyUse | None = None
     peak: PeakMemory | None = None
+    serving: Serving | None = None
     speedup: Interval | None = None
     verdict: Verdict = Verdict.UNSURE
     gain: Gain | None = None
@@ -89,6 +92,11 @@ class Row:
     def is_layer(self) -> bool:
         """Whether a step is one call of the experts of one layer."""
         return self.spec.workload.phase == "layer"
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether a step is a block of requests."""
+        return self.spec.workload.phase == "serve"
 
     @property
     def timed(self) -> bool:

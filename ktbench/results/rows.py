@@ -11,6 +11,7 @@ from ktbench.results.command import command_of
 from ktbench.results.intervals import Interval, by_block, exact, summary
 from ktbench.results.row import Gain, Row, baseline_of, control_of, groups_of, systems_of
 from ktbench.results.run import Run
+from ktbench.results.serving.latency import serving_of
 from ktbench.results.settings import Setting, by_key, cell_settings
 from ktbench.results.speedups import Values, comparable, goal_values, judge, paired_interval
 from ktbench.results.stopping import open_reason
@@ -69,9 +70,10 @@ def _row(
 
 def _speed(cell: Cell, records: Sequence[Record]) -> dict[str, Any]:
     step_s, work = step_interval(records, cell.spec.measure), records[-1].work
+    serving = serving_of(records, cell.spec)
     return {
         "step_s": step_s,
-        "tokens_per_s": step_s.per(cell.spec.workload.tokens_per_step),
+        "tokens_per_s": serving.output_per_s if serving else step_s.per(cell.spec.workload.tokens_per_step),
         "read_bytes_per_s": work and work.weight_bytes / step_s.mid,
         "flops_per_s": work and work.flops / step_s.mid,
         "roof": roof_share(records, cell.spec.measure),
@@ -79,17 +81,22 @@ def _speed(cell: Cell, records: Sequence[Record]) -> dict[str, Any]:
         "evidence": evidence_of(records),
         "energy": energy_use(records, cell.spec),
         "peak": peak_memory(records),
+        "serving": serving,
     }
+
+
+_UNKNOWN_WORK = "the work of a token depends on which requests share a step"
 
 
 def _missing(row: Row) -> Iterator[tuple[str, str]]:
     """Why measured fields other than the speed-up are None."""
+    unknown = _UNKNOWN_WORK if row.is_serving else "the system does not report its work per step"
     reasons = {
         "step_s": row.ending,
         "tokens_per_s": row.ending,
-        "read_bytes_per_s": "the system does not report its work per step",
-        "flops_per_s": "the system does not report its work per step",
-        "roof": _no_roof(row.records),
+        "read_bytes_per_s": unknown,
+        "flops_per_s": unknown,
+        "roof": unknown if row.is_serving else _no_roof(row.records),
         **({"roles": "the system does not report the times of its roles"} if row.spec.engine.roles_concurrent else {}),
         "evidence": "the simulation counts nothing" if row.simulated else "the system counts nothing",
         "error": unchecked_reason(row.spec, row.agreement),
@@ -194,6 +201,8 @@ def unchecked_reason(spec: RunSpec, agreement: Agreement | None) -> str:
     """Why experts' outputs have no error."""
     if spec.machine is not None:
         return "simulated: nothing was computed"
+    if spec.workload.phase == "serve":
+        return "whole answers were compared with those to single requests"
     if spec.system == "ktbench" or not BY_NAME[spec.system].black_box:
         return "the output was not checked"
     instead = "logits were compared instead" if agreement else "logits were not compared"

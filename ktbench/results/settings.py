@@ -23,6 +23,7 @@ V = TypeVar("V")
 Setting: TypeAlias = bool | int | float | str | None
 TOKENS = "tokens per expert"
 _MACHINE = ("vector", "gpu", *(constant.name for constant in CONSTANTS), "calibration")
+_OF_SERVING = ("workload.stream", "engine.serving.")  # that are not there where nothing is served
 _DIGESTS: dict[str, str] = {}
 # Shown only where nothing else tells two groups apart: they go with another setting that varies.
 _FOLLOWING = (
@@ -36,6 +37,8 @@ _FOLLOWING = (
     "workload.trace",
     "workload.active_experts",
     "workload.steps",
+    "workload.stream.requests",
+    "engine.serving.disk",
     "device_precision",
 )
 
@@ -64,6 +67,8 @@ def settings_of(spec: RunSpec) -> dict[str, Setting]:
         **dict(flattened("workload", spec.workload)),
         **{key: value for key, value in flattened("engine", spec.engine) if key.rpartition(".")[2] not in BY_NAME},
     }
+    if spec.workload.phase != "serve":
+        found = {key: value for key, value in found.items() if not key.startswith(_OF_SERVING)}
     return _of_layer(found, spec) if spec.workload.phase == "layer" else found
 
 

@@ -144,9 +144,8 @@ def energy_use(records: Sequence[Record], spec: RunSpec) -> EnergyUse | None:
     found, sums = _metered(records), _sums(records)
     if len(sums) != 1:
         return None
-    tokens = spec.workload.tokens_per_step
-    joules = {number: energy.total_j / (steps * tokens) for number, energy, steps in found}
-    watts = {number: energy.total_j / energy.seconds for number, energy, _ in found}
+    joules = {record.round: energy.total_j / _tokens(record, spec) for record, energy in found}
+    watts = {record.round: energy.total_j / energy.seconds for record, energy in found}
     return EnergyUse(
         joules_per_token=summary(joules, records, spec.measure),
         watts=summary(watts, records, spec.measure),
@@ -168,15 +167,22 @@ def _reasons(records: Sequence[Record], name: str, not_read: str) -> Iterator[st
     return filter(None, dict.fromkeys(why))
 
 
-def _metered(records: Sequence[Record]) -> list[tuple[int, Energy, int]]:
-    """The energy of each round that has any: the round, the energy and the number of steps."""
-    watched = ((r, r.conduct.energy) for r in records if r.samples_s and r.conduct)
-    return [(r.round, energy, len(r.samples_s)) for r, energy in watched if energy]
+def _tokens(record: Record, spec: RunSpec) -> int:
+    """Tokens of the timed steps; where requests were served, those of their answers."""
+    if record.replay is not None:
+        return record.replay.output_tokens
+    return len(record.samples_s) * spec.workload.tokens_per_step
+
+
+def _metered(records: Sequence[Record]) -> list[tuple[Record, Energy]]:
+    """The energy of each round that has any."""
+    watched = ((record, record.conduct.energy) for record in records if record.samples_s and record.conduct)
+    return [(record, energy) for record, energy in watched if energy]
 
 
 def _sums(records: Sequence[Record]) -> list[tuple[str, ...]]:
     """The sets of meters that were added up, whatever the order in which they were read."""
-    return list({frozenset(energy.counted): energy.counted for _, energy, _ in _metered(records)}.values())
+    return list({frozenset(energy.counted): energy.counted for _, energy in _metered(records)}.values())
 
 
 # Peaks that differ by less are shown as one number.

@@ -20,11 +20,12 @@ FOLDER = "logits"
 def logits_file(folder: Path, cell: Cell, cells: Sequence[Cell], code_id: str) -> Path | None:
     """The file in a run's folder for cells with these weights and this workload; None where all are of one system.
 
-    A single layer has no logits: every output is compared with float32. Logits of other code are no reference.
+    A single layer has no logits, every output is compared with float32; where requests are served whole answers are
+    compared. Logits of other code are no reference.
     """
     key = _key(cell)
     systems = {other.spec.system for other in cells if _key(other) == key}
-    if len(systems) < 2 or cell.spec.workload.phase == "layer":
+    if len(systems) < 2 or cell.spec.workload.phase in ("layer", "serve"):
         return None
     return folder / FOLDER / f"{digest([code_id, key])}.npz"
 

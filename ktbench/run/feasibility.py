@@ -12,6 +12,7 @@ from ktbench.engine.placement import place_experts
 from ktbench.engine.roles import split_cpus
 from ktbench.engine.workload.arrays import require_arrays
 from ktbench.engine.workload.recorded import read_profile, read_trace
+from ktbench.engine.workload.stream import draw_stream, longest_request
 from ktbench.host.capabilities import feature_reasons, machine_capabilities
 from ktbench.host.cuda import read_cuda_devices
 from ktbench.host.software import peer_reason
@@ -222,6 +223,8 @@ def _core_reasons(spec: RunSpec, cpus: Sequence[int]) -> Iterator[Reason]:
 def _simulation_reasons(spec: RunSpec, machine: MachineSpec) -> Iterator[Reason]:
     if spec.engine.device == "cpu" and machine.gpu is not None and spec.workload.phase != "layer":
         yield Reason("engine.device=cpu", f"{machine.name} is simulated with its GPU, leave out engine.device")
+    if spec.workload.phase == "serve":
+        yield Reason("workload.phase=serve", "is not simulated, leave out machine=")
     if spec.engine.handover == "flags":
         yield Reason("engine.handover=flags", "is not simulated, leave it out or set machine=here")
 
@@ -345,13 +348,25 @@ def gib(nbytes: float) -> str:
 
 
 def _require_trace(spec: RunSpec) -> None:
-    """Raises RequestError for a routing trace that cannot be replayed."""
+    """Raises RequestError for a trace of routing or of requests that cannot be replayed."""
     work, shape = spec.workload, spec.model.shape
     try:
         if work.trace is not None:
             read_trace(work.trace, shape.experts, shape.top_k, work.seed)
+        if work.stream is not None:
+            _require_positions(spec, longest_request(draw_stream(work, shape.vocab)))
     except ValueError as error:
         raise RequestError(str(error)) from None
+
+
+def _require_positions(spec: RunSpec, longest: int) -> None:
+    """Raises ValueError where a request has more tokens than the model was made for."""
+    most = spec.model.config.get("max_position_embeddings")
+    if most is not None and longest > most:
+        raise ValueError(
+            f"workload.stream: a request has {longest:,} tokens with its answer, {spec.model.name} was made for "
+            f"{most:,}; set workload.stream.longest_prompt"
+        )
 
 
 def _require_packed(specs: Iterable[RunSpec]) -> None:

@@ -26,6 +26,7 @@ from ktbench.host.roofs import Roofs, open_pool_roofs, open_roofs, pin_openmp
 from ktbench.host.topology import Topology, read_topology
 from ktbench.host.watch import MachineWatch
 from ktbench.run.messages import OpenSession, Response, TrialRequest, WorkerRequest, send
+from ktbench.run.serving.system import StreamSystem
 from ktbench.run.session import Session
 from ktbench.spec.peers import BY_NAME
 from ktbench.spec.run_spec import RunSpec
@@ -55,6 +56,8 @@ def open_system(specs: Sequence[RunSpec], host: HostRole, progress: LoadProgress
     """
     if specs[0].system != "ktbench":
         return open_peer(specs, host)
+    if specs[0].workload.phase == "serve":
+        return _open_serving(specs, host, progress)
     plan = WeightPlan.of(specs, host)
     if specs[0].workload.phase == "layer":
         from ktbench.engine.load_layer import load_layer
@@ -63,6 +66,17 @@ def open_system(specs: Sequence[RunSpec], host: HostRole, progress: LoadProgress
     from ktbench.engine.load import load_engine
 
     return load_engine(specs[0].model, plan, host, progress)
+
+
+def _open_serving(specs: Sequence[RunSpec], host: HostRole, progress: LoadProgress) -> System:
+    """Engines with the features and limits of one cell at a time, over weights that are loaded once."""
+    from ktbench.engine.load import load_components
+    from ktbench.engine.serving.engine import BatchEngine, require_servable
+
+    for spec in specs:
+        require_servable(spec)
+    components = load_components(specs[0].model, WeightPlan.of(specs, host), host, progress)
+    return StreamSystem(lambda spec: BatchEngine(spec, components))
 
 
 _PR_SET_PDEATHSIG = 1

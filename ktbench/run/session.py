@@ -12,13 +12,14 @@ from statistics import median
 from time import perf_counter
 from typing import Any, TypeVar
 
-from ktbench.engine.protocol import HasClock, SelfTimed, System, Unsupported
+from ktbench.engine.protocol import HasClock, Replays, SelfTimed, System, Unsupported
 from ktbench.host.pauses import pauses
 from ktbench.host.roofs import Roofs
 from ktbench.host.watch import MachineWatch
 from ktbench.run.agreement import SavedLogits, agreement, collect_logits, disagreement
 from ktbench.run.check import check, check_the_check, stale
 from ktbench.run.messages import RecordIds, new_record
+from ktbench.run.serving.driver import RequestFailed
 from ktbench.spec.peers import BY_NAME
 from ktbench.spec.record import Agreement, Cell, Outcome, Record, RoleTimes, RoofSample, collect, dishonest
 from ktbench.spec.timeline import Timeline
@@ -112,6 +113,8 @@ class Session:
                 ending["agreement"] = self._agree(cell, logits)
         except Unsupported as error:
             ending = {"outcome": Outcome.UNSUPPORTED, "why": str(error)}
+        except RequestFailed as failed:
+            ending = {"outcome": Outcome.CRASHED, "why": str(failed)}
         except TrialFailed as failed:
             ending = {"outcome": failed.outcome, "why": failed.why, "error": failed.error}
         return replace(record, took_s=self.clock() - began, **ending)
@@ -138,7 +141,8 @@ class Session:
         proof: dict[str, Any] = {"work": self.system.work(), "roofs": roofs}
         proof["conduct"] = None if self.watch is None else self.watch.metrics()
         proof["own_step_s"] = self.system.own_step_s() if isinstance(self.system, HasClock) else None
-        error = None if _is_black_box(cell) else self._check_output(cell)
+        proof["replay"] = self.system.replay() if isinstance(self.system, Replays) else None
+        error = self._checked_error(cell)
         proof["notes"] = (*self.system.notes(), *_loops(moved), *paused, *_gap(samples_s))  # some are of the check
         self._checked.add(cell.key)
         evidence = collect({**cell.spec.engine.features, **self.system.chosen()}, moved)
@@ -188,12 +192,30 @@ class Session:
         if isinstance(self.system, SelfTimed):
             return self.system.own_samples_s()
         with nullcontext() if self.watch is None else self.watch.steps():
-            return time_steps(self.system.step, cell.spec.workload.steps, self.clock)
+            steps_s = time_steps(self.system.step, cell.spec.workload.steps, self.clock)
+        stream = cell.spec.workload.stream
+        if stream is None or not isinstance(self.system, Replays):
+            return steps_s
+        return self.system.replay().samples_s(len(steps_s), is_open=stream.is_open)
 
     def _untimed(self, steps: int) -> None:
         self.system.start()
         for _ in range(steps):
             self.system.step()
+
+    def _checked_error(self, cell: Cell) -> float | None:
+        """The error of the output where it has one. Raises TrialFailed for a wrong output."""
+        if isinstance(self.system, Replays):
+            self._check_answers(self.system, cell)
+            return None
+        return None if _is_black_box(cell) else self._check_output(cell)
+
+    def _check_answers(self, system: Replays, cell: Cell) -> None:
+        """Raises TrialFailed for answers that the engine does not give to one request alone."""
+        if why := system.differing(cell.spec.tolerance):
+            raise TrialFailed(Outcome.WRONG, why)
+        if cell.key not in self._checked and (why := system.passed_mutant(cell.spec.tolerance)):
+            raise TrialFailed(Outcome.VACUOUS, why)
 
     def _check_output(self, cell: Cell) -> float | None:
         """Largest error of the last timed step, repeated under observation. Raises TrialFailed for a wrong output."""

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from ktbench.spec.errors import fields_at_least, number_at_least, repeated, require_name
 from ktbench.spec.features import BY_NAME, FEATURES, FeatureValue
 from ktbench.spec.run_spec import MeasureSpec, RunSpec
+from ktbench.spec.serving.replay import Replay
 from ktbench.spec.suite import SuiteSpec
 from ktbench.spec.sweep import FigureKind
 from ktbench.spec.system_metrics import MachineFacts, SystemMetrics
@@ -290,7 +291,8 @@ class Record:
     the whole trial with warm-up and checks in seconds. `roles` is there where the roles are concurrent; `notes` are the
     system's own remarks, such as what `deferral=auto` chose and why. `agreement` is there where systems are compared,
     `own_step_s` the mean step in seconds by the clock of a system or CUDA device that has one. `conduct` is what was
-    seen of the machine meanwhile, None where it was not monitored.
+    seen of the machine meanwhile, None where it was not monitored. `replay` is there where requests were served:
+    samples are seconds per output token then, and follow from it.
     """
 
     cell: str
@@ -314,6 +316,7 @@ class Record:
     agreement: Agreement | None = None
     own_step_s: float | None = None
     conduct: SystemMetrics | None = None
+    replay: Replay | None = None
 
     def __post_init__(self) -> None:
         if self.samples_s and not self.outcome.timed:

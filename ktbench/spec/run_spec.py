@@ -10,10 +10,11 @@ from ktbench.spec.errors import at_least
 from ktbench.spec.inject import InjectSpec
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.peers import BY_NAME, PeerSpec, System, system_label
+from ktbench.spec.serving.stream import StreamSpec
 from ktbench.spec.shape import MoEShape, moe_shape
 from ktbench.spec.weights import FORMATS, Dtype, Precision, StoredLayer, stands_for_all
 
-Phase = Literal["prefill", "decode", "layer"]
+Phase = Literal["prefill", "decode", "layer", "serve"]
 Routing = Literal["model", "balanced", "zipf", "concentrated", "recorded"]
 # A simulation asks for every layer, and reading a configuration takes many times longer than finding it here.
 _SHAPES: dict[str, MoEShape] = {}
@@ -82,9 +83,10 @@ class WorkloadSpec:
     prefill: a step is one forward pass over `batch` prompts of `prompt` tokens. decode: a step is one token for each of
     `batch` sequences, the first at context depth `prompt`. layer: a step is one call of the routed experts of one MoE
     layer over `batch` tokens, routed to `active_experts` of them (None: to all) that change from step to step; `prompt`
-    is 1. A trial times `steps` steps. `trace` is the file behind routing=recorded. With `shortest` the prompts of a
-    batch have from so many to `prompt` tokens, evenly spread and padded on the left. `chunk` tokens of a prompt are
-    put through at a time (None: all).
+    is 1. serve: the requests of `stream` are served, a step is a block of them, and a sample seconds per output token
+    (see `Replay.samples_s`); `prompt` is the mean of the tokens of a prompt. A trial times `steps` steps. `trace` is
+    the file behind routing=recorded. With `shortest` the prompts of a batch have from so many to `prompt` tokens,
+    evenly spread and padded on the left. `chunk` tokens of a prompt are put through at a time (None: all).
     """
 
     phase: Phase
@@ -97,11 +99,13 @@ class WorkloadSpec:
     trace: str | None = None
     shortest: int | None = None
     chunk: int | None = None
+    stream: StreamSpec | None = None
 
     def __post_init__(self) -> None:
         for name in ("prompt", "steps", "batch"):
             at_least(f"workload.{name}", getattr(self, name), 1)
         self._check_prompts()
+        self._check_stream()
         if self.phase == "layer":
             self._check_layer()
         elif self.active_experts is not None:
@@ -116,6 +120,18 @@ class WorkloadSpec:
         if self.phase == "layer" and (self.shortest is not None or self.chunk is not None):
             raise ValueError("workload.phase=layer: has no prompts, leave workload.shortest and workload.chunk null")
 
+    def _check_stream(self) -> None:
+        if (self.stream is None) == (self.phase == "serve"):
+            raise ValueError("workload.stream: goes with workload.phase=serve, set workload=serve")
+        if self.stream is None:
+            return
+        if (self.batch, self.routing, self.shortest, self.chunk) != (1, "model", None, None):
+            raise ValueError(
+                "workload.phase=serve: requests are what workload.stream says, leave workload.batch, routing, shortest "
+                "and chunk as they are"
+            )
+        self.stream.require_blocks(self.steps)
+
     def _check_layer(self) -> None:
         if self.prompt != 1:
             raise ValueError(f"workload.prompt={self.prompt}: must be 1 with workload.phase=layer, set workload.batch")
@@ -127,7 +143,7 @@ class WorkloadSpec:
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens that one step puts through the model."""
+        """Tokens that one step puts through the model; where requests are served, those that a sample is about."""
         return self.batch * (self.prompt if self.phase == "prefill" else 1)
 
 
@@ -283,6 +299,8 @@ class RunSpec:
             layer = f"one MoE layer of {shape.experts} experts"
             return f"{self.model.name}, {layer}, batch {work.batch}, {self.precision}{where}"
         of = f"{shape.layers} of {self.model.full_layers}" if self.model.is_slice else f"{shape.layers}"
+        if work.stream is not None:
+            return f"{self.model.name} ({of} layers), {work.stream.summary}, {self.precision}{where}"
         depth = "at context depth" if work.phase == "decode" else "of"
         return (
             f"{self.model.name} ({of} layers), {work.phase} {depth} {work.prompt}, batch {work.batch}, "
@@ -298,10 +316,16 @@ class RunSpec:
         engine = self.engine
         roles = (engine.device, engine.roles, engine.device_threads)
         held = (self.precision, self.device_precision, engine.domains, repr(self.inject))
-        return (self.system, *held, *roles, self.workload.phase == "layer", *model)
+        return (self.system, *held, *roles, *self._kind_of_work, *model)
 
     @property
     def _peer_key(self) -> tuple[object, ...]:
         types = BY_NAME[self.system].types
         formats = tuple(types.get(precision, precision) for precision in (self.precision, self.device_precision))
-        return (self.system, self.peer.python, *formats, self.workload.phase == "layer")
+        return (self.system, self.peer.python, *formats, *self._kind_of_work)
+
+    @property
+    def _kind_of_work(self) -> tuple[object, ...]:
+        """What a worker is for: whole steps, one layer, or to serve."""
+        phase = self.workload.phase
+        return ("serve",) if phase == "serve" else (phase == "layer",)

@@ -86,9 +86,11 @@ def _engine_rules(spec: RunSpec) -> Iterator[Reason]:
 
 
 def _serving_rules(spec: RunSpec) -> Iterator[Reason]:
+    if spec.workload.phase == "serve":
+        return
     for feature in FEATURES:
         if feature.serving and (value := spec.engine.features[feature.name]) != feature.off:
-            yield Reason(feature.tag(value), "acts where requests are served, leave it out here")
+            yield Reason(feature.tag(value), "acts where requests are served, set workload=serve")
 
 
 def _stored_rules(spec: RunSpec) -> Iterator[Reason]:

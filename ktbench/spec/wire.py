@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import is_dataclass
 from typing import Any, TypeVar, get_args, get_type_hints
 
 import msgspec
@@ -28,6 +29,8 @@ def spec_id(spec: RunSpec) -> str:
     Whether weights are loaded anew is part of it: a value is then one over many loads.
     """
     content = to_wire(spec)
+    if spec.workload.stream is None:
+        del content["workload"]["stream"]  # that earlier runs did not have
     content["engine"] = _as_before(spec, content["engine"])
     del content["measure"]
     if spec.measure.reloads:
@@ -85,7 +88,8 @@ def _message(message: str, kind: type[Any]) -> str:
 
 def _allowed(kind: Any, path: list[str]) -> tuple[Any, ...]:
     for name in path:
-        kind = get_type_hints(kind).get(name) if isinstance(kind, type) else None
+        parts = [one for one in (kind, *get_args(kind)) if is_dataclass(one)]  # what may be None is a union
+        kind = get_type_hints(parts[0]).get(name) if parts else None
     return tuple(one for option in get_args(kind) for one in _options(option))
 
 

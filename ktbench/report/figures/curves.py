@@ -35,8 +35,11 @@ from ktbench.spec.weights import Precision
 
 _NAMES = {
     "engine.placement.ratio": "share of the experts at the device",
+    "engine.serving.chunk_tokens": "tokens of a chunk",
     "workload.batch": "sequences in a batch",
     "workload.prompt": "tokens of context",
+    "workload.stream.concurrency": "users",
+    "workload.stream.rate": "requests a second",
 }
 # What a row shows: its value with the ends of its interval; None where it has none.
 Value = Callable[[Row], Spread | None]

@@ -19,6 +19,7 @@ from ktbench.report.figures.paper_panels import Form, form_of
 from ktbench.report.figures.roles import draw_roles
 from ktbench.report.figures.roofline import draw_roofline
 from ktbench.report.figures.samples import draw_samples
+from ktbench.report.figures.serving import draw_interactivity, draw_serving
 from ktbench.report.figures.sheet import STYLE, Sheet
 from ktbench.report.figures.sweeps import draw_depth, draw_latency, draw_throughput, draw_throughput_change
 from ktbench.report.table import Table
@@ -33,6 +34,8 @@ _OF_SPEEDS: Mapping[FigureKind, Callable[[Sequence[Row], Table], Sheet]] = {
     "roles": draw_roles,
     "depth": draw_depth,
     "frontier": draw_formats,
+    "serving": draw_serving,
+    "interactivity": draw_interactivity,
 }
 _OF_ANSWERS: Mapping[FigureKind, Callable[[Sequence[AccuracyRow], Sequence[str]], Sheet]] = {
     "accuracy": draw_accuracy,

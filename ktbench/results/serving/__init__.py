@@ -1,0 +1,1 @@
+"""What replays of streams of requests say of the system that served them."""

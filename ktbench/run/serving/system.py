@@ -1,0 +1,183 @@
+"""A serving engine as a system under test: a step is a block of requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from shutil import rmtree
+from time import perf_counter, sleep
+from uuid import uuid4
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ktbench.engine.protocol import ExpertsObservation, Unsupported, configured
+from ktbench.engine.serving.requests import ServingEngine
+from ktbench.engine.workload.stream import StreamRequest, draw_stream, longest_request
+from ktbench.run.serving.answers import Answered, difference, sampled
+from ktbench.run.serving.driver import Driver
+from ktbench.spec.features import FeatureValue
+from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.serving.replay import Replay
+from ktbench.spec.serving.stream import StreamSpec
+from ktbench.spec.timeline import Timeline
+
+# Opens the engine of a spec with what its prefix cache has on disk.
+OpenServing = Callable[[RunSpec], ServingEngine]
+
+
+class StreamSystem:
+    """Replays the stream of a cell on an engine that `open_serving` opens, anew where features or limits change.
+
+    The prefix cache's files lie in a folder of their own inside that of the spec, and are gone after `close`.
+    """
+
+    def __init__(
+        self,
+        open_serving: OpenServing,
+        clock: Callable[[], float] = perf_counter,
+        rest: Callable[[float], None] = sleep,
+    ) -> None:
+        self._open_serving, self._clock, self._rest = open_serving, clock, rest
+        self._spec: RunSpec | None = None
+        self._stream: tuple[StreamRequest, ...] = ()
+        self._engine: ServingEngine | None = None
+        self._driver: Driver | None = None
+        self._served: object = None  # the stream that was served since the engine was opened
+        self._disk: Path | None = None
+        self._steps = 0
+
+    def configure(self, spec: RunSpec) -> None:
+        """Draw the stream and open the engine. Raises Unsupported where a request has more tokens than it takes."""
+        before, self._spec = self._spec, spec
+        if before is None or before.workload != spec.workload:
+            self._stream = draw_stream(spec.workload, spec.model.shape.vocab)
+        if self._engine is None or before is None or before.engine != spec.engine:
+            self._open(empty=True)
+        longest, most = longest_request(self._stream), configured(self._engine).max_positions
+        if longest > most:
+            raise Unsupported(f"a request has {longest} tokens with its answer, the engine takes {most}")
+
+    def start(self) -> None:
+        """An engine with nothing to do, and in its prefix cache what the stream asks for."""
+        spec, stream = configured(self._spec), self._of_spec()
+        if spec.engine.prefix_cache:
+            self._prepare(stream)
+        self._begin()
+
+    def step(self) -> None:
+        """Serve the next block of requests."""
+        self._steps += 1
+        blocks = configured(self._spec).workload.steps
+        configured(self._driver).run_until(len(self._stream) * self._steps // blocks)
+
+    def replay(self) -> Replay:
+        """What the driver noted of all blocks."""
+        return configured(self._driver).replay()
+
+    def differing(self, tolerance: float) -> str:
+        """Why a sample of the answers is not what the engine answers to one request alone; empty where it is.
+
+        With a prefix cache it is asked of an empty one, which has to compute what the answers found there.
+        """
+        seen, spec = sampled(configured(self._driver).answers), configured(self._spec)
+        if spec.engine.prefix_cache:
+            self._open(empty=True)
+        engine, vocab = configured(self._engine), spec.model.shape.vocab
+        return next(filter(None, (difference(engine, one, tolerance, vocab) for one in seen)), "")
+
+    def passed_mutant(self, tolerance: float) -> str:
+        """A wrong answer that `differing` would pass: that to another request. Empty where it finds all of them."""
+        seen, spec = sampled(configured(self._driver).answers), configured(self._spec)
+        for one, other in pairwise(seen):
+            answer = (other.answer * len(one.answer))[: len(one.answer)]
+            mutant = Answered(number=one.number, prompt=one.prompt, answer=answer)
+            if not difference(configured(self._engine), mutant, tolerance, spec.model.shape.vocab):
+                return f"request {one.number}: the check would pass the answer to request {other.number}"
+        return ""
+
+    def logits(self) -> NDArray[np.float32]:
+        """Raises Unsupported: requests get tokens."""
+        raise Unsupported("workload.phase=serve gives tokens, not logits")
+
+    def observe(self) -> tuple[ExpertsObservation, ...]:
+        """None: whole answers are compared instead."""
+        return ()
+
+    def reference(self, observation: ExpertsObservation) -> NDArray[np.float32]:
+        """Raises Unsupported: whole answers are compared instead."""
+        raise Unsupported("workload.phase=serve compares whole answers")
+
+    def counters(self) -> Mapping[str, int]:
+        """Those of the engine."""
+        return configured(self._engine).counters()
+
+    def timeline(self) -> Timeline:
+        """Raises Unsupported."""
+        raise Unsupported("workload.phase=serve has no single step to draw, set workload=decode or prefill")
+
+    def chosen(self) -> Mapping[str, FeatureValue]:
+        """Nothing is left to the engine."""
+        return {}
+
+    def notes(self) -> tuple[str, ...]:
+        """None."""
+        return ()
+
+    def work(self) -> None:
+        """Not known: it depends on which requests share a step."""
+
+    def close(self) -> None:
+        """Close the engine and remove the files of its prefix cache."""
+        self._close()
+        if self._disk is not None:
+            rmtree(self._disk, ignore_errors=True)
+            self._disk = None
+
+    def _of_spec(self) -> StreamSpec:
+        stream = configured(self._spec).workload.stream
+        assert stream is not None
+        return stream
+
+    def _prepare(self, stream: StreamSpec) -> None:
+        workload = configured(self._spec).workload
+        if self._served is not None and (stream.cache != "warm" or self._served != workload):
+            self._open(empty=True)
+        if stream.cache == "cold" or self._served == workload:
+            return
+        self._begin()
+        configured(self._driver).run_until(len(self._stream))
+        if stream.cache == "restarted":
+            self._open(empty=False)
+
+    def _begin(self) -> None:
+        spec = configured(self._spec)
+        self._driver = Driver(
+            engine=configured(self._engine),
+            stream=self._stream,
+            concurrency=self._of_spec().concurrency,
+            clock=self._clock,
+            sleep=self._rest,
+        )
+        self._steps, self._served = 0, spec.workload
+
+    def _open(self, *, empty: bool) -> None:
+        """An engine anew; `empty`: with nothing in its prefix cache, on disk neither."""
+        if empty:
+            self.close()
+        self._close()
+        self._engine, self._served = self._open_serving(self._on_disk(configured(self._spec))), None
+
+    def _on_disk(self, spec: RunSpec) -> RunSpec:
+        serving = spec.engine.serving
+        if serving.disk is None:
+            return spec
+        self._disk = self._disk or Path(serving.disk) / f"replay-{uuid4().hex[:8]}"
+        return replace(spec, engine=replace(spec.engine, serving=replace(serving, disk=str(self._disk))))
+
+    def _close(self) -> None:
+        if self._engine is not None:
+            self._engine.close()
+        self._engine = None

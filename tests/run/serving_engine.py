@@ -1,0 +1,126 @@
+"""A scripted engine that serves: its clock is its own, steps take what the script says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from ktbench.engine.serving.requests import QueueFull, ServeRequest, ServingState, TokenEvent
+from ktbench.spec.features import FEATURES
+
+VOCAB = 64
+
+
+@dataclass
+class FakeClock:
+    """Time passes where someone sleeps."""
+
+    now_s: float = 100.0
+    slept_s: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+        self.slept_s += seconds
+
+
+@dataclass
+class _Sequence:
+    request: ServeRequest
+    prompt_left: int
+    answer: list[int] = field(default_factory=list)
+
+
+class FakeServing:
+    """A step takes `prompt_s` for each prompt token and `token_s` once for all answers that get a token in it.
+
+    Up to `most` requests run; a prompt goes through whole, in the step that admits its request, and its first token
+    comes with it. Up to `most_waiting` wait. `wrong` makes another token of one that is given to one of several.
+    """
+
+    def __init__(
+        self,
+        clock: FakeClock,
+        *,
+        most: int = 4,
+        most_waiting: int = 100,
+        prompt_s: float = 0.001,
+        token_s: float = 0.1,
+        features: Mapping[str, object] | None = None,
+        wrong: Callable[[int], int] = lambda token: token,
+        ends: str = "length",
+    ) -> None:
+        self.clock, self.most, self.most_waiting = clock, most, most_waiting
+        self.prompt_s, self.token_s, self.wrong, self.ends = prompt_s, token_s, wrong, ends
+        self.features = features or {}
+        self.waiting: list[_Sequence] = []
+        self.running: list[_Sequence] = []
+        self.counts = {feature.counter: 0 for feature in FEATURES}
+        self.prompts: list[tuple[int, ...]] = []
+        self.closed = False
+
+    def submit(self, request: ServeRequest) -> None:
+        if len(self.waiting) >= self.most_waiting:
+            raise QueueFull("enough wait")
+        self.prompts.append(request.prompt)
+        self.waiting.append(_Sequence(request, len(request.prompt)))
+
+    def cancel(self, key: str) -> None:
+        raise NotImplementedError
+
+    def step(self) -> list[TokenEvent]:
+        while self.waiting and len(self.running) < self.most:
+            self.running.append(self.waiting.pop(0))
+        several = len(self.running) > 1
+        self.clock.now_s += self.prompt_s * sum(one.prompt_left for one in self.running)
+        self.clock.now_s += self.token_s if self.running else 0.0
+        self._count()
+        events = [self._next(one, several) for one in self.running]
+        self.running = [one for one in self.running if len(one.answer) < one.request.max_new]
+        return events
+
+    def _count(self) -> None:
+        for feature in FEATURES:
+            if self.features.get(feature.name, feature.off) != feature.off:
+                self.counts[feature.counter] += 1
+
+    def _next(self, one: _Sequence, several: bool) -> TokenEvent:
+        one.prompt_left = 0
+        scores = self.scores((*one.request.prompt, *one.answer))
+        token = max(scores, key=lambda token: scores[token])
+        token = self.wrong(token) if several else token
+        one.answer.append(token)
+        top = () if one.request.logprobs is None else tuple(sorted(scores.items(), key=lambda item: -item[1]))
+        last = len(one.answer) == one.request.max_new
+        return TokenEvent(key=one.request.key, token=token, finish=self.ends if last else None, top=top)  # type: ignore[arg-type]
+
+    @staticmethod
+    def scores(tokens: tuple[int, ...]) -> dict[int, float]:
+        """A score in nats of every token after these: another order for other tokens."""
+        state = 1
+        for token in tokens:
+            state = (state * 48271 + token + 1) % 2147483647
+        return {token: -((state // 7 + 31 * token) % VOCAB) / 8 for token in range(VOCAB)}
+
+    @property
+    def state(self) -> ServingState:
+        return ServingState(
+            waiting=len(self.waiting),
+            running=len(self.running),
+            pages=10,
+            free_pages=10,
+            cached_pages=0,
+            page_tokens=16,
+        )
+
+    @property
+    def max_positions(self) -> int:
+        return 4096
+
+    def counters(self) -> Mapping[str, int]:
+        return dict(self.counts)
+
+    def close(self) -> None:
+        self.closed = True
