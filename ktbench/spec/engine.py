@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Literal
 
@@ -55,6 +55,38 @@ class PlacementSpec:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ServingSpec:
+    """The limits within which requests are served.
+
+    At most `max_sequences` requests run and `max_waiting` wait. A step takes up to `chunk_tokens` prompt tokens. Keys
+    and values lie in pages of `page_tokens` positions, `cache_tokens` positions in all (None: as many as memory has room
+    for). The prefix cache keeps pages that leave them in up to `ram_bytes` of memory, and what leaves those in up to
+    `disk_bytes` of files in the folder `disk` (None: nowhere).
+    """
+
+    chunk_tokens: int = 256
+    max_sequences: int = 16
+    max_waiting: int = 256
+    page_tokens: int = 16
+    cache_tokens: int | None = None
+    ram_bytes: int = 0
+    disk: str | None = None
+    disk_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("chunk_tokens", "max_sequences", "max_waiting", "page_tokens"):
+            at_least(f"engine.serving.{name}", getattr(self, name), 1)
+        at_least("engine.serving.cache_tokens", self.cache_tokens, self.page_tokens)
+        for name in ("ram_bytes", "disk_bytes"):
+            at_least(f"engine.serving.{name}", getattr(self, name), 0)
+        if (self.disk is None) != (self.disk_bytes == 0) or self.disk == "":
+            raise ValueError(
+                f"engine.serving: disk={self.disk} with disk_bytes={self.disk_bytes}, "
+                "a folder goes with a number of bytes above 0"
+            )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class EngineSpec:
     """Feature values and the knobs behind them.
 
@@ -66,7 +98,8 @@ class EngineSpec:
     `deferral=auto` lets the engine choose, `defer_prefill` has deferral and skipping act in prefill too. From
     `device_prefill_tokens` tokens a pass on, packed experts stream to a CUDA device, which multiplies them; `auto` is
     the crossover of the machine, 0 leaves all to the host. `handover` is how a CUDA device has the host run experts: by
-    functions that the driver calls, or by flags in memory that both see.
+    functions that the driver calls, or by flags in memory that both see. `static_batch` requests are served at a time,
+    until all of them are done, within the limits of `serving`.
     """
 
     avx2: bool = False
@@ -81,6 +114,10 @@ class EngineSpec:
     defer_prefill: bool = False
     device_prefill_tokens: int | Literal["auto"] = 0
     handover: Handover = "host_function"
+    batching: bool = False
+    chunked_prefill: bool = False
+    prefix_cache: bool = False
+    static_batch: int = 0
     amx_min_tokens: int | Literal["auto"] = "auto"
     threads: int | None = None
     domains: int | None = None
@@ -88,6 +125,7 @@ class EngineSpec:
     roles: Roles = "shared"
     device_threads: int | None = None
     placement: PlacementSpec = field(default_factory=PlacementSpec)
+    serving: ServingSpec = field(default_factory=ServingSpec)
 
     def __post_init__(self) -> None:
         if self.avx2 and (self.avx512 or self.amx):
@@ -106,6 +144,7 @@ class EngineSpec:
         for name, least in (("threads", 1), ("domains", 2), ("device_threads", 1)):
             at_least(f"engine.{name}", getattr(self, name), least)
         self._check_roles()
+        self._check_serving()
 
     def _check_requires(self, name: str) -> None:
         feature, value = BY_NAME[name], getattr(self, name)
@@ -123,6 +162,21 @@ class EngineSpec:
                 f"engine.placement.policy={self.placement.policy}: on shared cores nothing is gained, "
                 "set engine.roles=split or engine.device=cuda"
             )
+
+    def _check_serving(self) -> None:
+        at_least("engine.static_batch", self.static_batch, 0)
+        if self.batching and self.static_batch:
+            raise ValueError(f"engine.batching=true: excludes engine.static_batch={self.static_batch}, set one of them")
+        if self.static_batch > self.serving.max_sequences:
+            raise ValueError(
+                f"engine.static_batch={self.static_batch}: allowed are up to "
+                f"engine.serving.max_sequences={self.serving.max_sequences}"
+            )
+
+    @property
+    def without_serving(self) -> EngineSpec:
+        """The same without the features that act where requests are served."""
+        return replace(self, **{feature.name: feature.off for feature in FEATURES if feature.serving})
 
     @property
     def roles_concurrent(self) -> bool:

@@ -16,7 +16,7 @@ class Feature:
 
     `needs` names machine capabilities (`ktbench.host.capabilities`), `requires` lists feature names of which at least
     one must be on as well, `counter` is the engine counter that must move when the feature is on and stay still when it
-    is off. `names` are the values that are not numbers.
+    is off. `names` are the values that are not numbers. Those of `serving` act where requests are served.
     """
 
     name: str
@@ -26,6 +26,7 @@ class Feature:
     names: tuple[FeatureValue, ...] = ()
     needs: tuple[str, ...] = ()
     requires: tuple[str, ...] = ()
+    serving: bool = False
     counter: str
 
     @property
@@ -119,6 +120,38 @@ FEATURES: tuple[Feature, ...] = (
         needs=("cuda",),
         requires=FUSED,
         counter="flag_answers",
+    ),
+    Feature(
+        name="batching",
+        letter="b",
+        title="continuous batching of requests",
+        off=False,
+        serving=True,
+        counter="batched_tokens",
+    ),
+    Feature(
+        name="chunked_prefill",
+        letter="k",
+        title="chunked prefill beside decode",
+        off=False,
+        serving=True,
+        counter="prefill_chunks",
+    ),
+    Feature(
+        name="prefix_cache",
+        letter="p",
+        title="prefix cache of prompts",
+        off=False,
+        serving=True,
+        counter="cached_prompt_tokens",
+    ),
+    Feature(
+        name="static_batch",
+        letter="",
+        title="static batches of requests (control)",
+        off=0,
+        serving=True,
+        counter="static_batch_tokens",
     ),
 )
 
