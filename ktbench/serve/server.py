@@ -26,13 +26,17 @@ _MOST_HEADERS = 32 << 10
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Served:
-    """What is served: the model's name and tokens, how the engine is opened, and how many requests may wait."""
+    """What is served: the model's name and tokens, how the engine is opened, and how many requests may wait.
+
+    `ready` is called with the address once the server listens.
+    """
 
     model: str
     tokens: TextTokens
     vocab: int
     most_waiting: int
     open_engine: Callable[[], ServingEngine]
+    ready: Callable[[str], None]
 
 
 def serve(served: Served, settings: ServerSettings, api_key: bytes | None, bound: socket.socket) -> None:
@@ -40,7 +44,7 @@ def serve(served: Served, settings: ServerSettings, api_key: bytes | None, bound
 
     Raises what opening the engine raises, and OSError where the socket cannot listen.
     """
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         asyncio.run(_serve(served, settings, api_key, bound))
     except KeyboardInterrupt:  # uvicorn raises the signal again once all has ended
@@ -51,10 +55,7 @@ def serve(served: Served, settings: ServerSettings, api_key: bytes | None, bound
 
 async def _serve(served: Served, settings: ServerSettings, api_key: bytes | None, bound: socket.socket) -> None:
     async with running(served, settings, api_key) as app:
-        host, port = bound.getsockname()[:2]
-        shown = f"[{host}]" if ":" in host else host
-        logging.getLogger("ktbench.serve").info("%s on http://%s:%s", served.model, shown, port)
-        await http_server(app, settings).serve(sockets=[bound])
+        await HttpServer(app, settings, served.ready).serve(sockets=[bound])
 
 
 @asynccontextmanager
@@ -78,17 +79,27 @@ async def running(served: Served, settings: ServerSettings, api_key: bytes | Non
         await engine.stop()
 
 
-def http_server(app: Starlette, settings: ServerSettings) -> uvicorn.Server:
-    """The HTTP server of an application. It ends by the signals that its main thread gets, or by `should_exit`."""
-    config = uvicorn.Config(
-        app,
-        http="h11",
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        h11_max_incomplete_event_size=_MOST_HEADERS,
-        timeout_graceful_shutdown=settings.drain_s,
-    )
-    return uvicorn.Server(config)
+class HttpServer(uvicorn.Server):
+    """The HTTP server of an application. It ends by signals to the main thread, or by `should_exit`."""
+
+    def __init__(self, app: Starlette, settings: ServerSettings, ready: Callable[[str], None]) -> None:
+        config = uvicorn.Config(
+            app,
+            http="h11",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            h11_max_incomplete_event_size=_MOST_HEADERS,
+            timeout_graceful_shutdown=settings.drain_s,
+        )
+        super().__init__(config)
+        self._ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen. Raises OSError where the address was taken meanwhile."""
+        await super().startup(sockets)
+        for one in sockets or []:
+            host, port = one.getsockname()[:2]
+            self._ready(f"http://{f'[{host}]' if ':' in host else host}:{port}/v1")

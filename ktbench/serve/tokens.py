@@ -7,12 +7,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import jinja2
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase
 
 from ktbench.resources import checkpoint_folder
+from ktbench.spec.errors import RequestError
 
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")  # of SentencePiece, for bytes that no other token has
 _SPACE = "▁"
@@ -32,15 +34,16 @@ class TextTokens:
 
     @classmethod
     def open(cls, path: str) -> TextTokens:
-        """Those of the checkpoint `path`; `stop_ids` are the tokens that end an answer by its own configuration."""
+        """Those of the checkpoint `path`; `stop_ids` are the tokens that end an answer by its own configuration.
+
+        Raises RequestError for a tokenizer that cannot be read or used.
+        """
         folder = checkpoint_folder(path)
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         try:
-            found = GenerationConfig.from_pretrained(folder, local_files_only=True).eos_token_id
-        except OSError:  # a checkpoint need not have one
-            found = None
-        ids = found if isinstance(found, list) else [found]
-        return cls(tokenizer, frozenset(i for i in (*ids, tokenizer.eos_token_id) if i is not None))
+            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+            return cls(tokenizer, frozenset(_ending(folder)) | {tokenizer.eos_token_id} - {None})
+        except Exception as error:  # the library raises whatever it meets in a damaged file
+            raise RequestError(f"model.path={path}: its tokenizer cannot be used: {error}") from None
 
     @property
     def has_chat(self) -> bool:
@@ -103,6 +106,14 @@ class TextTokens:
     def _by_fallback(token: str) -> bytes:
         byte = _BYTE.fullmatch(token)
         return bytes([int(byte[1], 16)]) if byte else token.replace(_SPACE, " ").encode()
+
+
+def _ending(folder: Path) -> list[int]:
+    """The tokens that end an answer by a checkpoint's generation_config.json, which it need not have."""
+    if not (folder / "generation_config.json").is_file():
+        return []
+    found = GenerationConfig.from_pretrained(folder, local_files_only=True).eos_token_id
+    return found if isinstance(found, list) else [] if found is None else [found]
 
 
 def _levels() -> dict[str, int]:

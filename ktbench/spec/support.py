@@ -58,7 +58,9 @@ def _engine_rules(spec: RunSpec) -> Iterator[Reason]:
     yield from _device_rules(spec)
     for feature in FEATURES:
         if feature.serving and engine.features[feature.name] != feature.off:
-            yield Reason(feature.tag(engine.features[feature.name]), "acts where requests are served, leave it out here")
+            yield Reason(
+                feature.tag(engine.features[feature.name]), "acts where requests are served, leave it out here"
+            )
     if spec.workload.phase == "prefill" and (engine.deferral or engine.skipping) and not engine.defer_prefill:
         key = f"deferral={engine.deferral}" if engine.deferral else f"skipping={engine.skipping}"
         yield Reason(f"engine.{key}", "acts in decode only, set engine.defer_prefill=true for prefill")

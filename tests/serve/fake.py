@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from ktbench.engine.serving.requests import QueueFull, ServeRequest, ServingState, TokenEvent, Top
-from ktbench.serve.server import Served, http_server, running
+from ktbench.serve.server import HttpServer, Served, running
 from ktbench.serve.settings import ServerSettings, bind
 from ktbench.serve.tokens import TextTokens
 
@@ -155,9 +155,7 @@ class Server:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}/v1"
 
-    def ask(
-        self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None
-    ) -> Answered:
+    def ask(self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None) -> Answered:
         """One request; a body that is not bytes is sent as JSON."""
         connection = HTTPConnection("127.0.0.1", self.port, timeout=30)
         raw = body if body is None or isinstance(body, bytes) else msgspec.json.encode(body)
@@ -177,7 +175,9 @@ class Server:
         messages = [{"role": "user", "content": text}]
         return self.ask("POST", "/v1/chat/completions", {"model": "nano", "messages": messages, **fields})
 
-    def open_stream(self, max_tokens: int = POSITIONS - 10, buffer: int | None = None, **fields: object) -> socket.socket:
+    def open_stream(
+        self, max_tokens: int = POSITIONS - 10, buffer: int | None = None, **fields: object
+    ) -> socket.socket:
         """A connection whose answer has begun to stream; `buffer` is that of the kernel for what is not read."""
         asked = {"model": "nano", "prompt": "hi", "max_tokens": max_tokens, "stream": True, **fields}
         raw = msgspec.json.encode(asked)
@@ -200,21 +200,25 @@ def events(answered: Answered) -> list[Any]:
 
 
 @contextmanager
-def serving(
-    tokens: TextTokens, engine: FakeEngine, api_key: bytes | None = None, **settings: Any
-) -> Iterator[Server]:
+def serving(tokens: TextTokens, engine: FakeEngine, api_key: bytes | None = None, **settings: Any) -> Iterator[Server]:
     """A server, which ends as one that got a signal does."""
+    ended: list[BaseException] = []
+    listening = threading.Event()
     chosen = ServerSettings(port=0, **{"drain_s": 1, **settings})
     bound = bind(chosen)
     served = Served(
-        model="nano", tokens=tokens, vocab=VOCAB, most_waiting=engine.most_waiting, open_engine=lambda: engine
+        model="nano",
+        tokens=tokens,
+        vocab=VOCAB,
+        most_waiting=engine.most_waiting,
+        open_engine=lambda: engine,
+        ready=lambda url: listening.set(),
     )
-    ended: list[BaseException] = []
     found: dict[str, Any] = {}
 
     async def run() -> None:
         async with running(served, chosen, api_key) as app:
-            found["server"] = http_server(app, chosen)
+            found["server"] = HttpServer(app, chosen, served.ready)
             await found["server"].serve(sockets=[bound])
 
     def main() -> None:
@@ -225,11 +229,9 @@ def serving(
 
     thread = threading.Thread(target=main)
     thread.start()
-    port = bound.getsockname()[1]
-    while not (found.get("server") and found["server"].started) and not ended:
-        time.sleep(0.005)
+    assert listening.wait(30), ended
     try:
-        yield Server(port, engine)
+        yield Server(bound.getsockname()[1], engine)
     finally:
         found["server"].should_exit = True
         thread.join(30)
