@@ -14,6 +14,7 @@ from ktbench.resources import read_text
 from ktbench.spec.errors import RequestError, did_you_mean, error_text, number_at_least
 
 _MOST_KEY_BYTES = 4096
+_SEND_BUFFER = 128 << 10  # of the kernel for each connection: what a client does not read is not kept without limit
 T = TypeVar("T")
 
 
@@ -135,7 +136,8 @@ def bind(settings: ServerSettings) -> socket.socket:
         raise RequestError(f"{where}: {error_text(error)}") from None
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # The kernel cuts off a client that reads nothing more; connections inherit this from the listener (tcp(7)).
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
+        # The kernel cuts off a client that reads nothing more; connections inherit all this (tcp(7)).
         bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, max(1, round(1000 * settings.stall_s)))
         bound.bind(address)
     except OSError as error:

@@ -186,10 +186,15 @@ class Server:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
         client.settimeout(30)
         client.connect(("127.0.0.1", self.port))
-        head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(raw)}"
-        client.sendall(head.encode() + b"\r\n\r\n" + raw)
+        client.sendall(post(len(raw)) + raw)
         assert client.recv(12) == b"HTTP/1.1 200"
         return client
+
+
+def post(length: int, *headers: str) -> bytes:
+    """The head of a request whose body has so many bytes."""
+    fields = ("Host: localhost", "Content-Type: application/json", f"Content-Length: {length}", *headers)
+    return "\r\n".join(["POST /v1/completions HTTP/1.1", *fields, "", ""]).encode()
 
 
 def events(answered: Answered) -> list[Any]:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ktbench.engine.serving.requests import Finish, TokenEvent
-from ktbench.serve.answer import Answer, Delta, EngineFailed, StopSearch
+from ktbench.serve.answer import Answer, Delta, EngineFailed, StopSearch, TokenText
 from ktbench.serve.tokens import TextTokens
 
 EOS = 258
@@ -101,9 +101,7 @@ def test_tokens_come_with_their_text_and_not_before(tokens: TextTokens, text: st
 
 def test_an_echo_comes_first_with_the_tokens_of_the_prompt(tokens: TextTokens) -> None:
     answer = Answer(tokens, prompt=(257, *"é".encode()), echo="é")
-    first = TokenEvent(
-        key="k", token=ord("x"), logprob=-3.0, prompt_logprobs=((-1.0, ()), (-2.0, ())), cached_tokens=2
-    )
+    first = TokenEvent(key="k", token=ord("x"), logprob=-3.0, prompt_logprobs=((-1.0, ()), (-2.0, ())), cached_tokens=2)
     delta = answer.add(first)
     assert delta.text == "éx"
     assert [(one.token, one.logprob, one.offset) for one in delta.tokens] == [
@@ -127,10 +125,6 @@ def test_an_error_of_the_engine_is_no_answer(tokens: TextTokens, finish: Finish)
 def test_an_end_without_a_token_shows_what_was_held_back(tokens: TextTokens) -> None:
     answer = Answer(tokens, prompt=(257,), stops=["ab"])
     assert answer.add(event(ord("a"))).text == ""
-    assert answer.add(event(None, "length")) == Delta(text="a", tokens=answer_tokens(), finish="length")
-
-
-def answer_tokens() -> tuple[object, ...]:
-    from ktbench.serve.answer import TokenText
-
-    return (TokenText(token=ord("a"), offset=0, logprob=-1.0),)
+    assert answer.add(event(None, "length")) == Delta(
+        text="a", tokens=(TokenText(token=ord("a"), offset=0, logprob=-1.0),), finish="length"
+    )
