@@ -82,7 +82,7 @@ class Answering:
             try:
                 delta = self._answers[index].add(event)
             except EngineFailed as error:
-                raise ApiError(500, f"the engine ended the answer: {error}", None, "engine_failed") from None
+                raise _ended(event.finish, str(error)) from None
             self._time()
             if delta.finish is not None:
                 self._open.discard(event.key)
@@ -143,6 +143,13 @@ class Answering:
         else:
             metrics.between_tokens_s.observe(now_s - self._last_s)
         self._last_s = now_s
+
+
+def _ended(finish: str | None, why: str) -> ApiError:
+    """An answer that was taken back, which one that asks again may get, or ended by an error of the engine."""
+    if finish == "cancelled":
+        return ApiError(503, why, None, "cancelled")
+    return ApiError(500, f"the engine ended the answer: {why}", None, "engine_failed")
 
 
 async def respond(request: Request, backend: Backend, job: Job, written: Format) -> Response:

@@ -112,6 +112,13 @@ class EngineThread:
         if found:
             self._commands.put(lambda engine: _cancel_all(engine, found))
 
+    def end_all(self, why: str) -> None:
+        """Take back all requests; their answers end by that."""
+        inboxes = dict(self._inboxes)
+        self.cancel(inboxes)
+        for key, inbox in inboxes.items():
+            inbox.put(TokenEvent(key=key, token=None, finish="cancelled", why=why))
+
     def _run(self) -> None:
         try:
             engine = self._open()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import socket
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
 import uvicorn
@@ -21,7 +23,9 @@ from ktbench.serve.metrics import Metrics
 from ktbench.serve.settings import ServerSettings
 from ktbench.serve.tokens import TextTokens
 
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _MOST_HEADERS = 32 << 10
+_GRACE_S = 2  # for answers that were taken back to be sent as such
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,22 +49,18 @@ def serve(served: Served, settings: ServerSettings, api_key: bytes | None, bound
     Raises what opening the engine raises, and OSError where the socket cannot listen.
     """
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    try:
+    with bound:
         asyncio.run(_serve(served, settings, api_key, bound))
-    except KeyboardInterrupt:  # uvicorn raises the signal again once all has ended
-        pass
-    finally:
-        bound.close()
 
 
 async def _serve(served: Served, settings: ServerSettings, api_key: bytes | None, bound: socket.socket) -> None:
-    async with running(served, settings, api_key) as app:
-        await HttpServer(app, settings, served.ready).serve(sockets=[bound])
+    async with running(served, settings, api_key) as server:
+        await server.serve(sockets=[bound])
 
 
 @asynccontextmanager
-async def running(served: Served, settings: ServerSettings, api_key: bytes | None) -> AsyncIterator[Starlette]:
-    """The application with its engine open."""
+async def running(served: Served, settings: ServerSettings, api_key: bytes | None) -> AsyncIterator[HttpServer]:
+    """The server of an engine that is open."""
     engine = EngineThread(served.open_engine)
     await engine.start()
     backend = Backend(
@@ -73,7 +73,7 @@ async def running(served: Served, settings: ServerSettings, api_key: bytes | Non
     )
     api = make_api(backend, settings, api_key)
     try:
-        yield api.app()
+        yield HttpServer(api.app(), settings, engine, served.ready)
     finally:
         api.encoding.shutdown(wait=False, cancel_futures=True)
         await engine.stop()
@@ -82,7 +82,9 @@ async def running(served: Served, settings: ServerSettings, api_key: bytes | Non
 class HttpServer(uvicorn.Server):
     """The HTTP server of an application. It ends by signals to the main thread, or by `should_exit`."""
 
-    def __init__(self, app: Starlette, settings: ServerSettings, ready: Callable[[str], None]) -> None:
+    def __init__(
+        self, app: Starlette, settings: ServerSettings, engine: EngineThread, ready: Callable[[str], None]
+    ) -> None:
         config = uvicorn.Config(
             app,
             http="h11",
@@ -92,10 +94,10 @@ class HttpServer(uvicorn.Server):
             access_log=False,
             server_header=False,
             h11_max_incomplete_event_size=_MOST_HEADERS,
-            timeout_graceful_shutdown=settings.drain_s,
+            timeout_graceful_shutdown=settings.drain_s + _GRACE_S,
         )
         super().__init__(config)
-        self._ready = ready
+        self._ready, self._engine, self._drain_s = ready, engine, settings.drain_s
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen. Raises OSError where the address was taken meanwhile."""
@@ -103,3 +105,19 @@ class HttpServer(uvicorn.Server):
         for one in sockets or []:
             host, port = one.getsockname()[:2]
             self._ready(f"http://{f'[{host}]' if ':' in host else host}:{port}/v1")
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept nothing more, let answers end, and take back those that last too long."""
+        asyncio.get_running_loop().call_later(self._drain_s, self._engine.end_all, "the server ends")
+        await super().shutdown(sockets)
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Inside, signals have the server end. Unlike uvicorn they are not raised again then: all has gone well."""
+        is_main = threading.current_thread() is threading.main_thread()
+        before = {one: signal.signal(one, self.handle_exit) for one in _SIGNALS if is_main}
+        try:
+            yield
+        finally:
+            for one, handler in before.items():
+                signal.signal(one, handler)

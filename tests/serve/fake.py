@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from ktbench.engine.serving.requests import QueueFull, ServeRequest, ServingState, TokenEvent, Top
-from ktbench.serve.server import HttpServer, Served, running
+from ktbench.serve.server import Served, running
 from ktbench.serve.settings import ServerSettings, bind
 from ktbench.serve.tokens import TextTokens
 
@@ -222,9 +222,9 @@ def serving(tokens: TextTokens, engine: FakeEngine, api_key: bytes | None = None
     found: dict[str, Any] = {}
 
     async def run() -> None:
-        async with running(served, chosen, api_key) as app:
-            found["server"] = HttpServer(app, chosen, served.ready)
-            await found["server"].serve(sockets=[bound])
+        async with running(served, chosen, api_key) as server:
+            found["server"] = server
+            await server.serve(sockets=[bound])
 
     def main() -> None:
         try:
