@@ -521,6 +521,7 @@ def prepare_heads(
     keys: NDArray[np.uint16],
     values: NDArray[np.uint16],
     *,
+    page: NDArray[np.int64] | None = None,
     offset: float = 0.0,
     team: Team | None = None,
     isa: str | None = None,
@@ -530,8 +531,9 @@ def prepare_heads(
     qkv [B, (Hq + 2 Hkv) * D], rows may lie apart: q, k and v heads one after the other. q and k heads are normalised
     as by `rms_norm` where q_norm, k_norm [D] are given. Their first R numbers are rotated by cos, sin [B, R] in the
     form of rotate_half, every product and the sum rounded to bf16 as Transformers' apply_rotary_pos_emb does. Writes
-    q_out [B, Hq, D], contiguous, and keys, values [B, Hkv, N, D] at `position` [B]. TypeError for a dtype, ValueError
-    for a shape, IndexError for a position out of range.
+    q_out [B, Hq, D], contiguous, and keys, values [B, Hkv, N, D] at `position` [B], with `page` [B] of keys, values
+    [P, Hkv, N, D] in those pages. TypeError for a dtype, ValueError for a shape, IndexError for a position or page out
+    of range.
     """
 
 def multiply_heads(
@@ -574,6 +576,41 @@ class DecodeAttention:
         which rounds the softmax to bf16 as Transformers does; by default the fastest granted. TypeError for a dtype,
         ValueError for a shape, IndexError for first or length out of range.
         """
+
+class PagedAttention:
+    """Attention of the tokens of a step over keys and values in pages, on one team."""
+
+    def __init__(self, team: Team) -> None: ...
+    def forward(
+        self,
+        q: NDArray[np.uint16],
+        keys: NDArray[np.uint16],
+        values: NDArray[np.uint16],
+        tables: NDArray[np.int64],
+        sequence: NDArray[np.int64],
+        position: NDArray[np.int64],
+        out: NDArray[np.uint16],
+        *,
+        scale: float,
+        window: int | None = None,
+        sinks: NDArray[np.float32] | None = None,
+        isa: str | None = None,
+    ) -> None:
+        """Write out [T, Hq, Dv] = softmax(scale * q keys^T) values over positions up to each token's, its own included.
+
+        q [T, Hq, D], keys [P, Hkv, page, D], values [P, Hkv, page, Dv]; position p of sequence s lies in page
+        tables[s, p // page]. Token t is at position[t] of sequence[t] and attends to the last `window` positions (None:
+        to all); at -1 to none, which gives zeros. Neighbours of one sequence share what they load. Numerics, `sinks`,
+        `isa` and errors: see `DecodeAttention`.
+        """
+
+def write_pages(
+    x: NDArray[np.uint16], page: NDArray[np.int64], offset: NDArray[np.int64], cache: NDArray[np.uint16]
+) -> None:
+    """Write x [T, H, D] to cache [P, H, page, D]: token t at offset[t] of page[t].
+
+    TypeError for a dtype, ValueError for a shape, IndexError for a page or an offset that is not there.
+    """
 
 class SmallCall:
     """One small operation of a decode step on one thread, its arrays checked once: contiguous, bf16 as uint16.

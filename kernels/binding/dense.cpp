@@ -1,10 +1,12 @@
 #include "binding/arrays.h"
 #include "binding/module.h"
 #include "dense/attention.h"
+#include "dense/paged.h"
 #include "runtime/isa.h"
 
 #include <pybind11/stl.h>
 
+#include <limits>
 #include <optional>
 
 namespace ktbench::binding {
@@ -102,17 +104,24 @@ void check_position(const char* name, std::int64_t value, int sequence, std::int
                           " is not in " + std::to_string(least) + ".." + std::to_string(most));
 }
 
+std::vector<std::int64_t> pages_of(const py::array& page, int count, py::ssize_t pages) {
+  const std::vector<std::int64_t> found = integers(page, "page", count);
+  for (int t = 0; t < count; ++t) check_position("page", found[t], t, 0, pages - 1);
+  return found;
+}
+
 void prepare(const py::array& qkv, const std::optional<py::array>& q_norm, const std::optional<py::array>& k_norm,
              float eps, const py::array& cos, const py::array& sin, const py::array& position, py::array& q_out,
-             py::array& keys, py::array& values, float offset, Team* team, const IsaName& isa) {
+             py::array& keys, py::array& values, const std::optional<py::array>& page, float offset, Team* team,
+             const IsaName& isa) {
   check(q_out, {"q_out", py::dtype::of<bf16>(), {-1, -1, -1}});
   const int sequences = checked_count("sequences", q_out.shape(0)), size = checked_count("size", q_out.shape(2));
   const int query_heads = checked_count("query heads", q_out.shape(1));
   check_contiguous(q_out, "q_out"), check_writeable(q_out, "q_out");
   HeadsCall c{};
-  c.keys = writable_cache(keys, "keys", {sequences, -1, -1, size});
+  c.keys = writable_cache(keys, "keys", {page ? -1 : sequences, -1, -1, size});
   const int key_heads = checked_count("key heads", keys.shape(1));
-  c.values = writable_cache(values, "values", {sequences, key_heads, keys.shape(2), size});
+  c.values = writable_cache(values, "values", {keys.shape(0), key_heads, keys.shape(2), size});
   c.qkv = rows(qkv, "qkv", sequences, (query_heads + 2 * key_heads) * size);
   check(cos, {"cos", py::dtype::of<bf16>(), {sequences, -1}});
   c.rotated = checked_count("rotated", cos.shape(1));
@@ -125,6 +134,8 @@ void prepare(const py::array& qkv, const std::optional<py::array>& q_norm, const
   const std::vector<std::int64_t> positions = integers(position, "position", sequences);
   for (int b = 0; b < sequences; ++b) check_position("position", positions[b], b, 0, keys.shape(2) - 1);
   c.position = positions.data();
+  const std::vector<std::int64_t> pages = page ? pages_of(*page, sequences, keys.shape(0)) : std::vector<std::int64_t>{};
+  c.page = page ? pages.data() : nullptr;
   c.q_out = {static_cast<bf16*>(q_out.mutable_data()), static_cast<std::size_t>(query_heads) * size};
   const RowKernels& kernels = row_kernels(isa);
   const py::gil_scoped_release unlocked;
@@ -165,6 +176,53 @@ void attend(DecodeAttention& attention, const py::array& q, const py::array& key
   attention.forward(c, kernels);
 }
 
+void attend_pages(PagedAttention& attention, const py::array& q, const py::array& keys, const py::array& values,
+                  const py::array& tables, const py::array& sequence, const py::array& position, py::array& out,
+                  float scale, const std::optional<std::int64_t>& window, const std::optional<py::array>& sinks,
+                  const IsaName& isa) {
+  PagedCall c{};
+  c.q = heads(q, "q", {-1, -1, -1});
+  c.tokens = checked_count("tokens", q.shape(0)), c.query_heads = checked_count("query heads", q.shape(1));
+  c.size = checked_count("size", q.shape(2));
+  c.keys = cache(keys, "keys", {-1, -1, -1, c.size});
+  c.pages = checked_count("pages", keys.shape(0)), c.key_heads = checked_count("key heads", keys.shape(1));
+  c.page_tokens = checked_count("page tokens", keys.shape(2));
+  if (c.key_heads < 1 || c.query_heads < 1 || c.query_heads % c.key_heads)
+    throw py::value_error(std::to_string(c.query_heads) + " query heads are no multiple of " +
+                          std::to_string(c.key_heads) + " key heads");
+  if (c.page_tokens < 1) throw py::value_error("a page must have at least one position");
+  c.values = cache(values, "values", {c.pages, c.key_heads, c.page_tokens, -1});
+  c.value_size = checked_count("value size", values.shape(3));
+  check(tables, {"tables", py::dtype::of<std::int64_t>(), {-1, -1}});
+  check_contiguous(tables, "tables");
+  c.sequences = checked_count("sequences", tables.shape(0)), c.table_pages = checked_count("pages", tables.shape(1));
+  c.tables = static_cast<const std::int64_t*>(tables.data()), c.table_stride = tables.shape(1);
+  const auto sequences = integers(sequence, "sequence", c.tokens), positions = integers(position, "position", c.tokens);
+  c.sequence = sequences.data(), c.position = positions.data();
+  c.window = window.value_or(std::numeric_limits<std::int64_t>::max());
+  if (c.window < 1) throw py::value_error("window=" + std::to_string(c.window) + ": must be 1 or more");
+  const CacheOf<const bf16> to = heads(out, "out", {c.tokens, c.query_heads, c.value_size});
+  check_writeable(out, "out");
+  c.out = {static_cast<bf16*>(out.mutable_data()), to.sequence_stride, to.head_stride, 0};
+  c.scale = scale;
+  c.sinks = optional_floats(sinks, "sinks", c.query_heads);
+  const AttentionKernels& kernels = attention_kernels(isa);
+  const py::gil_scoped_release unlocked;
+  attention.forward(c, kernels);
+}
+
+void write_to_pages(const py::array& x, const py::array& page, const py::array& offset, py::array& cache) {
+  check(x, {"x", py::dtype::of<bf16>(), {-1, -1, -1}});
+  const int tokens = checked_count("tokens", x.shape(0)), key_heads = checked_count("heads", x.shape(1));
+  const int size = checked_count("size", x.shape(2));
+  const CacheOf<const bf16> from = heads(x, "x", {tokens, key_heads, size});
+  const CacheOf<bf16> to = writable_cache(cache, "cache", {-1, key_heads, -1, size});
+  const auto pages = pages_of(page, tokens, cache.shape(0)), offsets = integers(offset, "offset", tokens);
+  for (int t = 0; t < tokens; ++t) check_position("offset", offsets[t], t, 0, cache.shape(2) - 1);
+  const py::gil_scoped_release unlocked;
+  write_pages(from, tokens, key_heads, size, pages.data(), offsets.data(), to);
+}
+
 // Of every head, [heads, rows, size].
 CacheOf<const bf16> matrices(const py::array& array, const char* name) {
   check(array, {name, py::dtype::of<bf16>(), {-1, -1, -1}});
@@ -199,8 +257,10 @@ void bind_dense(py::module_& module) {
   module.def("prepare_heads", prepare, py::arg("qkv").noconvert(), py::arg("q_norm").noconvert(),
              py::arg("k_norm").noconvert(), py::arg("eps"), py::arg("cos").noconvert(), py::arg("sin").noconvert(),
              py::arg("position").noconvert(), py::arg("q_out").noconvert(), py::arg("keys").noconvert(),
-             py::arg("values").noconvert(), py::kw_only(), py::arg("offset") = 0.0f,
-             py::arg("team").none(true) = nullptr, py::arg("isa") = py::none());
+             py::arg("values").noconvert(), py::kw_only(), py::arg("page").noconvert() = py::none(),
+             py::arg("offset") = 0.0f, py::arg("team").none(true) = nullptr, py::arg("isa") = py::none());
+  module.def("write_pages", write_to_pages, py::arg("x").noconvert(), py::arg("page").noconvert(),
+             py::arg("offset").noconvert(), py::arg("cache").noconvert());
   module.def("multiply_heads", multiply, py::arg("x").noconvert(), py::arg("weights").noconvert(),
              py::arg("out").noconvert(), py::arg("team"), py::kw_only(), py::arg("transposed") = false,
              py::arg("isa") = py::none());
@@ -209,6 +269,12 @@ void bind_dense(py::module_& module) {
       .def("forward", attend, py::arg("q").noconvert(), py::arg("keys").noconvert(), py::arg("values").noconvert(),
            py::arg("first").noconvert(), py::arg("length").noconvert(), py::arg("out").noconvert(), py::kw_only(),
            py::arg("scale"), py::arg("sinks").noconvert() = py::none(), py::arg("isa") = py::none());
+  py::class_<PagedAttention>(module, "PagedAttention")
+      .def(py::init<std::shared_ptr<Team>>(), py::arg("team").none(false))
+      .def("forward", attend_pages, py::arg("q").noconvert(), py::arg("keys").noconvert(),
+           py::arg("values").noconvert(), py::arg("tables").noconvert(), py::arg("sequence").noconvert(),
+           py::arg("position").noconvert(), py::arg("out").noconvert(), py::kw_only(), py::arg("scale"),
+           py::arg("window") = py::none(), py::arg("sinks").noconvert() = py::none(), py::arg("isa") = py::none());
 }
 
 }  // namespace ktbench::binding

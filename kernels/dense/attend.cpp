@@ -1,6 +1,8 @@
 // Compiled for any x86-64, AVX2, AVX-512 and AVX-512 BF16: chunks of positions, whose scores become weights by the
 // largest so far, the sum of several such parts, and products with a head's matrix.
 #include "dense/products.h"
+#include "dense/prompt.h"
+#include "dense/scratch.h"
 
 namespace ktbench {
 namespace {
@@ -27,22 +29,6 @@ float soften(float* scores, int positions, float scale, float& largest, Floats& 
   return factor;
 }
 
-// Scratch memory, one part after the other.
-class Scratch {
- public:
-  explicit Scratch(std::byte* begin) : at_(begin) {}
-
-  template <class T>
-  T* take(std::size_t count) {
-    std::byte* const begin = at_;
-    at_ += (count * sizeof(T) + line_bytes - 1) / line_bytes * line_bytes;
-    return reinterpret_cast<T*>(begin);
-  }
-
- private:
-  std::byte* at_;
-};
-
 struct Room {
   Operand* q;      // [heads, padded size]
   float* scores;   // [heads, chunk]
@@ -51,7 +37,8 @@ struct Room {
   bf16* keys;      // [chunk, padded size], where rows need padding
   bf16* values;
 
-  explicit Room(const Attend& job) {
+  template <class Job>
+  explicit Room(const Job& job) {
     Scratch scratch(job.scratch);
     const std::size_t size = round_up(job.size, widest), value_size = round_up(job.value_size, widest);
     q = scratch.take<Operand>(job.heads * size / lane_pairs);
@@ -62,11 +49,6 @@ struct Room {
     values = scratch.take<bf16>(chunk * value_size);
   }
 };
-
-void copy_padded(const bf16* from, int size, int padded, bf16* to) {
-  __builtin_memcpy(to, from, size * sizeof(bf16));
-  __builtin_memset(to + size, 0, (padded - size) * sizeof(bf16));
-}
 
 // Rows that end within a vector are read from a padded copy: what lies behind them is not ours.
 CacheRows cache_rows(const bf16* data, std::size_t stride, int size, int count, bf16* copy) {
@@ -107,7 +89,53 @@ struct Chunk {
   }
 };
 
-void attend_chunk_of(const Attend& job, const Room& room, Chunk here) {
+// The same of a cache in pages.
+struct PagedChunk {
+  int positions;
+  const bf16 *key_rows[chunk], *value_rows[chunk], *following_keys[chunk], *following_values[chunk];
+  ScatteredRows keys, values;
+  NextScatteredRows next_keys, next_values;
+
+  PagedChunk(const AttendPages& job, const Room& room, int first)
+      : positions(smaller(chunk, job.positions - first)),
+        keys(rows(job, job.keys, first, positions, job.size, room.keys, key_rows)),
+        values(rows(job, job.values, first, positions, job.value_size, room.values, value_rows)),
+        next_keys(after(job, job.keys, first, keys, room.keys, following_keys)),
+        next_values(after(job, job.values, first, values, room.values, following_values)) {}
+  PagedChunk(const PagedChunk&) = delete;
+  PagedChunk& operator=(const PagedChunk&) = delete;
+
+ private:
+  static void find(const AttendPages& job, const PagedRows& from, std::int64_t first, int count, const bf16** to) {
+    for (int i = 0; i < count;) {
+      const bf16* row = from.at(job.table, job.page_tokens, job.first + first + i);
+      const int left = job.page_tokens - static_cast<int>((job.first + first + i) % job.page_tokens);
+      for (const int end = smaller(count, i + left); i < end; ++i, row += from.stride) to[i] = row;
+    }
+  }
+
+  static ScatteredRows rows(const AttendPages& job, const PagedRows& from, int first, int count, int size, bf16* copy,
+                            const bf16** to) {
+    const int padded = round_up(size, widest);
+    find(job, from, first, count, to);
+    if (padded != size)
+      for (int i = 0; i < count; ++i) {
+        copy_padded(to[i], size, padded, copy + i * padded);
+        to[i] = copy + i * padded;
+      }
+    return {to, padded};
+  }
+
+  static NextScatteredRows after(const AttendPages& job, const PagedRows& from, int first, const ScatteredRows& rows,
+                                 const bf16* copy, const bf16** to) {
+    const int left = job.positions - first - chunk, count = rows[0] == copy || left < 0 ? 0 : smaller(chunk, left);
+    find(job, from, first + chunk, count, to);
+    return {{to, rows.size}, count};
+  }
+};
+
+template <class Job, class Rows>
+void attend_chunk_of(const Job& job, const Room& room, Rows& here) {
   const std::size_t stride = PartialShape{job.heads, job.value_size}.head_floats();
   const int q_stride = here.keys.size / lane_pairs;
   const int lines = lines_per_step(here.keys.size, job.heads);
@@ -124,14 +152,18 @@ void attend_chunk_of(const Attend& job, const Room& room, Chunk here) {
   });
 }
 
-void attend(const Attend& job) {
+template <class Rows, class Job>
+void attend_by(const Job& job) {
   const PartialShape shape{job.heads, job.value_size};
   const std::size_t stride = shape.head_floats();
   const Room room(job);
   prepare_operands(job.q, job.q_stride, job.heads, job.size, room.keys, room.q);
   __builtin_memset(job.partial, 0, shape.floats() * sizeof(float));
   for (int h = 0; h < job.heads; ++h) job.partial[h * stride] = -__builtin_inff(), room.totals[h] = Floats{};
-  for (int first = 0; first < job.positions; first += chunk) attend_chunk_of(job, room, Chunk(job, room, first));
+  for (int first = 0; first < job.positions; first += chunk) {
+    Rows here(job, room, first);
+    attend_chunk_of(job, room, here);
+  }
   for (int h = 0; h < job.heads; ++h) job.partial[h * stride + 1] = sum_of_lanes(room.totals[h]);
 }
 
@@ -245,6 +277,7 @@ void multiply_transposed(const HeadProduct& job) {
 
 }  // namespace
 
-const AttentionKernels KTBENCH_ATTENTION{attend, combine, multiply, multiply_transposed};
+const AttentionKernels KTBENCH_ATTENTION{
+    attend_by<Chunk, Attend>, attend_by<PagedChunk, AttendPages>, attend_prompt, combine, multiply, multiply_transposed};
 
 }  // namespace ktbench

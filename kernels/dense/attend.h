@@ -39,6 +39,50 @@ struct Attend {
 // 64-byte aligned, of no meaning between jobs.
 std::size_t attend_scratch_bytes(int heads, int size, int value_size);
 
+// One key head's rows in pages: position p is row p % page_tokens of page table[p / page_tokens].
+struct PagedRows {
+  const bf16* data;  // of page 0
+  std::size_t page_stride, stride;
+
+  const bf16* at(const std::int32_t* table, int page_tokens, std::int64_t position) const {
+    return data + table[position / page_tokens] * page_stride + position % page_tokens * stride;
+  }
+};
+
+// The same as Attend, of positions in pages.
+struct AttendPages {
+  const bf16* q;
+  std::size_t q_stride;
+  PagedRows keys, values;
+  const std::int32_t* table;
+  int page_tokens;
+  std::int64_t first;
+  int positions;
+  int heads, size, value_size;
+  float scale;
+  float* partial;
+  std::byte* scratch;
+};
+
+// Some neighbouring tokens of a prompt, with the query heads that share a key head: all look at keys and values that
+// are widened once. Token i is at `position` + i and attends to as many positions as `window` up to its own.
+struct AttendPrompt {
+  const bf16* q;  // [tokens, heads, size]
+  std::size_t q_token_stride, q_stride;
+  PagedRows keys, values;
+  const std::int32_t* table;
+  int page_tokens;
+  std::int64_t position, window;
+  int tokens, heads, size, value_size;
+  float scale;
+  const float* sinks;  // [heads], or null
+  bf16* out;           // [tokens, heads, value_size]
+  std::size_t out_token_stride, out_stride;
+  std::byte* scratch;  // prompt_scratch_bytes
+};
+
+std::size_t prompt_scratch_bytes(int rows, int size, int value_size);
+
 // out = softmax-weighted values, from `count` partials side by side, which are spent. A sink is one more score of its
 // head's that has no value. Nothing but zeros where there are no positions.
 struct Combine {
@@ -66,6 +110,8 @@ struct HeadProduct {
 
 struct AttentionKernels {
   void (*attend)(const Attend&);
+  void (*attend_pages)(const AttendPages&);
+  void (*attend_prompt)(const AttendPrompt&);
   void (*combine)(const Combine&);
   void (*multiply)(const HeadProduct&);
   void (*multiply_transposed)(const HeadProduct&);

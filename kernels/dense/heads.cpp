@@ -29,11 +29,12 @@ void prepare_head(const bf16* from, int size, const Norm& norm, const Rotation& 
 void prepare_sequence(const HeadsCall& c, std::int64_t b, const RowKernels& kernels) {
   const Rotation rotation{c.cos[b], c.sin[b], c.rotated};
   const bf16* from = c.qkv[b];
+  const std::int64_t row = c.page ? c.page[b] : b;
   for (int h = 0; h < c.query_heads; ++h, from += c.size)
     prepare_head(from, c.size, c.q_norm, rotation, kernels, c.q_out[b] + h * c.size);
   for (int h = 0; h < c.key_heads; ++h, from += c.size)
-    prepare_head(from, c.size, c.k_norm, rotation, kernels, c.keys.at(b, h, c.position[b]));
-  for (int h = 0; h < c.key_heads; ++h, from += c.size) std::copy_n(from, c.size, c.values.at(b, h, c.position[b]));
+    prepare_head(from, c.size, c.k_norm, rotation, kernels, c.keys.at(row, h, c.position[b]));
+  for (int h = 0; h < c.key_heads; ++h, from += c.size) std::copy_n(from, c.size, c.values.at(row, h, c.position[b]));
 }
 
 // Outputs first <= i < end of one head.

@@ -33,7 +33,7 @@ void rms_norm(RowsOf<const bf16> x, int rows, int count, const Norm& norm, RowsO
               Team* team);
 
 // One token of each sequence: query and key heads are normalised and rotated, keys and values go into the cache at the
-// sequence's position.
+// sequence's position. A cache in pages has a page in the place of every sequence.
 struct HeadsCall {
   RowsOf<const bf16> qkv;  // [sequences, (query heads + 2 key heads) * size]
   int sequences, query_heads, key_heads, size;
@@ -41,6 +41,7 @@ struct HeadsCall {
   RowsOf<const bf16> cos, sin;  // [sequences, rotated]
   int rotated;
   const std::int64_t* position;
+  const std::int64_t* page;  // of each token, or null
   RowsOf<bf16> q_out;  // [sequences, query heads * size]
   CacheOf<bf16> keys, values;
 };

@@ -90,10 +90,35 @@ class NextRows {
   int left_, at_ = 0;
 };
 
+// Rows that lie anywhere.
+struct ScatteredRows {
+  const bf16* const* row;
+  int size;  // padded
+
+  const bf16* operator[](int position) const { return row[position]; }
+};
+
+// See NextRows.
+class NextScatteredRows {
+ public:
+  NextScatteredRows(const ScatteredRows& rows, int count) : rows_(rows), left_(count) {}
+
+  void fetch(int lines) {
+    for (; lines > 0 && left_ > 0; --lines) {
+      __builtin_prefetch(*rows_.row + at_, 0, 2);
+      at_ += line_numbers;
+      if (at_ >= rows_.size) at_ = 0, ++rows_.row, --left_;
+    }
+  }
+
+ private:
+  ScatteredRows rows_;
+  int left_, at_ = 0;
+};
+
 // scores[head][position] = q . k. The heads of a group together fetch all of `next`, a few lines with every step.
-template <int heads>
-void score(const Operand* q, int q_stride, const CacheRows& keys, int positions, NextRows& next, int lines,
-           float* scores) {
+template <int heads, class Rows, class Next>
+void score(const Operand* q, int q_stride, const Rows& keys, int positions, Next& next, int lines, float* scores) {
   constexpr int at_once = lanes / heads;
   for (int first = 0; first < positions; first += at_once) {
     const bf16* row[at_once];
@@ -121,9 +146,9 @@ void score(const Operand* q, int q_stride, const CacheRows& keys, int positions,
 }
 
 // sums = sums * factor + weights . values
-template <int heads>
-void add_values(const float* weights, const float* factors, const CacheRows& values, int positions, NextRows& next,
-                float* sums, std::size_t sums_stride) {
+template <int heads, class Rows, class Next>
+void add_values(const float* weights, const float* factors, const Rows& values, int positions, Next& next, float* sums,
+                std::size_t sums_stride) {
   for (int at = 0; at < values.size; at += lane_pairs) {
     Floats acc[2 * heads];
 #pragma GCC unroll 16

@@ -67,8 +67,9 @@ class MoERuntimeState:
     """How the current forward pass treats the experts; one object, shared by the operators of all layers.
 
     `routing` is that of the pass, in place of the routers', where it is not None; `record` collects the routing of
-    calls where it is not None. `concurrent` is whether host and device role work at the same time. `carried` is what a
-    layer deferred and the next one adds, `tap` sees every call of a backend.
+    calls where it is not None. Deferral and skipping act on tokens `acts_on` bool [T] of it, on all where that is None.
+    Rows `idle` bool [T, 1] stand for no token and meet no expert. `concurrent` is whether host and device role work at
+    the same time. `carried` is what a layer deferred and the next one adds, `tap` sees every call of a backend.
     """
 
     recorder: CallRecorder = field(default_factory=CallRecorder)
@@ -76,6 +77,8 @@ class MoERuntimeState:
     concurrent: bool = False
     deferral: int = 0
     skipping: int = 0
+    acts_on: Tensor | None = None
+    idle: Tensor | None = None
     routing: PassRouting | None = None
     record: list[Routing] | None = None
     carried: Carried | None = None
@@ -116,6 +119,8 @@ class ExpertsOperator(nn.Module):
         """[T, H] in the type of `hidden` [T, H]; `ids` and `gates` [T, k] are the router's own."""
         hidden, state = settled(hidden), self.state
         routing = from_router(ids, gates) if state.routing is None else state.routing[self.position.number]
+        if state.idle is not None:
+            routing = Routing(ids=routing.ids.masked_fill(state.idle, -1), gates=routing.gates)
         if state.record is not None:
             state.record.append(routing)
         fetch = self._begin(hidden, routing)
@@ -135,14 +140,18 @@ class ExpertsOperator(nn.Module):
         """What is due in this layer, and what the next one adds."""
         state = self.state
         if state.skipping:
-            due, dropped = routing.split(state.skipping)
+            due, dropped = self._parts(routing, state.skipping)
             self._count("skipped_experts", dropped)
             return due, None
         if not state.deferral or self.position.is_last:
             return routing, None
-        due, late = routing.split(state.deferral)
+        due, late = self._parts(routing, state.deferral)
         self._count("deferred_experts", late)
         return due, late
+
+    def _parts(self, routing: Routing, lowest: int) -> tuple[Routing, Routing]:
+        tokens = self.state.acts_on
+        return routing.split(lowest) if tokens is None else routing.split_some(lowest, tokens)
 
     def _start(
         self, hidden: Tensor, due: Routing, late: Routing | None, before: Carried | None
@@ -192,7 +201,8 @@ class ExpertsOperator(nn.Module):
         return None if routing is None or self.at_device is None else self.at_device(hidden, routing)
 
     def _count(self, name: str, routing: Routing) -> None:
-        counted, pairs = self.state.counted, routing.ids.numel()
+        counted, tokens = self.state.counted, self.state.acts_on
+        pairs = (len(routing.ids) if tokens is None else int(tokens.sum())) * routing.ids.shape[1]
 
         def count() -> None:
             counted[name] += pairs

@@ -55,7 +55,7 @@ class Generator:
     def use(self, spec: RunSpec) -> None:
         """Features from now on. Raises Unsupported, and ValueError for a model, layout or thread count not there."""
         require(spec, self.model)
-        _require_plain(spec.engine)
+        require_plain(spec.engine)
         self._components.prepare(spec)
         detach(self._components.operators)
         if spec.engine != self._engine:
@@ -194,7 +194,7 @@ class Generator:
         return self.network.device
 
 
-def _require_plain(engine: EngineSpec) -> None:
+def require_plain(engine: EngineSpec) -> None:
     """Raises Unsupported for what is about speed alone and would have to be done in timed steps."""
     if engine.deferral == "auto":
         raise Unsupported("engine.deferral=auto watches timed steps: set the number that answers are needed for")

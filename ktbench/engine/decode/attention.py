@@ -25,10 +25,11 @@ from ktbench.engine.fused import bits
 
 if TYPE_CHECKING:
     from ktbench.engine.decode.operators import RotaryTable
+    from ktbench.engine.serving.paged import PagedInputs
 
 _NAME = "ktbench_decode"
 # Arguments of an attention call that the kernel does not need.
-_NEUTRAL = {
+NEUTRAL = {
     "position_ids",
     "use_cache",
     "output_attentions",
@@ -51,8 +52,14 @@ class StepAttention:
         self.lower = Lowering(device)
         self._usual: str = network.config._attn_implementation
         self.inputs: StepInputs | None = None
+        self.paged: PagedInputs | None = None  # of a step that serves requests, instead
         self.tables: list[RotaryTable] = []
         self.by_mask = 0  # calls that needed a mask
+
+    @property
+    def runs(self) -> bool:
+        """Whether a step runs whose operators are native."""
+        return self.inputs is not None or self.paged is not None
 
     @torch.inference_mode()
     def make_room(self, room: int) -> None:
@@ -87,7 +94,7 @@ class StepAttention:
         **others: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """Output [B, T, H, D'] of `query` [B, H, T, D] on `key` [B, G, N, D] and `value` [B, G, N, D']."""
-        unknown = {name for name, given in others.items() if given is not None} - _NEUTRAL
+        unknown = {name for name, given in others.items() if given is not None} - NEUTRAL
         if unknown or query.dtype != torch.bfloat16 or query.shape[2] != 1:
             self.by_mask += 1
             extra = {"sliding_window": sliding_window, **({} if s_aux is None else {"s_aux": s_aux})}

@@ -7,7 +7,7 @@ numbers of a head; of the router T tokens, H hidden width, E experts, k experts 
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,9 @@ from ktbench.engine.decode.lazy import settled
 from ktbench.engine.dense import DenseHost, FusedNorm, PackedLinear
 from ktbench.engine.fused import bits
 from ktbench.engine.inject.forms import read_router
+
+if TYPE_CHECKING:
+    from ktbench.engine.serving.paged import PagedInputs
 
 
 class HeadsAttention(nn.Module):
@@ -45,7 +48,10 @@ class HeadsAttention(nn.Module):
 
     def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
         """[B, T, hidden] of `hidden_states` [B, T, hidden], as the original gives it."""
-        inputs = self._steps.inputs
+        inputs, paged = self._steps.inputs, self._steps.paged
+        if paged is not None:
+            gathered = self._attend_paged(hidden_states[0], paged, kwargs["position_embeddings"])
+            return self._output(gathered.view(*hidden_states.shape[:2], -1)), None
         if inputs is None or args or hidden_states.shape[1] != 1:
             result: tuple[Tensor, Tensor | None] = self.original(hidden_states, *args, **kwargs)
             return result
@@ -57,20 +63,38 @@ class HeadsAttention(nn.Module):
         """[B, H, D]: one token of every sequence on all positions up to it."""
         layer = cache.layers[self.original.layer_idx]
         qkv = self._projections.projection.matrix(hidden)[:, 0]
-        cos, sin = (one.expand(len(hidden), -1, -1)[:, 0] for one in rotation)
-        queries = hidden.new_empty(len(hidden), self._heads, self._width)
+        rotation = tuple(one.expand(len(hidden), -1, -1)[:, 0] for one in rotation)
+        queries = self._prepare(qkv, rotation, inputs.slots, layer)
         out = hidden.new_empty(len(hidden), self._heads, layer.values.shape[-1])
         keys, values = bits(layer.keys), bits(layer.values)
         recorder, team = self._device.recorder, self._device.team
-        arrays = (bits(cos), bits(sin), inputs.slots.numpy(), bits(queries), keys, values)
-        weights = self._query_weight, self._key_weight
-        prepare = partial(prepare_heads, bits(qkv), *weights, self._epsilon, *arrays, offset=self._offset)
-        recorder.do(prepare, qkv, arrays)
         first = inputs.first_near if self._near else inputs.first
         arrays = (bits(queries), keys, values, first.numpy(), inputs.length.numpy(), bits(out))
         scale = float(self.original.scaling)  # type: ignore[arg-type]
         recorder.do(partial(DecodeAttention(team).forward, *arrays, scale=scale), arrays)
         return out
+
+    def _attend_paged(self, hidden: Tensor, inputs: PagedInputs, rotation: tuple[Tensor, Tensor]) -> Tensor:
+        """[T, H, D] of `hidden` [T, hidden]: tokens of any sequences on all positions up to them."""
+        layer = inputs.layers[self.original.layer_idx]
+        qkv = self._projections.projection.matrix(hidden)
+        at = {"page": inputs.page.numpy(), "team": self._device.team}
+        queries = self._prepare(qkv, (rotation[0][0], rotation[1][0]), inputs.offset, layer, **at)
+        window = self.original.config.sliding_window if self._near else None
+        scale = float(self.original.scaling)  # type: ignore[arg-type]
+        return inputs.attend(queries, layer, scale=scale, window=window)
+
+    def _prepare(
+        self, qkv: Tensor, rotation: tuple[Tensor, Tensor], position: Tensor, layer: Any, **at: Any
+    ) -> Tensor:
+        """Queries [T, H, D] of projections [T, (H + 2 G) D]; keys and values go to their positions of the cache."""
+        queries = qkv.new_empty(len(qkv), self._heads, self._width)
+        cos, sin = rotation
+        arrays = (bits(cos), bits(sin), position.numpy(), bits(queries), bits(layer.keys), bits(layer.values))
+        weights = self._query_weight, self._key_weight
+        call = partial(prepare_heads, bits(qkv), *weights, self._epsilon, *arrays, offset=self._offset, **at)
+        self._device.recorder.do(call, qkv, arrays)
+        return queries
 
 
 def attention_operator(original: nn.Module, device: DenseHost, steps: StepAttention) -> nn.Module:
@@ -121,7 +145,7 @@ class RotaryTable(nn.Module):
 
     def forward(self, hidden: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
         """Cosines and sines in the type of `hidden`."""
-        if self._steps.inputs is None or self._table is None:
+        if not self._steps.runs or self._table is None:
             result: tuple[Tensor, Tensor] = self.original(hidden, position_ids)
             return result
         cos, sin = self._table
@@ -141,7 +165,7 @@ class StepRouter(nn.Module):
 
         Of equal logits a recorded step chooses the lower id; which one PyTorch chooses is not defined.
         """
-        if self._steps.inputs is None or hidden.dtype != torch.bfloat16:
+        if not self._steps.runs or hidden.dtype != torch.bfloat16:
             result: tuple[Tensor, Tensor, Tensor] = self.original(hidden)
             return result
         weight = self.original.get_parameter("weight")

@@ -1,0 +1,272 @@
+"""The engine that serves many requests: scheduler, pages and steps together."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AutoConfig, PreTrainedModel
+from transformers.cache_utils import DynamicCache
+
+from ktbench._kernels import OpenMPTeam
+from ktbench.engine.components import EngineComponents
+from ktbench.engine.decode.inputs import CACHE
+from ktbench.engine.device_placement import detach
+from ktbench.engine.generate import Chooser, require_plain
+from ktbench.engine.load import load_components
+from ktbench.engine.loading.progress import SILENT, LoadProgress
+from ktbench.engine.protocol import HostRole, Unsupported, require
+from ktbench.engine.roles import split_cpus
+from ktbench.engine.serving.pages import PagePool
+from ktbench.engine.serving.paged import LayerShape, PagedCache, PagedSteps
+from ktbench.engine.serving.prefix import PageCopies, PageStore, first_key
+from ktbench.engine.serving.requests import Finish, ServeRequest, ServingState, TokenEvent
+from ktbench.engine.serving.scheduler import Part, Scheduler, ServedSequence
+from ktbench.engine.serving.steps import StepRunner
+from ktbench.engine.weight_plan import WeightPlan
+from ktbench.spec.run_spec import RunSpec
+
+_PLAIN = ("DynamicLayer", "DynamicSlidingWindowLayer")
+# Rotations that follow the longest sequence of a pass: neighbours would change each other's.
+_BY_LENGTH = ("dynamic", "longrope")
+_MEMORY_SHARE = 4  # of the machine's memory, a 4th for keys and values where no number is given
+
+
+def open_serving(spec: RunSpec, host: HostRole, progress: LoadProgress = SILENT) -> BatchEngine:
+    """The engine that serves the model of a cell. Raises ValueError as `load_components` does, Unsupported before."""
+    require_servable(spec)
+    return BatchEngine(spec, load_components(spec.model, WeightPlan.of([spec], host), host, progress))
+
+
+def require_servable(spec: RunSpec) -> None:
+    """Raises Unsupported for what does not serve requests, by the spec and the model's configuration alone."""
+    if spec.system != "ktbench":
+        raise Unsupported(f"system={spec.system}: only our own engine serves requests")
+    require(replace(spec, engine=spec.engine.without_serving), spec.model)
+    require_plain(spec.engine)
+    if spec.engine.device != "cpu":
+        raise Unsupported(f"engine.device={spec.engine.device}: requests are served on CPU cores, leave it out")
+    config: Any = AutoConfig.for_model(**spec.model.config).get_text_config()
+    kinds = {type(layer).__name__ for layer in DynamicCache(config=config).layers}
+    if hasattr(config, "kv_lora_rank") and config.kv_lora_rank:
+        raise Unsupported(f"model={spec.model.name}: serving keeps plain keys and values, not those of latent attention")
+    if others := sorted(kinds - set(_PLAIN)):
+        raise Unsupported(f"model={spec.model.name}: serving keeps plain keys and values, not a {others[0]}")
+    rope = getattr(config, "rope_parameters", None) or {}
+    if rope.get("rope_type") in _BY_LENGTH:
+        raise Unsupported(f"model={spec.model.name}: a rotation of type {rope['rope_type']} follows the longest sequence")
+
+
+class BatchEngine:
+    """Implements `ktbench.engine.serving.requests.ServingEngine`; made by `open_serving`."""
+
+    def __init__(self, spec: RunSpec, components: EngineComponents) -> None:
+        self._components, engine = components, spec.engine
+        components.prepare(spec)
+        detach(components.operators)
+        components.switch(engine, 0, 0)
+        self._serving = serving = engine.serving
+        shapes = _layer_shapes(components.network)
+        positions = _positions(components.network)
+        pages = _page_count(spec, shapes, positions)
+        self.max_positions = min(positions, pages * serving.page_tokens)
+        self._cache = PagedCache(shapes, pages + 1, serving.page_tokens)
+        self._copies = PageCopies(serving.ram_bytes, _disk(spec) if engine.prefix_cache else None)
+        pool = PagePool(pages, lambda key, page: self._copies.put(key, self._cache.content(page)))
+        first = first_key(spec) if engine.prefix_cache else b""
+        self._scheduler = Scheduler(engine, pool, self._copies, self._fill, first)
+        operators = components.attention if engine.packed_dense else None
+        if operators is not None:
+            operators.make_room(self.max_positions)
+        team = OpenMPTeam(len(split_cpus(components.cpus, engine).device))
+        steps = PagedSteps(components.network, self._cache, team, components.state.recorder, operators)  # type: ignore[arg-type]
+        table_pages = -(-self.max_positions // serving.page_tokens)
+        self._runner = StepRunner(components, steps, engine, table_pages)
+        self._choosers: dict[ServedSequence, Chooser] = {}
+        self._ended: list[TokenEvent] = []
+        self._counted: Counter[str] = Counter(batched_tokens=0, static_batch_tokens=0, prefill_chunks=0, steps=0)
+        self._engine = engine
+
+    def submit(self, request: ServeRequest) -> None:
+        """See `ServingEngine`."""
+        asked = len(request.prompt) + request.max_new
+        if asked > self.max_positions:
+            raise ValueError(
+                f"request {request.key}: prompt of {len(request.prompt)} and max_new={request.max_new} tokens, "
+                f"allowed are {self.max_positions} together"
+            )
+        self._scheduler.submit(request)
+
+    def cancel(self, key: str) -> None:
+        """See `ServingEngine`; its end is among the events of the next step."""
+        sequence = self._scheduler.take_back(key)
+        if sequence is not None:
+            self._forget(sequence)
+            self._ended.append(TokenEvent(key=key, token=None, finish="cancelled", cached_tokens=sequence.cached or 0))
+
+    def step(self) -> list[TokenEvent]:
+        """See `ServingEngine`."""
+        events, self._ended = self._ended, []
+        parts = self._scheduler.plan()
+        if not parts:
+            return events
+        logits = self._runner.run(parts)
+        self._count(parts)
+        for part in parts:
+            self._scheduler.computed(part)
+        last = [part.sequence for part in parts if part.is_last]
+        return events + self._answer(last, logits)
+
+    def _answer(self, sequences: Sequence[ServedSequence], logits: Tensor) -> list[TokenEvent]:
+        """The next token of each, of logits [R, V]."""
+        if not sequences:
+            return []
+        sound = logits.isfinite().all(dim=-1).tolist()
+        likeliest = logits.argmax(dim=-1).tolist()
+        events = []
+        for row, sequence in enumerate(sequences):
+            if sound[row]:
+                token = self._chosen(sequence, logits[row : row + 1], likeliest[row])
+                event = self._event(sequence, token, logits[row])
+            else:
+                why = "the logits are not finite"
+                event = TokenEvent(key=sequence.request.key, token=None, finish="error", why=why)
+            events.append(event)
+            if event.finish is not None:
+                self._scheduler.end(sequence)
+                self._forget(sequence)
+        return events
+
+    def _chosen(self, sequence: ServedSequence, logits: Tensor, likeliest: int) -> int:
+        request = sequence.request
+        if not request.sampling.temperature and request.sampling.repetition_penalty == 1:
+            return likeliest
+        chooser = self._choosers.get(sequence)
+        if chooser is None:
+            chooser = self._choosers[sequence] = Chooser([request.sampling], request.max_new, [request.prompt])
+        (token,) = chooser.choose(logits, [0], len(sequence.tokens) - len(request.prompt))
+        return token
+
+    def _event(self, sequence: ServedSequence, token: int, logits: Tensor) -> TokenEvent:
+        request = sequence.request
+        sequence.tokens.append(token)
+        logprob, top = None, ()
+        if request.logprobs is not None:
+            logprob, top = _logprobs(logits, token, request.logprobs)
+        return TokenEvent(
+            key=request.key,
+            token=token,
+            finish=_finish(sequence, token),
+            logprob=logprob,
+            top=top,
+            cached_tokens=sequence.cached or 0,
+        )
+
+    def _count(self, parts: Sequence[Part]) -> None:
+        engine, counted = self._engine, self._counted
+        counted["steps"] += 1
+        tokens = sum(part.end - part.first for part in parts)
+        if len(parts) > 1 and (engine.batching or engine.static_batch):
+            counted["batched_tokens" if engine.batching else "static_batch_tokens"] += tokens
+        prompts = [part for part in parts if part.first < len(part.sequence.request.prompt)]
+        counted["prefill_tokens"] += sum(part.end - part.first for part in prompts)
+        counted["decode_tokens"] += len(parts) - len(prompts)
+        if engine.chunked_prefill:
+            counted["prefill_chunks"] += len(prompts)
+
+    def _fill(self, key: bytes, page: int) -> bool:
+        return self._copies.take(key, self._cache.content(page))
+
+    def _forget(self, sequence: ServedSequence) -> None:
+        self._choosers.pop(sequence, None)
+
+    @property
+    def state(self) -> ServingState:
+        """See `ServingEngine`."""
+        scheduler, pool = self._scheduler, self._scheduler.pool
+        return ServingState(
+            waiting=len(scheduler.waiting),
+            running=len(scheduler.running),
+            pages=pool.pages,
+            free_pages=pool.free,
+            cached_pages=pool.cached,
+            page_tokens=self._serving.page_tokens,
+        )
+
+    def counters(self) -> Mapping[str, int]:
+        """See `ServingEngine`."""
+        return {**self._components.counters(), **self._counted, **self._scheduler.counted, **self._copies.counted}
+
+    def notes(self) -> tuple[str, ...]:
+        """Remarks on how steps run."""
+        why = self._runner.why
+        return (f"{self._engine.label}: steps are not recorded: {why}",) if why else ()
+
+    @property
+    def network(self) -> PreTrainedModel:
+        """The network with the engine's operators in place."""
+        return self._components.network
+
+    def close(self) -> None:
+        """See `ServingEngine`."""
+        if self._engine.prefix_cache:
+            self._scheduler.pool.drop_cached()
+            self._copies.close()
+        del self._components, self._runner, self._cache, self._scheduler, self._copies
+
+
+def _finish(sequence: ServedSequence, token: int) -> Finish | None:
+    request = sequence.request
+    if token in request.stop_ids:
+        return "stop"
+    return "length" if len(sequence.tokens) - len(request.prompt) == request.max_new else None
+
+
+def _logprobs(logits: Tensor, token: int, count: int) -> tuple[float, tuple[tuple[int, float], ...]]:
+    every = torch.log_softmax(logits.float(), dim=-1)
+    values, ids = every.topk(min(count, len(every)))
+    return float(every[token]), tuple(zip(ids.tolist(), values.tolist(), strict=True))
+
+
+@torch.inference_mode()
+def _layer_shapes(network: PreTrainedModel) -> list[LayerShape]:
+    """What the network's own cache keeps of a token. Raises Unsupported for a layer that keeps none."""
+    cache: Any = getattr(network(input_ids=torch.zeros(1, 1, dtype=torch.int64), use_cache=True), CACHE)
+    shapes = []
+    for layer in cache.layers:
+        if type(layer).__name__ not in _PLAIN or layer.keys is None:
+            raise Unsupported(f"serving: a {type(layer).__name__} is not plain keys and values")
+        shapes.append(LayerShape(layer.keys.shape[1], layer.keys.shape[3], layer.values.shape[3]))
+    return shapes
+
+
+def _positions(network: PreTrainedModel) -> int:
+    config: Any = network.config.get_text_config()
+    return int(getattr(config, "max_position_embeddings", None) or 1 << 20)
+
+
+def _page_count(spec: RunSpec, shapes: Sequence[LayerShape], positions: int) -> int:
+    """As many as the spec says; else for as many long sequences as may run, within a share of the memory."""
+    serving = spec.engine.serving
+    if serving.cache_tokens is not None:
+        return serving.cache_tokens // serving.page_tokens
+    page_bytes = 2 * serving.page_tokens * sum(one.numbers for one in shapes)
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // _MEMORY_SHARE
+    wanted = serving.max_sequences * -(-positions // serving.page_tokens)
+    return max(1, min(wanted, memory // page_bytes))
+
+
+def _disk(spec: RunSpec) -> PageStore | None:
+    serving = spec.engine.serving
+    if serving.disk is None:
+        return None
+    from ktbench.engine.serving.disk import DiskPages
+
+    pages: PageStore = DiskPages(Path(serving.disk), serving.disk_bytes)
+    return pages

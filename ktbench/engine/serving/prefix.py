@@ -1,0 +1,111 @@
+"""The prefix cache below the device's pages: keys of their contents, and copies in memory and on a disk.
+
+A key is the digest of the key before it and of the tokens of its own page (blake2b), so that equal keys mean equal
+tokens from the first on; the first follows from all that decides the numbers: weights, formats and kernels.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ktbench.engine.loading.weights_id import weights_id
+from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.wire import digest, to_wire
+
+_KEY_BYTES = 16
+# Of the settings of an engine those that decide how fast a step is, not what it gives.
+_SPEED_ALONE = ("serving", "placement", "threads", "roles", "device_threads")
+
+
+class PageStore(Protocol):
+    """The level below: `ktbench.engine.serving.disk.DiskPages`."""
+
+    def get(self, key: bytes) -> bytes | None:
+        """Contents of a page; None where they are not there."""
+
+    def put(self, key: bytes, content: memoryview) -> None:
+        """Keep contents, which nobody changes afterwards."""
+
+    def read_ahead(self, keys: Sequence[bytes]) -> None:
+        """Contents that will be asked for."""
+
+    def close(self) -> None:
+        """End."""
+
+
+def first_key(spec: RunSpec) -> bytes:
+    """What the keys of a cell begin with."""
+    engine = {name: value for name, value in to_wire(spec.engine.without_serving).items() if name not in _SPEED_ALONE}
+    numbers = [weights_id(spec.model), spec.precision, spec.device_precision, to_wire(spec.inject), engine]
+    return blake2b(digest([*numbers, spec.engine.serving.page_tokens]).encode(), digest_size=_KEY_BYTES).digest()
+
+
+def next_key(before: bytes, tokens: Sequence[int]) -> bytes:
+    """The key of a page of tokens behind others."""
+    return blake2b(before + np.asarray(tokens, np.int64).tobytes(), digest_size=_KEY_BYTES).digest()
+
+
+class PageCopies:
+    """Contents of pages that have left the device: up to `ram_bytes` in memory, and what leaves those on the disk."""
+
+    def __init__(self, ram_bytes: int, disk: PageStore | None) -> None:
+        self._limit, self._disk = ram_bytes, disk
+        self._held: OrderedDict[bytes, Tensor] = OrderedDict()
+        self.nbytes = 0
+        self.counted = {"ram_pages_read": 0, "disk_pages_read": 0, "disk_pages_written": 0}
+
+    def put(self, key: bytes, content: Tensor) -> None:
+        """Keep a copy of the contents of a page, bf16 [numbers]."""
+        if key in self._held:
+            self._held.move_to_end(key)
+        elif content.nbytes > self._limit:
+            self._write(key, content.clone() if self._disk is not None else content)
+        else:
+            self._held[key] = content.clone()
+            self.nbytes += content.nbytes
+        while self.nbytes > self._limit:
+            self._write(*self._pop())
+
+    def take(self, key: bytes, to: Tensor) -> bool:
+        """Write the contents to `to`, which stay here too; False where they are nowhere."""
+        found = self._held.get(key)
+        if found is not None:
+            self._held.move_to_end(key)
+            self.counted["ram_pages_read"] += 1
+            to.copy_(found)
+            return True
+        content = None if self._disk is None else self._disk.get(key)
+        if content is None or len(content) != to.nbytes:
+            return False
+        self.counted["disk_pages_read"] += 1
+        to.copy_(torch.frombuffer(bytearray(content), dtype=to.dtype))
+        return True
+
+    def read_ahead(self, keys: Iterable[bytes]) -> None:
+        """Have the disk level fetch what is not in memory."""
+        if self._disk is not None:
+            self._disk.read_ahead([key for key in keys if key not in self._held])
+
+    def close(self) -> None:
+        """What is in memory goes to the disk, where there is one."""
+        while self._held:
+            self._write(*self._pop())
+        if self._disk is not None:
+            self._disk.close()
+
+    def _pop(self) -> tuple[bytes, Tensor]:
+        key, content = self._held.popitem(last=False)
+        self.nbytes -= content.nbytes
+        return key, content
+
+    def _write(self, key: bytes, content: Tensor) -> None:
+        if self._disk is not None:
+            self.counted["disk_pages_written"] += 1
+            self._disk.put(key, memoryview(content.contiguous().view(torch.uint8).numpy()))
