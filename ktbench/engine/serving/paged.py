@@ -134,16 +134,15 @@ class PagedInputs:
             tables[row, : len(pages)] = pages
         position = np.concatenate([np.arange(part.first, part.end) for part in parts])
         sequence = np.repeat(np.arange(len(parts)), lengths)
-        self.ids.numpy()[0, :used] = [
-            token for part in parts for token in part.sequence.tokens[part.first : part.end]
-        ]
+        self.ids.numpy()[0, :used] = [token for part in parts for token in part.sequence.tokens[part.first : part.end]]
         self.positions.numpy()[0, :used] = self.position.numpy()[:used] = position
         self.sequence.numpy()[:used] = sequence
         self.page.numpy()[:used] = tables[sequence, position // size]
         self.offset.numpy()[:used] = position % size
         self.idle.numpy()[:used] = False
-        ends = np.cumsum(lengths) - 1
-        self.last = torch.from_numpy(ends[[part.is_last for part in parts]])
+        ends = np.cumsum(lengths)
+        wanted = [np.arange(end - part.kept, end) for end, part in zip(ends, parts, strict=True)]
+        self.last = torch.from_numpy(np.concatenate(wanted))
         self._clear(used)
 
     def _clear(self, used: int) -> None:
@@ -249,7 +248,9 @@ class PagedSteps:
         """Output [1, T, H, D'] of `query` [1, H, T, D]; keys and values were written before. Raises Unsupported."""
         unknown = {name for name, given in others.items() if given is not None} - NEUTRAL
         if unknown or query.dtype != torch.bfloat16:
-            raise Unsupported(f"serving: attention of {type(module).__name__} takes {min(unknown, default=query.dtype)}")
+            raise Unsupported(
+                f"serving: attention of {type(module).__name__} takes {min(unknown, default=query.dtype)}"
+            )
         assert self._inputs is not None
         layer: Any = self._inputs.layers[int(module.layer_idx)]  # type: ignore[arg-type]
         if layer.keys.shape[-1] != query.shape[-1]:
