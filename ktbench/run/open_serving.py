@@ -35,11 +35,22 @@ def serving_spec(verb: str, overrides: Sequence[str]) -> tuple[RunSpec, str]:
         raise RequestError(f"{verb} inject.show=true: is for `run`, leave it out")
     spec = request.parts[0].spec
     require_answering(verb, spec)
-    if spec.engine.deferral == "auto":
-        raise RequestError("engine.deferral=auto: watches timed steps, set a number")
     # Features of serving act here; whether the rest runs does not depend on them.
     cells = plan_cells(replace(spec, engine=spec.engine.without_serving), SweepSpec())
-    return spec, next(iter(plan_here(cells, refuses=True).unsupported.values()), "")
+    return spec, next(iter(plan_here(cells, refuses=True).unsupported.values()), "") or _not_served(spec)
+
+
+def _not_served(spec: RunSpec) -> str:
+    """Why the engine serves no requests to the model; empty where it does."""
+    use_all_cores()
+    from ktbench.engine.protocol import Unsupported
+    from ktbench.engine.serving.engine import require_servable
+
+    try:
+        require_servable(spec)
+    except Unsupported as error:
+        return str(error)
+    return ""
 
 
 def use_all_cores() -> None:
