@@ -13,6 +13,7 @@ import yaml
 
 from docs.gen.repository import ROOT, leading_comment, table, toctree
 from ktbench.cli import VERBS, exit_codes
+from ktbench.serve.settings import ChatSettings, ServerSettings
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.features import FEATURES
 from ktbench.spec.machine import MachineSpec
@@ -30,6 +31,8 @@ KEYS: dict[str, type] = {
     "peer": PeerSpec,
     "suite": SuiteSpec,
     "machine": MachineSpec,
+    "serve": ServerSettings,
+    "chat": ChatSettings,
 }
 GROUPS = {
     "model": "conf/model",

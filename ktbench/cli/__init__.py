@@ -29,6 +29,8 @@ VERBS = {
     "run": "measure one cell, or simulate it (machine=NAME)",
     "sweep": "measure or simulate an ablation (+ablation=NAME), then write tables and figures",
     "eval": "accuracy of the same cells on a suite (+suite=NAME), paired with the unmodified model",
+    "serve": "an OpenAI-compatible API of one cell's engine (model.path=FOLDER or model=nano)",
+    "chat": "a conversation with one cell's engine in the terminal",
     "trace": "one untimed step of a cell: what overlapped, as a picture and a Chrome/Perfetto trace",
     "record": "which experts the routers choose; saved as an activation profile",
     "export": "a slice or a checkpoint as a GGUF file for llama.cpp",

@@ -307,17 +307,23 @@ def _require_tasks(suite: SuiteSpec) -> None:
 
 def _require_evaluable(spec: RunSpec, *, is_timed: bool) -> None:
     """The phase is that of the steps which are timed beside the answers."""
-    model, phase = spec.model, spec.workload.phase
+    phase = spec.workload.phase
     if phase == "layer" or (phase == "prefill" and not is_timed):
         raise RequestError(f"workload.phase={phase}: an evaluation has no workload, leave out workload=")
+    require_answering("eval", spec)
+
+
+def require_answering(verb: str, spec: RunSpec) -> None:
+    """Raises RequestError where a verb needs answers in text and the cell gives none, with the reason."""
+    model = spec.model
     if spec.machine is not None:
         raise RequestError(f"machine={spec.machine.name}: a simulation cannot answer, leave out machine=")
     if spec.system != "ktbench":
-        raise RequestError(f"system={spec.system}: eval evaluates ktbench's engine, leave out system=")
+        raise RequestError(f"system={spec.system}: {verb} runs ktbench's engine, leave out system=")
     if model.path is None:
         raise RequestError(
             f"model={model.name}: has synthetic weights, which cannot answer; set model.path=FOLDER or model=nano"
         )
     folder = checkpoint_folder(model.path)
     if is_gguf(model.path) or not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model")):
-        raise RequestError(f"model.path={model.path}: eval needs a folder with a tokenizer (tokenizer.json)")
+        raise RequestError(f"model.path={model.path}: {verb} needs a folder with a tokenizer (tokenizer.json)")

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -25,7 +26,9 @@ from ktbench.cli.what_if import read_what_if
 from ktbench.config import split_launcher
 from ktbench.run.export import read_export
 from ktbench.run.feasibility import Machine, feasibility
+from ktbench.run.open_serving import serving_spec
 from ktbench.run.request import Planned, eval_request, plan_request, read_request, take_word
+from ktbench.serve.settings import ChatSettings, ServerSettings, take_settings
 from ktbench.sim.cost_search import read_prices
 from ktbench.spec.errors import RequestError
 from ktbench.spec.features import FEATURES
@@ -184,6 +187,15 @@ def _compare(words: tuple[str, ...]) -> None:
         assert main(["compare", *words]) == 0
 
 
+def _answering(verb: str, kind: type[Any]) -> Callable[[tuple[str, ...]], None]:
+    """What is said before weights load."""
+
+    def read(words: tuple[str, ...]) -> None:
+        serving_spec(verb, take_settings(verb, words, kind)[0])
+
+    return read
+
+
 TRIED: dict[str, Callable[[tuple[str, ...]], None]] = {
     "doctor": _really("doctor"),
     "probe": _probe,
@@ -191,6 +203,8 @@ TRIED: dict[str, Callable[[tuple[str, ...]], None]] = {
     "run": _one_cell,
     "sweep": _sweep,
     "eval": _eval,
+    "serve": _answering("serve", ServerSettings),
+    "chat": _answering("chat", ChatSettings),
     "trace": _one_cell,
     "record": lambda words: _one_cell(tuple(take_word("record", words, "output", "a file")[0])),
     "export": _export,

@@ -26,7 +26,7 @@ from ktbench.engine.roles import split_cpus
 from ktbench.engine.serving.paged import LayerShape, PagedCache, PagedSteps
 from ktbench.engine.serving.pages import PagePool
 from ktbench.engine.serving.prefix import PageCopies, PageStore, first_key
-from ktbench.engine.serving.requests import Finish, ServeRequest, ServingState, TokenEvent
+from ktbench.engine.serving.requests import Finish, ServeRequest, ServingState, TokenEvent, Top
 from ktbench.engine.serving.scheduler import Part, Scheduler, ServedSequence
 from ktbench.engine.serving.steps import StepRunner
 from ktbench.engine.weight_plan import WeightPlan
@@ -125,7 +125,20 @@ class BatchEngine:
         for part in parts:
             self._scheduler.computed(part)
         last = [part.sequence for part in parts if part.is_last]
-        return events + self._answer(last, logits)
+        return events + self._answer(last, self._scored(parts, logits))
+
+    def _scored(self, parts: Sequence[Part], logits: Tensor) -> Tensor:
+        """Keeps log-probabilities of prompts that are asked for; the logits that are left predict new tokens."""
+        if not any(part.sequence.is_scored for part in parts):
+            return logits
+        rows, end = [], 0
+        for part in parts:
+            end += part.kept
+            if part.sequence.is_scored:
+                _score(part, logits[end - part.kept : end])
+            if part.is_last:
+                rows.append(end - 1)
+        return logits[rows]
 
     def _answer(self, sequences: Sequence[ServedSequence], logits: Tensor) -> list[TokenEvent]:
         """The next token of each, of logits [R, V]."""
@@ -159,10 +172,12 @@ class BatchEngine:
 
     def _event(self, sequence: ServedSequence, token: int, logits: Tensor) -> TokenEvent:
         request = sequence.request
+        before = tuple(sequence.prompt_logprobs) if sequence.is_scored else ()
         sequence.tokens.append(token)
-        logprob, top = None, ()
+        logprob: float | None = None
+        top: Top = ()
         if request.logprobs is not None:
-            logprob, top = _logprobs(logits, token, request.logprobs)
+            ((logprob, top),) = _logprobs(logits[None], [token], request.logprobs)
         return TokenEvent(
             key=request.key,
             token=token,
@@ -170,6 +185,7 @@ class BatchEngine:
             logprob=logprob,
             top=top,
             cached_tokens=sequence.cached or 0,
+            prompt_logprobs=before,
         )
 
     def _count(self, parts: Sequence[Part]) -> None:
@@ -232,10 +248,22 @@ def _finish(sequence: ServedSequence, token: int) -> Finish | None:
     return "length" if len(sequence.tokens) - len(request.prompt) == request.max_new else None
 
 
-def _logprobs(logits: Tensor, token: int, count: int) -> tuple[float, tuple[tuple[int, float], ...]]:
+def _score(part: Part, logits: Tensor) -> None:
+    """Adds the log-probabilities that logits [T, V] of a part give to the tokens of the prompt after each position."""
+    request, known = part.sequence.request, part.sequence.prompt_logprobs
+    del known[part.first :]  # where it is computed once more
+    following = request.prompt[part.first + 1 : part.end + 1]
+    assert request.logprobs is not None
+    known += _logprobs(logits[: len(following)], following, request.logprobs)
+
+
+def _logprobs(logits: Tensor, tokens: Sequence[int], count: int) -> list[tuple[float, Top]]:
+    """Of each row of logits [T, V], the log-probability of one token, and the `count` likeliest with theirs."""
     every = torch.log_softmax(logits.float(), dim=-1)
-    values, ids = every.topk(min(count, len(every)))
-    return float(every[token]), tuple(zip(ids.tolist(), values.tolist(), strict=True))
+    values, ids = every.topk(min(count, every.shape[-1]), dim=-1)
+    own = every.gather(1, torch.tensor(tokens, dtype=torch.int64)[:, None])[:, 0].tolist()
+    tops = (tuple(zip(*row, strict=True)) for row in zip(ids.tolist(), values.tolist(), strict=True))
+    return list(zip(own, tops, strict=True))
 
 
 @torch.inference_mode()

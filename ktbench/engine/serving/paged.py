@@ -140,8 +140,9 @@ class PagedInputs:
         self.page.numpy()[:used] = tables[sequence, position // size]
         self.offset.numpy()[:used] = position % size
         self.idle.numpy()[:used] = False
-        ends = np.cumsum(lengths) - 1
-        self.last = torch.from_numpy(ends[[part.is_last for part in parts]])
+        ends = np.cumsum(lengths)
+        wanted = [np.arange(end - part.kept, end) for end, part in zip(ends, parts, strict=True)]
+        self.last = torch.from_numpy(np.concatenate(wanted))
         self._clear(used)
 
     def _clear(self, used: int) -> None:

@@ -10,6 +10,8 @@ from ktbench.engine.generate import Sampling
 
 # Why an answer ended: by a token that ends it, by its length, taken back, or by an error of the engine.
 Finish = Literal["stop", "length", "cancelled", "error"]
+# Tokens with the natural logarithms of their probabilities, from the likeliest down.
+Top = tuple[tuple[int, float], ...]
 
 
 class QueueFull(Exception):
@@ -21,7 +23,8 @@ class ServeRequest:
     """A prompt to continue by at most `max_new` tokens; `key` is the caller's name of it, unique while it runs.
 
     An answer ends with the first token of `stop_ids`, which is part of it. `logprobs` asks for the natural logarithm of
-    the probability of each new token and of so many of the likeliest ones.
+    the probability of each new token and of so many of the likeliest ones, `prompt_logprobs` for the same of the tokens
+    of the prompt. Probabilities are those of the logits, before temperature, top_p and repetition penalty.
     """
 
     key: str
@@ -30,6 +33,7 @@ class ServeRequest:
     sampling: Sampling = Sampling()
     stop_ids: frozenset[int] = frozenset()
     logprobs: int | None = None
+    prompt_logprobs: bool = False
 
     def __post_init__(self) -> None:
         if not self.prompt:
@@ -38,6 +42,8 @@ class ServeRequest:
             raise ValueError(f"request {self.key}: max_new={self.max_new}, must be 1 or more")
         if self.logprobs is not None and self.logprobs < 0:
             raise ValueError(f"request {self.key}: logprobs={self.logprobs}, must be 0 or more")
+        if self.prompt_logprobs and self.logprobs is None:
+            raise ValueError(f"request {self.key}: prompt_logprobs=True, logprobs must say how many")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,7 +52,8 @@ class TokenEvent:
 
     `finish` is set on the last event of a request, `why` says more where it is `error`. `logprob` and `top`, pairs of
     token and log-probability from the likeliest down, are there where the request asked for them. `cached_tokens` is
-    how many tokens of the prompt came from the prefix cache.
+    how many tokens of the prompt came from the prefix cache. Where the request asked for them, its first event has
+    `prompt_logprobs`: for each token of the prompt but the first its log-probability and the likeliest in its place.
     """
 
     key: str
@@ -54,8 +61,9 @@ class TokenEvent:
     finish: Finish | None = None
     why: str = ""
     logprob: float | None = None
-    top: tuple[tuple[int, float], ...] = ()
+    top: Top = ()
     cached_tokens: int = 0
+    prompt_logprobs: tuple[tuple[float, Top], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ktbench.engine.serving.pages import PagePool
 from ktbench.engine.serving.prefix import PageCopies, next_key
-from ktbench.engine.serving.requests import QueueFull, ServeRequest
+from ktbench.engine.serving.requests import QueueFull, ServeRequest, Top
 from ktbench.spec.engine import EngineSpec
 
 
@@ -16,7 +16,7 @@ class ServedSequence:
     """A request and how far it is: `tokens` of prompt and answer, the first `computed` of which have keys and values.
 
     These lie in `pages`, in order; `keys` are those of whole pages of tokens. `cached` tokens of the prompt came from
-    the prefix cache when it was first admitted.
+    the prefix cache when it was first admitted. `prompt_logprobs` are those known so far, from the second token on.
     """
 
     request: ServeRequest
@@ -26,6 +26,12 @@ class ServedSequence:
     pages: list[int] = field(default_factory=list)
     keys: list[bytes] = field(default_factory=list)
     cached: int | None = None
+    prompt_logprobs: list[tuple[float, Top]] = field(default_factory=list)
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether logits of its prompt are wanted, which is computed as a whole then."""
+        return self.request.prompt_logprobs and len(self.tokens) == len(self.request.prompt)
 
     @property
     def left(self) -> int:
@@ -45,6 +51,11 @@ class Part:
     def is_last(self) -> bool:
         """Whether the next token is known after it."""
         return self.end == len(self.sequence.tokens)
+
+    @property
+    def kept(self) -> int:
+        """How many of its last logits are wanted."""
+        return self.end - self.first if self.sequence.is_scored else int(self.is_last)
 
     @property
     def is_decode(self) -> bool:
@@ -146,7 +157,8 @@ class Scheduler:
     def _give_pages(self, sequence: ServedSequence) -> bool:
         """Pages for all its tokens, as many as can be with contents; with one to spare for each that runs."""
         size = self._serving.page_tokens
-        keys = self._keys_of_prompt(sequence) if self._engine.prefix_cache else []
+        looks = self._engine.prefix_cache and not sequence.is_scored
+        keys = self._keys_of_prompt(sequence) if looks else []
         sequence.pages = self._shared(keys)
         more = -(-len(sequence.tokens) // size) - len(sequence.pages)
         if self.pool.available < more + len(self.running):
@@ -224,9 +236,14 @@ class Scheduler:
 
 
 def _whole(prompts: list[ServedSequence], tokens: int) -> Iterator[Part]:
-    """Prompts as a whole: the first, and those after it that fit into so many tokens with it."""
+    """Prompts as a whole: the first, and those after it that fit into so many tokens with it.
+
+    Logits of a whole prompt would take too much memory: one that is scored goes in parts of so many tokens.
+    """
+    most = tokens
     for sequence in prompts:
-        yield _next(sequence, sequence.left)
-        tokens -= sequence.left
+        count = min(sequence.left, most) if sequence.is_scored else sequence.left
+        yield _next(sequence, count)
+        tokens -= count
         if tokens <= 0:
             return

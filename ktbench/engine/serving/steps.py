@@ -28,7 +28,7 @@ class StepRunner:
 
     @torch.inference_mode()
     def run(self, parts: Sequence[Part]) -> Tensor:
-        """Logits [R, V] after those parts that are the last of their sequences; the next step may overwrite them."""
+        """The logits [R, V] that parts keep, one after the other; the next step may overwrite them."""
         if self._is_recorded(parts):
             recorded = self._replayed(parts)
             if recorded is not None:

@@ -1,0 +1,63 @@
+"""`chat`: a conversation with the engine of one cell, in the terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+
+from ktbench.run.open_serving import open_here, serving_spec, use_all_cores
+from ktbench.run.progress import loading_line, say
+from ktbench.serve.settings import ChatSettings, take_settings
+from ktbench.spec.errors import FAILED, RequestError
+from ktbench.spec.run_spec import RunSpec
+
+_PROMPT = "> "
+
+
+def run(overrides: Sequence[str]) -> int:
+    """Talk until /exit or the end of the input. Raises RequestError before anything loads."""
+    words, settings = take_settings("chat", overrides, ChatSettings)
+    spec, unsupported = serving_spec("chat", words)
+    if unsupported:
+        say(f"ktbench chat: UNSUPPORTED: {unsupported}")
+        return FAILED
+    return _chat(spec, settings)
+
+
+def _chat(spec: RunSpec, settings: ChatSettings) -> int:
+    use_all_cores()
+    from ktbench.serve.answer import EngineFailed
+    from ktbench.serve.terminal import Terminal
+    from ktbench.serve.tokens import TextTokens
+
+    path = str(spec.model.path)
+    tokens = TextTokens.open(path)
+    if not tokens.has_chat:
+        raise RequestError(f"model.path={path}: its tokenizer has no chat template")
+    say(f"loading {spec.summary}")
+    with loading_line() as show:
+        engine = open_here(spec, show)
+    try:
+        Terminal(engine, tokens, settings, _read, _write).run()
+    except EngineFailed as error:
+        say(f"ktbench chat: the engine ended the answer: {error}")
+        return FAILED
+    finally:
+        engine.close()
+    return 0
+
+
+def _read() -> str | None:
+    """A line, which can be edited in a terminal; None at the end of the input."""
+    if sys.stdin.isatty():
+        with suppress(ImportError):
+            import readline  # noqa: F401 - has `input` edit lines and remember them
+    try:
+        return input(_PROMPT if sys.stdin.isatty() else "")
+    except EOFError:
+        return None
+
+
+def _write(text: str) -> None:
+    print(text, end="", flush=True)

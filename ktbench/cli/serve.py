@@ -1,0 +1,54 @@
+"""`serve`: the engine of one cell behind an OpenAI-compatible API."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from ktbench.resources import checkpoint_name
+from ktbench.run.open_serving import open_here, serving_spec, use_all_cores
+from ktbench.run.progress import loading_line, say
+from ktbench.serve.settings import ServerSettings, bind, read_api_key, take_settings
+from ktbench.spec.errors import FAILED, RequestError
+from ktbench.spec.run_spec import RunSpec
+
+_NEEDS = ("prometheus_client", "starlette", "uvicorn")
+
+
+def run(overrides: Sequence[str]) -> int:
+    """Serve until SIGINT or SIGTERM, then end with exit code 0. Raises RequestError before anything loads."""
+    words, settings = take_settings("serve", overrides, ServerSettings)
+    if missing := [name for name in _NEEDS if find_spec(name) is None]:
+        raise RequestError(f"serve: {' and '.join(missing)} not installed: python -m pip install 'ktbench[serve]'")
+    api_key = read_api_key(settings.api_key)
+    spec, unsupported = serving_spec("serve", words)
+    if unsupported:
+        say(f"ktbench serve: UNSUPPORTED: {unsupported}")
+        return FAILED
+    bound = bind(settings)
+    if api_key is None and not settings.is_local:
+        say(f"serve: {settings.host} is reached from other machines and no key is asked for (serve.api_key)")
+    return _serve(spec, settings, api_key, bound)
+
+
+def _serve(spec: RunSpec, settings: ServerSettings, api_key: bytes | None, bound: socket.socket) -> int:
+    use_all_cores()
+    from ktbench.serve.server import Served, serve
+    from ktbench.serve.tokens import TextTokens
+
+    path = str(spec.model.path)
+    tokens = TextTokens.open(path)
+    say(f"loading {spec.summary}")
+    with loading_line() as show:
+        served = Served(
+            model=Path(checkpoint_name(path)).name,
+            tokens=tokens,
+            vocab=spec.model.shape.vocab,
+            most_waiting=spec.engine.serving.max_waiting,
+            open_engine=lambda: open_here(spec, show),
+            ready=lambda url: print(f"serving {url}", flush=True),
+        )
+        serve(served, settings, api_key, bound)
+    return 0

@@ -1,0 +1,68 @@
+"""The engine of a command line, opened in this process to answer."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ktbench.engine.loading.progress import Loading, LoadProgress
+from ktbench.host.topology import read_topology
+from ktbench.run.request import one_cell_request, plan_here, require_answering
+from ktbench.spec.cells import plan_cells
+from ktbench.spec.errors import RequestError
+from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.sweep import SweepSpec
+
+if TYPE_CHECKING:
+    from ktbench.engine.serving.requests import ServingEngine
+
+# Keys of what is measured, which nothing here is.
+_MEASURED = ("measure", "resume", "resume_changed", "run_name", "sweep", "workload")
+
+
+def serving_spec(verb: str, overrides: Sequence[str]) -> tuple[RunSpec, str]:
+    """The cell whose engine is to answer, and why this machine cannot run it, empty where it can.
+
+    Raises RequestError for what cannot answer anywhere, and for what does not fit in memory.
+    """
+    for word in overrides:
+        if word.lstrip("+").partition("=")[0].partition(".")[0] in _MEASURED:
+            raise RequestError(f"{verb} {word}: nothing is measured here, leave it out")
+    request = one_cell_request(verb, overrides)
+    if request.show:
+        raise RequestError(f"{verb} inject.show=true: is for `run`, leave it out")
+    spec = request.parts[0].spec
+    require_answering(verb, spec)
+    # Features of serving act here; whether the rest runs does not depend on them.
+    cells = plan_cells(replace(spec, engine=spec.engine.without_serving), SweepSpec())
+    return spec, next(iter(plan_here(cells, refuses=True).unsupported.values()), "") or _not_served(spec)
+
+
+def _not_served(spec: RunSpec) -> str:
+    """Why the engine serves no requests to the model; empty where it does."""
+    use_all_cores()
+    from ktbench.engine.protocol import Unsupported
+    from ktbench.engine.serving.engine import require_servable
+
+    try:
+        require_servable(spec)
+    except Unsupported as error:
+        return str(error)
+    return ""
+
+
+def use_all_cores() -> None:
+    """Have PyTorch count one cpu of each core; it counts when it is imported, so this comes first."""
+    os.sched_setaffinity(0, read_topology().core_cpus)
+
+
+def open_here(spec: RunSpec, show: Callable[[Loading], None]) -> ServingEngine:
+    """The engine, whose threads belong to the thread that calls this, and that drives it. Raises ValueError."""
+    from ktbench.engine.serving.engine import open_serving
+    from ktbench.run.serve import host_role, prepare_host
+
+    host = host_role(read_topology())
+    prepare_host(host.cpus, [spec])
+    return open_serving(spec, host, LoadProgress(show))

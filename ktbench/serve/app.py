@@ -1,0 +1,202 @@
+"""The HTTP API: endpoints, and what every request has to pass."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ktbench.serve.answering import Backend, ClientGone, respond
+from ktbench.serve.errors import ApiError, json_response
+from ktbench.serve.fields import Chat, Completion, parse
+from ktbench.serve.formats import ChatFormat, Format, TextFormat
+from ktbench.serve.job import Job, chat_job, completion_job
+from ktbench.serve.settings import ServerSettings
+from ktbench.serve.tokens import TextTokens
+
+_JSON = "application/json"
+_GONE = 499  # as nginx logs a client that closed the connection; nobody reads it
+_LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
+_OPEN_PATHS = ("/health",)
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """The endpoints of one backend."""
+
+    backend: Backend
+    settings: ServerSettings
+    api_key: bytes | None
+    encoding: ThreadPoolExecutor
+    created: int
+
+    def app(self) -> Starlette:
+        """The application. What passes `Gate` reaches the endpoints."""
+        routes = [
+            Route("/v1/chat/completions", self._chat, methods=["POST"]),
+            Route("/v1/completions", self._completion, methods=["POST"]),
+            Route("/v1/models", self._models, methods=["GET"]),
+            Route("/v1/models/{name:path}", self._model, methods=["GET"]),
+            Route("/metrics", self._metrics, methods=["GET"]),
+            Route("/health", self._health, methods=["GET"]),
+        ]
+        handlers = {ApiError: _api_error, HTTPException: _http_error, ClientGone: _gone, ClientDisconnect: _gone}
+        app = Starlette(routes=routes, exception_handlers={**handlers, Exception: _failed})  # type: ignore[dict-item]
+        app.add_middleware(Gate, api=self, paths=frozenset(route.path for route in routes))
+        return app
+
+    async def _chat(self, request: Request) -> Response:
+        asked = parse(await self._body(request), Chat)
+        return await self._answered(request, asked.model, lambda tokens: chat_job(asked, tokens), ChatFormat)
+
+    async def _completion(self, request: Request) -> Response:
+        asked = parse(await self._body(request), Completion)
+        return await self._answered(request, asked.model, lambda tokens: completion_job(asked, tokens), TextFormat)
+
+    async def _answered(
+        self, request: Request, model: str, make: Callable[[TextTokens], Job], kind: Callable[[TextTokens], Format]
+    ) -> Response:
+        self._require_model(model)
+        loop, tokens = asyncio.get_running_loop(), self.backend.tokens
+        job = await loop.run_in_executor(self.encoding, make, tokens)
+        return await respond(request, self.backend, job, kind(tokens))
+
+    async def _models(self, request: Request) -> Response:
+        return json_response({"object": "list", "data": [self._this_model()]})
+
+    async def _model(self, request: Request) -> Response:
+        self._require_model(request.path_params["name"])
+        return json_response(self._this_model())
+
+    async def _metrics(self, request: Request) -> Response:
+        return Response(self.backend.metrics.text(), media_type=CONTENT_TYPE_LATEST)
+
+    async def _health(self, request: Request) -> Response:
+        engine = self.backend.engine
+        if engine.failure is not None:
+            return json_response({"status": "failed"}, 503)
+        state = engine.snapshot and engine.snapshot.state
+        running, waiting = (state.running, state.waiting) if state else (0, 0)
+        return json_response({"status": "ok", "running": running, "waiting": waiting})
+
+    def _this_model(self) -> dict[str, object]:
+        positions = self.backend.limits.positions
+        known = {"id": self.backend.model, "object": "model", "created": self.created, "owned_by": "ktbench"}
+        return known | {"max_model_len": positions}
+
+    def _require_model(self, name: str) -> None:
+        if name != self.backend.model:
+            why = f"model: {name!r} is not served here, {self.backend.model!r} is"
+            raise ApiError(404, why, "model", "model_not_found")
+
+    async def _body(self, request: Request) -> bytes:
+        """The body of a request that says it is JSON. Raises ApiError for one that is too large or comes too slowly.
+
+        Another type of content would let pages of other sites ask without the consent that browsers get for this one.
+        """
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != _JSON:
+            raise ApiError(415, f"Content-Type must be {_JSON}", None, "unsupported_media_type")
+        try:
+            async with asyncio.timeout(self.settings.stall_s):
+                return await _read(request, self.settings.max_body_bytes)
+        except TimeoutError:
+            raise ApiError(408, "the body was not sent in time", None, "timeout") from None
+
+
+async def _read(request: Request, most: int) -> bytes:
+    error = ApiError(413, f"the body is longer than {most} bytes", None, "body_too_large")
+    length = request.headers.get("content-length", "")
+    if length.isdecimal() and int(length[:20]) > most:
+        raise error
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > most:
+            raise error
+    return bytes(body)
+
+
+class Gate:
+    """Counts answers, and refuses requests without the key or, where there is none, under another site's name.
+
+    A page of another site could otherwise have its own name resolved to this machine and read answers (DNS rebinding).
+    """
+
+    def __init__(self, app: ASGIApp, api: Api, paths: frozenset[str]) -> None:
+        self._app, self._api, self._paths = app, api, paths
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or answer why not."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        try:
+            self._require(scope["path"], Headers(scope=scope))
+        except ApiError as error:
+            await error.response()(scope, receive, self._counting(scope, send))
+        else:
+            await self._app(scope, receive, self._counting(scope, send))
+
+    def _require(self, path: str, headers: Headers) -> None:
+        key = self._api.api_key
+        if key is None:
+            if self._api.settings.is_local and not _is_local(headers.get("host", "")):
+                raise ApiError(403, "Host: without an API key only local names are served", None, "forbidden_host")
+        elif path not in _OPEN_PATHS and not _has_key(headers.get("authorization", ""), key):
+            raise ApiError(401, "the API key is missing or wrong", None, "invalid_api_key")
+
+    def _counting(self, scope: Scope, send: Send) -> Send:
+        path = scope["path"] if scope["path"] in self._paths else "other"
+
+        async def counted(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self._api.backend.metrics.responded(path, message["status"])
+            await send(message)
+
+        return counted
+
+
+def _is_local(host: str) -> bool:
+    name, colon, port = host.rpartition(":")
+    return (name if colon and port.isdecimal() else host).lower() in _LOCAL_NAMES
+
+
+def _has_key(authorization: str, key: bytes) -> bool:
+    scheme, _, given = authorization.partition(" ")
+    return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode("latin-1", "replace"), key)
+
+
+async def _api_error(request: Request, error: ApiError) -> Response:
+    return error.response()
+
+
+async def _http_error(request: Request, error: HTTPException) -> Response:
+    answer = ApiError(error.status_code, f"{request.method} {request.url.path}: {error.detail}").response()
+    answer.headers.update(error.headers or {})
+    return answer
+
+
+async def _gone(request: Request, error: Exception) -> Response:
+    return Response(status_code=_GONE)
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    return ApiError(500, "internal error, see the server's log").response()
+
+
+def make_api(backend: Backend, settings: ServerSettings, api_key: bytes | None) -> Api:
+    """The endpoints; texts are encoded on a thread of their own, one after the other."""
+    return Api(backend, settings, api_key, ThreadPoolExecutor(1, "encode"), int(time.time()))

@@ -1,0 +1,186 @@
+"""The fields of requests: what is honoured, what has no effect, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+from ktbench.serve.errors import ApiError, invalid, unsupported
+
+MOST_STOPS = 16
+MOST_LOGPROBS = 20
+_SEEDS = 1 << 63
+
+_Number = Annotated[int, Meta(ge=1)]
+_Stop = Annotated[str, Meta(min_length=1, max_length=256)]
+_Likeliest = Annotated[int, Meta(ge=0, le=MOST_LOGPROBS)]
+_Id = Annotated[int, Meta(ge=0, lt=1 << 31)]
+
+
+class StreamOptions(Struct, kw_only=True, forbid_unknown_fields=True):
+    """`include_usage`: a last chunk with the counts of tokens; `continuous_usage_stats`: in every chunk."""
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class Common(Struct, kw_only=True, forbid_unknown_fields=True):
+    """Fields of both endpoints. Null is as good as left out."""
+
+    model: str
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0, le=100)] | None = None
+    seed: Annotated[int, Meta(ge=-_SEEDS, le=_SEEDS - 1)] | None = None
+    n: Annotated[int, Meta(ge=1, le=128)] | None = None
+    stop: _Stop | Annotated[list[_Stop], Meta(max_length=MOST_STOPS)] | None = None
+    ignore_eos: bool | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+
+
+class Completion(Common, kw_only=True):
+    """`POST /v1/completions`."""
+
+    prompt: str | list[str | _Id | list[_Id]]
+    max_tokens: Annotated[int, Meta(ge=0)] | None = None
+    echo: bool | None = None
+    logprobs: _Likeliest | None = None
+
+
+class ContentPart(Struct, kw_only=True):
+    """A part of a message: text alone."""
+
+    type: str
+    text: str = ""
+
+
+class Message(Struct, kw_only=True):
+    """A message of a conversation."""
+
+    role: str
+    content: str | list[ContentPart] | None = None
+
+
+class Chat(Common, kw_only=True):
+    """`POST /v1/chat/completions`."""
+
+    messages: Annotated[list[dict[str, Any]], Meta(min_length=1)]
+    max_tokens: _Number | None = None
+    max_completion_tokens: _Number | None = None
+    logprobs: bool | None = None
+    top_logprobs: _Likeliest | None = None
+
+
+T = TypeVar("T", Completion, Chat)
+
+# Fields that are known and not honoured, each with the values, besides null, that ask for nothing.
+_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "best_of": (1,),
+    "frequency_penalty": (0,),
+    "presence_penalty": (0,),
+    "logit_bias": ({},),
+    "suffix": ("",),
+    "audio": (),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "metadata": ({},),
+    "modalities": (["text"],),
+    "moderation": (),
+    "parallel_tool_calls": (True, False),
+    "prediction": (),
+    "prompt_cache_options": (),
+    "prompt_cache_key": (),
+    "prompt_cache_retention": (),
+    "reasoning_effort": ("none",),
+    "response_format": ({"type": "text"},),
+    "safety_identifier": (),
+    "service_tier": ("auto", "default"),
+    "store": (False,),
+    "tool_choice": ("none", "auto"),
+    "tools": ([],),
+    "verbosity": (),
+    "web_search_options": (),
+    "chat_template_kwargs": ({},),
+    "min_p": (0,),
+    "min_tokens": (0,),
+    "top_k": (-1, 0),
+}
+# Without effect whatever their value: they name the one who asks.
+_WITHOUT_EFFECT = ("user",)
+_ROLES = ("system", "developer", "user", "assistant")
+# Fields of messages that clients send back with the answers they got; null and empty values say nothing.
+_OF_MESSAGES = ("annotations", "audio", "function_call", "name", "refusal", "tool_calls")
+
+
+def parse(body: bytes, kind: type[T]) -> T:
+    """The request in a body. Raises ApiError, with the field that is wrong."""
+    try:
+        content = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ApiError(400, f"the body is not valid JSON: {error}", None, "invalid_json") from None
+    if not isinstance(content, dict):
+        raise ApiError(400, "the body must be a JSON object", None, "invalid_json")
+    try:
+        return msgspec.convert({name: value for name, value in content.items() if _is_asked(name, value)}, kind)
+    except msgspec.ValidationError as error:
+        raise _wrong(str(error)) from None
+
+
+def _is_asked(name: str, value: Any) -> bool:
+    """Whether a field is to be read. Raises ApiError for one that cannot be honoured."""
+    if name in _WITHOUT_EFFECT:
+        return False
+    if name not in _NEUTRAL:
+        return True
+    if value is None or value in _NEUTRAL[name]:
+        return False
+    allowed = ", ".join(msgspec.json.encode(one).decode() for one in (*_NEUTRAL[name], None))
+    raise unsupported(name, f"is not supported, leave it out (allowed: {allowed})")
+
+
+def _wrong(text: str) -> ApiError:
+    """`Expected `int`, got `str` - at `$.max_tokens``."""
+    what, _, where = text.replace("`", "").partition(" - at $")
+    param = where.lstrip(".") or None
+    if "unknown field" in what:
+        name = what.rpartition(" ")[2]
+        return ApiError(400, f"{name}: unknown field", name, "unknown_parameter")
+    if "missing required field" in what:
+        name = what.rpartition(" ")[2]
+        return ApiError(400, f"{name}: is missing", name, "missing_required_parameter")
+    return invalid(param, what[0].lower() + what[1:])
+
+
+def plain_messages(messages: list[dict[str, Any]]) -> list[dict[str, str]]:
+    """Roles and texts of a conversation, for a chat template. Raises ApiError for what is not text."""
+    return [_plain_message(one, f"messages[{number}]") for number, one in enumerate(messages)]
+
+
+def _plain_message(content: Mapping[str, Any], where: str) -> dict[str, str]:
+    for name, value in content.items():
+        if name not in ("role", "content") and (value or name not in _OF_MESSAGES):
+            raise unsupported(f"{where}.{name}", "is not supported, messages have role and content")
+    try:
+        one = msgspec.convert(content, Message)
+    except msgspec.ValidationError as error:
+        what, _, at = str(error).replace("`", "").partition(" - at $")
+        raise invalid(f"{where}{at}", what[0].lower() + what[1:]) from None
+    if one.role not in _ROLES:
+        raise invalid(f"{where}.role", f"allowed are {', '.join(_ROLES)}")
+    return {"role": "system" if one.role == "developer" else one.role, "content": _text_of(one, where)}
+
+
+def _text_of(one: Message, where: str) -> str:
+    if one.content is None:
+        raise invalid(f"{where}.content", "is missing")
+    if isinstance(one.content, str):
+        return one.content
+    for number, part in enumerate(one.content):
+        if part.type != "text":
+            raise unsupported(f"{where}.content[{number}]", f"{part.type} is not supported, only text is")
+    return "\n".join(part.text for part in one.content)
