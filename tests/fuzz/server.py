@@ -23,7 +23,8 @@ from typing import Any
 from tests.fuzz.child import MADE, OUTPUT, WRITES, Result, run_child
 from tests.fuzz.targets import TARGETS
 
-_PATIENCE_S = 30.0  # of a busy machine; what computes is stopped by its limit on CPU time
+# Of a process that sleeps. What computes is stopped by its limit on CPU time, and what waits for a CPU does not hang.
+_PATIENCE_S, _LOOK_S = 30.0, 0.5
 _MOST_OUTPUT = 20_000
 
 
@@ -101,7 +102,7 @@ def _attempt(target: str, data: Any, home: Path) -> Result:
     begun = time.monotonic()
     if not (pid := os.fork()):
         run_child(TARGETS[target].carry_out, data, home)
-    ended = _wait(pid)
+    ended = wait(pid)
     with suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)
     _, status, used = os.wait4(pid, 0)
@@ -118,13 +119,25 @@ def _attempt(target: str, data: Any, home: Path) -> Result:
     return result
 
 
-def _wait(pid: int) -> bool:
-    """Whether a process ended by itself."""
-    held = os.pidfd_open(pid)
+def wait(pid: int, patience_s: float = _PATIENCE_S) -> bool:
+    """Whether a process ended by itself before it had slept for so long altogether."""
+    held, slept_s = os.pidfd_open(pid), 0.0
     try:
-        return bool(select.select([held], [], [], _PATIENCE_S)[0])
+        while slept_s < patience_s:
+            if select.select([held], [], [], _LOOK_S)[0]:
+                return True
+            slept_s += 0.0 if _is_ready(pid) else _LOOK_S
+        return False
     finally:
         os.close(held)
+
+
+def _is_ready(pid: int) -> bool:
+    """Whether a thread of the process runs or waits for a CPU: its state is R (proc(5))."""
+    with suppress(OSError):  # it ends meanwhile
+        threads = Path(f"/proc/{pid}/task").glob("*/stat")
+        return any(thread.read_text().rpartition(") ")[2].startswith("R") for thread in threads)
+    return True
 
 
 def _text(file: Path) -> str:

@@ -6,7 +6,9 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable
+from multiprocessing import Process
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 
 from tests.fuzz.child import CPU_S, OUTPUT, UNCAUGHT, WRITES, Reached, Result, run_child, watched
 from tests.fuzz.forks import fault_of
+from tests.fuzz.server import wait
 from tests.fuzz.words import all_changed, changed
 
 
@@ -121,6 +124,22 @@ def test_how_a_child_ends_is_seen(carry_out: Callable[[Any], int], code: int, tm
 def test_what_is_written_elsewhere_is_seen(act: Callable[[], object], seen: bool, tmp_path: Path) -> None:
     _, _, writes = ended(within(act), tmp_path / "home")
     assert bool(writes) == seen
+
+
+def _until_used(cpu_s: float) -> None:
+    while time.process_time() < cpu_s:
+        pass
+
+
+@pytest.mark.parametrize(("act", "ends"), [(lambda: _until_used(2.0), True), (signal.pause, False)])
+def test_only_what_sleeps_without_end_hangs(act: Callable[[], object], ends: bool) -> None:
+    """A process that has no CPU for long, on a busy machine, does not."""
+    child = Process(target=act, daemon=True)
+    child.start()
+    assert child.pid is not None
+    assert wait(child.pid, patience_s=0.9) == ends
+    child.kill()
+    child.join()
 
 
 def test_nothing_is_measured(tmp_path: Path) -> None:
