@@ -322,7 +322,8 @@ class RunSpec:
     def _peer_key(self) -> tuple[object, ...]:
         types = BY_NAME[self.system].types
         formats = tuple(types.get(precision, precision) for precision in (self.precision, self.device_precision))
-        return (self.system, self.peer.python, *formats, *self._kind_of_work)
+        where = (self.peer.python, self.peer.url, self.peer.served_model)
+        return (self.system, *where, *formats, *self._kind_of_work)
 
     @property
     def _kind_of_work(self) -> tuple[object, ...]:
