@@ -142,6 +142,11 @@ class WorkloadSpec:
             raise ValueError(f"workload.active_experts={self.active_experts}: needs workload.routing=balanced")
 
     @property
+    def unit(self) -> str:
+        """What a sample is the time of."""
+        return {"layer": "layer", "serve": "token"}.get(self.phase, "step")
+
+    @property
     def tokens_per_step(self) -> int:
         """Tokens that one step puts through the model; where requests are served, those that a sample is about."""
         return self.batch * (self.prompt if self.phase == "prefill" else 1)
