@@ -114,8 +114,9 @@ PEERS: tuple[Peer, ...] = (
         name="transformers",
         title="plain Transformers",
         opener="ktbench.peers.transformers.system",
-        phases=("prefill", "decode", "layer"),
+        phases=("prefill", "decode", "layer", "serve"),
         types={"bf16": "bf16"},
+        serves="ktbench.peers.transformers.serving",
     ),
     Peer(
         name="kt-kernel",

@@ -19,6 +19,7 @@ from ktbench.engine.workload.stream import StreamRequest, draw_stream, longest_r
 from ktbench.run.serving.answers import Answered, alone, difference, sampled
 from ktbench.run.serving.driver import Driver
 from ktbench.spec.features import FeatureValue
+from ktbench.spec.peers import BY_NAME
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.serving.replay import Replay
 from ktbench.spec.serving.stream import StreamSpec
@@ -29,8 +30,8 @@ OpenServing = Callable[[RunSpec], ServingEngine]
 
 
 def _has_cache(spec: RunSpec) -> bool:
-    """Whether what was served before may make a request faster: of peers it is not known."""
-    return spec.engine.prefix_cache or spec.system != "ktbench"
+    """Whether what was served before may make a request faster: of a server elsewhere it is not known."""
+    return spec.engine.prefix_cache or (spec.system != "ktbench" and BY_NAME[spec.system].remote)
 
 
 class StreamSystem:
