@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
@@ -115,12 +116,8 @@ def find_peer(peer: Peer, spec: PeerSpec) -> FoundPeer | None:
 
 def peer_reason(peer: Peer, spec: PeerSpec) -> str:
     """Why a peer cannot run here, with the command that installs it; empty where it can."""
-    if peer.name == "llama-bench":
-        return _program_reason(spec.llama_bench)
-    if peer.name == "ik_llama.cpp":
-        return _ik_reason(spec.ik_llama)
-    if peer.name == "fiddler":
-        return read_cuda_devices().reason
+    if peer.name in _REASONS:
+        return _REASONS[peer.name](spec)
     if spec.python is not None and peer.package and shutil.which(spec.python) is None:
         return f"peer.python={spec.python}: no such program"
     if find_peer(peer, spec) is not None:
@@ -173,6 +170,15 @@ def _help_reason(program: str) -> str:
         last = (shown.stderr.strip().splitlines() or ["it prints nothing"])[-1]
         return f"llama-bench exits with {shown.returncode}: {last}"
     return "" if _IK_OPTION in shown.stdout else "its llama-bench is not ik_llama.cpp's"
+
+
+# Peers that no package brings, and why they cannot run here.
+_REASONS: Mapping[str, Callable[[PeerSpec], str]] = {
+    "llama-bench": lambda spec: _program_reason(spec.llama_bench),
+    "ik_llama.cpp": lambda spec: _ik_reason(spec.ik_llama),
+    "fiddler": lambda spec: read_cuda_devices().reason,
+    "openai": lambda spec: "" if spec.url else "set peer.url=http://HOST:PORT to a running server",
+}
 
 
 @cache

@@ -26,6 +26,8 @@ AS_SPEEDUP = "= speed-up"  # the row without the last feature is the baseline
 _UNSTEADY = "in every turn the cores were moved or the two roofs disagreed: the share of the roof is a rough one"
 # Missing for reasons of the machine: the caption gives them once for all rows.
 _IN_CAPTION = ("energy", "peak")
+# Of no cell that served requests; how these are checked is said with the methods.
+_NOT_SERVING = ("read_bytes_per_s", "flops_per_s", "roof", "error")
 
 RowColumn = Column[Row]
 
@@ -65,7 +67,11 @@ def columns(settings: Sequence[str], rows: Sequence[Row], *, sized: bool = False
         *_ROLES,
         *_ENERGY,
         *_peak(rows),
-        Column("evidence (counter/step)", lambda row: row.evidence or DASH, numeric=False),
+        Column(
+            f"evidence (counter/{'block' if rows[0].is_serving else 'step'})",
+            lambda row: row.evidence or DASH,
+            numeric=False,
+        ),
         Column("error (relative)", lambda row: dashed(row.error, "{:.1e}".format)),
         *_ANSWERS,
         Column("rounds", lambda row: _count(row, row.rounds), movable=True),
@@ -198,7 +204,8 @@ def _reasons(row: Row) -> list[str]:
 
 
 def _needs_reason(row: Row, name: str) -> bool:
-    return row.timed and name not in _IN_CAPTION and not (name == "speedup" and row.is_baseline)
+    said = (*_IN_CAPTION, *(_NOT_SERVING if row.is_serving else ()))
+    return row.timed and name not in said and not (name == "speedup" and row.is_baseline)
 
 
 def _fall(row: Row, best: Row) -> str:

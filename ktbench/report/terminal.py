@@ -38,7 +38,7 @@ def row_line(row: Row, width: int = 16) -> str:
         reason = f": {row.why}" if row.why else ""
         return f"{name} {row.outcome or 'not measured yet'}{reason}"
     mark, spread = "~" if row.outcome is Outcome.NOISY else "", plus_minus(row.step_s)
-    time = f"{mark + number(row.step_s.mid * 1e3):>9} ms/{'layer' if row.is_layer else 'step'} {spread:>7}"
+    time = f"{mark + number(row.step_s.mid * 1e3):>9} ms/{row.spec.workload.unit} {spread:>7}"
     speed = _rate_word(row) if row.is_layer else f"{number(row.tokens_per_s.mid):>9} tokens/s"
     share = "" if row.roof is None else f"{number(row.roof.share.mid * 100, 2):>5}% of {row.roof.limit}"
     rounds = "simulated" if row.simulated else f"{row.rounds:2d} rounds"

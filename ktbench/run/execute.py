@@ -136,7 +136,7 @@ def _write_files(sweep: Sweep, planned: Planned) -> None:
     """Write GGUF files for the peers that run them; cells whose file cannot be written are set aside."""
     failed: dict[Path, ChildFailed] = {}
     for cell in planned.runnable:
-        if cell.spec.system == "ktbench" or not BY_NAME[cell.spec.system].black_box:
+        if cell.spec.system == "ktbench" or not BY_NAME[cell.spec.system].gguf:
             continue
         path = kept_file(cell.spec).path
         try:

@@ -119,12 +119,12 @@ def _minutes(seconds: float) -> str:
 
 def trial_lines(cells: Sequence[Cell]) -> Callable[[Record], None]:
     """A function that prints how a trial of one of these cells ended."""
-    names = cell_names(cells)
+    names, units = cell_names(cells), {cell.key: cell.spec.workload.unit for cell in cells}
     width = max((len(name) for name in names.values()), default=0)
 
     def print_line(record: Record) -> None:
         failure = f"{record.outcome}: {record.why}"
-        ended = f"{median(record.samples_s) * 1e3:.2f} ms/step" if record.samples_s else failure
+        ended = f"{median(record.samples_s) * 1e3:.2f} ms/{units[record.cell]}" if record.samples_s else failure
         trial = "simulated" if record.provenance == "simulated" else f"round {record.round + 1:>2}"
         say(f"  {trial}  {names[record.cell]:<{width}} {ended}")
 
@@ -163,4 +163,4 @@ def _standing_words(one: Standing) -> str:
     if one.step_s is None:
         return one.why
     width = f" ±{one.step_s.half_width:.1%}" if one.step_s.sound else ""
-    return f"{one.step_s.mid * 1e3:.2f} ms/step{width}{f': {one.why}' if one.why else ''}"
+    return f"{one.step_s.mid * 1e3:.2f} ms/{one.cell.spec.workload.unit}{width}{f': {one.why}' if one.why else ''}"

@@ -55,7 +55,7 @@ def open_system(specs: Sequence[RunSpec], host: HostRole, progress: LoadProgress
     `progress` is told of weights of whole networks of ours.
     """
     if specs[0].system != "ktbench":
-        return open_peer(specs, host)
+        return _open_serving_peer(specs[0], host) if specs[0].workload.phase == "serve" else open_peer(specs, host)
     if specs[0].workload.phase == "serve":
         return _open_serving(specs, host, progress)
     plan = WeightPlan.of(specs, host)
@@ -66,6 +66,14 @@ def open_system(specs: Sequence[RunSpec], host: HostRole, progress: LoadProgress
     from ktbench.engine.load import load_engine
 
     return load_engine(specs[0].model, plan, host, progress)
+
+
+def _open_serving_peer(spec: RunSpec, host: HostRole) -> System:
+    peer = BY_NAME[spec.system]
+    if not peer.serves:
+        raise Unsupported(f"{peer.name} runs {' and '.join(peer.phases)}, not workload.phase=serve")
+    module = import_module(peer.serves)
+    return StreamSystem(lambda spec: module.open_serving(spec, host))
 
 
 def _open_serving(specs: Sequence[RunSpec], host: HostRole, progress: LoadProgress) -> System:

@@ -71,6 +71,9 @@ def estimate_memory(cells: Sequence[Cell], cache_bytes: int) -> MemoryEstimate:
     In the layer phase a worker holds one layer, in as many copies as it takes to read past the cache.
     """
     specs = [cell.spec for cell in cells]
+    if specs[0].system != "ktbench" and BY_NAME[specs[0].system].remote:
+        fixed = _PROCESS_BYTES + _ROOF_BYTES
+        return MemoryEstimate(original=0, packed=0, others=0, dense=0, workspace=0, fixed=fixed)
     shape, is_layer = specs[0].model.shape, specs[0].workload.phase == "layer"
 
     def copied(nbytes: int) -> int:

@@ -19,6 +19,7 @@ System = Literal[
     "vllm",
     "zentorch",
     "fiddler",
+    "openai",
 ]
 # Transformers' own implementations of routed experts (`ExpertsInterface`).
 Implementation = Literal["eager", "grouped_mm", "batched_mm"]
@@ -47,7 +48,8 @@ class Peer:
     be observed. Formats in `avx512` run on CPUs with AVX-512 only. One without `chunks` chooses the chunks of a prompt
     itself; one with `gguf` maps such a file. Hidden and expert widths must be multiples of `multiple`. Those with
     `own_threads` start and place their own threads, where others run on PyTorch's; `spin_s` is how many seconds these
-    poll for more work before they sleep.
+    poll for more work before they sleep. A `remote` one runs elsewhere: here it takes no memory. `serves` is the module
+    whose `open_serving(spec, host)` opens the peer for workload.phase=serve.
     """
 
     name: System
@@ -66,6 +68,8 @@ class Peer:
     gguf: bool = False
     own_threads: bool = False
     spin_s: float = 0.0
+    remote: bool = False
+    serves: str = ""
 
 
 PEERS: tuple[Peer, ...] = (
@@ -110,8 +114,9 @@ PEERS: tuple[Peer, ...] = (
         name="transformers",
         title="plain Transformers",
         opener="ktbench.peers.transformers.system",
-        phases=("prefill", "decode", "layer"),
+        phases=("prefill", "decode", "layer", "serve"),
         types={"bf16": "bf16"},
+        serves="ktbench.peers.transformers.serving",
     ),
     Peer(
         name="kt-kernel",
@@ -168,6 +173,19 @@ PEERS: tuple[Peer, ...] = (
         types={"bf16": "bf16"},
         device="cuda",
     ),
+    Peer(
+        name="openai",
+        title="a running server with an OpenAI-compatible API",
+        opener="ktbench.peers.openai",
+        install="peer.url=http://HOST:PORT",
+        phases=("serve",),
+        types={"bf16": "served"},
+        black_box=True,
+        chunks=False,
+        own_threads=True,
+        remote=True,
+        serves="ktbench.peers.openai",
+    ),
 )
 
 BY_NAME: Mapping[str, Peer] = {peer.name: peer for peer in PEERS}
@@ -180,8 +198,9 @@ class PeerSpec:
     `implementation` is that of plain Transformers' experts. `python` is the interpreter of the environment that holds
     the peer (None: this one, else that of the session `peers`), `llama_bench` the program of system=llama-bench,
     `ik_llama` the folder that holds a build of ik_llama.cpp, `exports` the folder where GGUF files of our models are
-    kept, `tune_s` how many seconds a peer may try its own settings (threads, batch sizes) before its first trial of a
-    workload.
+    kept, `url` and `served_model` the address of system=openai and the model that it is asked for (None: the first that
+    it serves), `tune_s` how many seconds a peer may try its own settings (threads, batch sizes) before its first trial
+    of a workload.
     """
 
     implementation: Implementation = "grouped_mm"
@@ -189,6 +208,8 @@ class PeerSpec:
     llama_bench: str | None = None
     ik_llama: str | None = None
     exports: str = "runs/gguf"
+    url: str | None = None
+    served_model: str | None = None
     tune_s: float = 20.0
 
     def __post_init__(self) -> None:

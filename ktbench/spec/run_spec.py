@@ -142,6 +142,11 @@ class WorkloadSpec:
             raise ValueError(f"workload.active_experts={self.active_experts}: needs workload.routing=balanced")
 
     @property
+    def unit(self) -> str:
+        """What a sample is the time of."""
+        return {"layer": "layer", "serve": "token"}.get(self.phase, "step")
+
+    @property
     def tokens_per_step(self) -> int:
         """Tokens that one step puts through the model; where requests are served, those that a sample is about."""
         return self.batch * (self.prompt if self.phase == "prefill" else 1)
@@ -322,7 +327,8 @@ class RunSpec:
     def _peer_key(self) -> tuple[object, ...]:
         types = BY_NAME[self.system].types
         formats = tuple(types.get(precision, precision) for precision in (self.precision, self.device_precision))
-        return (self.system, self.peer.python, *formats, *self._kind_of_work)
+        where = (self.peer.python, self.peer.url, self.peer.served_model)
+        return (self.system, *where, *formats, *self._kind_of_work)
 
     @property
     def _kind_of_work(self) -> tuple[object, ...]:

@@ -35,7 +35,7 @@ def spec_id(spec: RunSpec) -> str:
     del content["measure"]
     if spec.measure.reloads:
         content["measure"] = {"reload_blocks": spec.measure.reload_blocks}
-    content["peer"] = content["peer"]["implementation"] if spec.system == "transformers" else None
+    content["peer"] = _peer(spec)
     del content["model"]["name"]
     del content["model"]["packed"], content["model"]["stored"]
     if spec.maps_packed:
@@ -44,6 +44,13 @@ def spec_id(spec: RunSpec) -> str:
     if machine is not None:
         content["machine"] = {key: value for key, value in machine.items() if key not in ("name", "title", "sources")}
     return digest(content)
+
+
+def _peer(spec: RunSpec) -> Any:
+    """Of the settings of a peer those that say what runs, not where it is found."""
+    if spec.system == "openai":
+        return [spec.peer.url, spec.peer.served_model]
+    return spec.peer.implementation if spec.system == "transformers" else None
 
 
 def _as_before(spec: RunSpec, engine: dict[str, Any]) -> dict[str, Any]:

@@ -36,8 +36,9 @@ class _Sequence:
 class FakeServing:
     """A step takes `prompt_s` for each prompt token and `token_s` once for all answers that get a token in it.
 
-    Up to `most` requests run; a prompt goes through whole, in the step that admits its request, and its first token
-    comes with it. Up to `most_waiting` wait. `wrong` makes another token of one that is given to one of several.
+    Up to `most` requests run; prompts go through whole, in the step that admits their request, or `chunk` tokens of all
+    of them a step, and the first token comes with the last of a prompt. Up to `most_waiting` wait. `wrong` makes
+    another token of one that is given to one of several.
     """
 
     def __init__(
@@ -51,9 +52,11 @@ class FakeServing:
         features: Mapping[str, object] | None = None,
         wrong: Callable[[int], int] = lambda token: token,
         ends: str = "length",
+        chunk: int | None = None,
     ) -> None:
         self.clock, self.most, self.most_waiting = clock, most, most_waiting
         self.prompt_s, self.token_s, self.wrong, self.ends = prompt_s, token_s, wrong, ends
+        self.chunk = chunk
         self.features = features or {}
         self.waiting: list[_Sequence] = []
         self.running: list[_Sequence] = []
@@ -74,20 +77,31 @@ class FakeServing:
         while self.waiting and len(self.running) < self.most:
             self.running.append(self.waiting.pop(0))
         several = len(self.running) > 1
-        self.clock.now_s += self.prompt_s * sum(one.prompt_left for one in self.running)
+        done = self._prompts()
+        self.clock.now_s += self.prompt_s * done
         self.clock.now_s += self.token_s if self.running else 0.0
         self._count()
-        events = [self._next(one, several) for one in self.running]
+        events = [self._next(one, several) for one in self.running if not one.prompt_left]
         self.running = [one for one in self.running if len(one.answer) < one.request.max_new]
         return events
 
+    def _prompts(self) -> int:
+        """Take up to `chunk` tokens of prompts; how many."""
+        room = self.chunk or sum(one.prompt_left for one in self.running)
+        begun = room
+        for one in self.running:
+            taken = min(room, one.prompt_left)
+            one.prompt_left -= taken
+            room -= taken
+        return begun - room
+
     def _count(self) -> None:
+        alone = ("batching", "static_batch") if len(self.running) < 2 else ()
         for feature in FEATURES:
-            if self.features.get(feature.name, feature.off) != feature.off:
+            if self.features.get(feature.name, feature.off) != feature.off and feature.name not in alone:
                 self.counts[feature.counter] += 1
 
     def _next(self, one: _Sequence, several: bool) -> TokenEvent:
-        one.prompt_left = 0
         scores = self.scores((*one.request.prompt, *one.answer))
         token = max(scores, key=lambda token: scores[token])
         token = self.wrong(token) if several else token

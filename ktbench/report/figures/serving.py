@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
@@ -45,7 +46,7 @@ def _of(value: Callable[[Serving], Interval | None], scale: float = 1.0) -> Valu
 def _share(of: Callable[[Serving], Percentiles | None], name: str) -> Callable[[Serving], Interval | None]:
     def value(one: Serving) -> Interval | None:
         found = of(one)
-        return None if found is None else getattr(found, name)  # type: ignore[no-any-return]
+        return None if found is None else getattr(found, name)
 
     return value
 
@@ -121,7 +122,7 @@ def draw_interactivity(rows: Sequence[Row], table: Table) -> Sheet:
     return figure
 
 
-def _draw_curve(axes: Axes, curve: Curve, rows: dict[str, Row], look: dict[str, object]) -> None:
+def _draw_curve(axes: Axes, curve: Curve, rows: dict[str, Row], look: dict[str, Any]) -> None:
     places = [(point, _USER(rows[point.mark.key[0]]), point.y) for point in curve.points]
     known = [(point, x, y) for point, x, y in places if x is not None]
     xs, ys = [x for _, x, _ in known], [y for _, _, y in known]

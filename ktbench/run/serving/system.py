@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from ktbench.engine.protocol import ExpertsObservation, Unsupported, configured
 from ktbench.engine.serving.requests import ServingEngine
 from ktbench.engine.workload.stream import StreamRequest, draw_stream, longest_request
-from ktbench.run.serving.answers import Answered, difference, sampled
+from ktbench.run.serving.answers import Answered, alone, difference, sampled
 from ktbench.run.serving.driver import Driver
 from ktbench.spec.features import FeatureValue
+from ktbench.spec.peers import BY_NAME
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.serving.replay import Replay
 from ktbench.spec.serving.stream import StreamSpec
@@ -26,6 +27,11 @@ from ktbench.spec.timeline import Timeline
 
 # Opens the engine of a spec with what its prefix cache has on disk.
 OpenServing = Callable[[RunSpec], ServingEngine]
+
+
+def _has_cache(spec: RunSpec) -> bool:
+    """Whether what was served before may make a request faster: of a server elsewhere it is not known."""
+    return spec.engine.prefix_cache or (spec.system != "ktbench" and BY_NAME[spec.system].remote)
 
 
 class StreamSystem:
@@ -48,6 +54,7 @@ class StreamSystem:
         self._served: object = None  # the stream that was served since the engine was opened
         self._disk: Path | None = None
         self._steps = 0
+        self._notes: tuple[str, ...] = ()
 
     def configure(self, spec: RunSpec) -> None:
         """Draw the stream and open the engine. Raises Unsupported where a request has more tokens than it takes."""
@@ -63,7 +70,7 @@ class StreamSystem:
     def start(self) -> None:
         """An engine with nothing to do, and in its prefix cache what the stream asks for."""
         spec, stream = configured(self._spec), self._of_spec()
-        if spec.engine.prefix_cache:
+        if _has_cache(spec):
             self._prepare(stream)
         self._begin()
 
@@ -80,17 +87,24 @@ class StreamSystem:
     def differing(self, tolerance: float) -> str:
         """Why a sample of the answers is not what the engine answers to one request alone; empty where it is.
 
-        With a prefix cache it is asked of an empty one, which has to compute what the answers found there.
+        With a prefix cache it is asked of an empty one, which has to compute what the answers found there. Of a peer,
+        whose rounding is not known, it is a note.
         """
         seen, spec = sampled(configured(self._driver).answers), configured(self._spec)
-        if spec.engine.prefix_cache:
+        if _has_cache(spec):
             self._open(empty=True)
         engine, vocab = configured(self._engine), spec.model.shape.vocab
+        if spec.system != "ktbench":
+            same = sum(alone(engine, one.prompt, len(one.answer))[0] == one.answer for one in seen)
+            self._notes = (f"{same} of {len(seen)} answers are those to the same requests alone",)
+            return ""
         return next(filter(None, (difference(engine, one, tolerance, vocab) for one in seen)), "")
 
     def passed_mutant(self, tolerance: float) -> str:
         """A wrong answer that `differing` would pass: that to another request. Empty where it finds all of them."""
         seen, spec = sampled(configured(self._driver).answers), configured(self._spec)
+        if spec.system != "ktbench":
+            return ""
         for one, other in pairwise(seen):
             answer = (other.answer * len(one.answer))[: len(one.answer)]
             mutant = Answered(number=one.number, prompt=one.prompt, answer=answer)
@@ -119,12 +133,14 @@ class StreamSystem:
         raise Unsupported("workload.phase=serve has no single step to draw, set workload=decode or prefill")
 
     def chosen(self) -> Mapping[str, FeatureValue]:
-        """Nothing is left to the engine."""
-        return {}
+        """Off where there is a single user: no step has tokens of several requests."""
+        stream = self._of_spec()
+        single = not stream.is_open and stream.concurrency == 1
+        return {"batching": False, "static_batch": 0} if single else {}
 
     def notes(self) -> tuple[str, ...]:
-        """None."""
-        return ()
+        """How many answers of a peer were those to single requests."""
+        return self._notes
 
     def work(self) -> None:
         """Not known: it depends on which requests share a step."""

@@ -1,0 +1,212 @@
+"""A running server with an OpenAI-compatible API, such as vLLM's, SGLang's or KTransformers': requests over HTTP.
+
+Prompts are token ids (`/v1/completions`). Answers must have their lengths: `ignore_eos` is asked for. Where the server
+gives token ids (`return_token_ids`), pieces of text stand for no others; elsewhere a piece counts as one token, and
+what its count of tokens (`usage`) has more came with the last piece.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import Any
+from urllib.parse import urlsplit
+from uuid import uuid4
+from zlib import crc32
+
+from ktbench.engine.protocol import HostRole, Unsupported
+from ktbench.engine.serving.requests import ServeRequest, ServingState, TokenEvent
+from ktbench.spec.run_spec import RunSpec
+
+_CONNECT_S = 10.0
+_ANSWER_S = 600.0
+_POLL_S = 0.01  # arrivals are noticed after so long at the latest
+_MOST_LINE = 1 << 24
+_NO_SUCCESS = 300
+
+
+def open_serving(spec: RunSpec, host: HostRole) -> OpenAIServing:
+    """The server at `peer.url`. Raises Unsupported where it does not answer, or serves no model of that name."""
+    assert spec.peer.url is not None
+    server = Server.at(spec.peer.url)
+    return OpenAIServing(server, spec.peer.served_model or server.first_model(), _positions(spec))
+
+
+def _positions(spec: RunSpec) -> int:
+    """As many as the model was made for; the server refuses what it does not take."""
+    return int(spec.model.config.get("max_position_embeddings") or 1 << 20)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Server:
+    """Where a server is; `path` is in front of `/completions`."""
+
+    host: str
+    port: int | None
+    path: str
+    encrypted: bool
+
+    @classmethod
+    def at(cls, url: str) -> Server:
+        """Of `http://host:port`, with or without `/v1`. Raises Unsupported for what is no such address."""
+        parts = urlsplit(url)
+        try:
+            port = parts.port
+        except ValueError:
+            raise Unsupported(f"peer.url={url}: the port is no number") from None
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise Unsupported(f"peer.url={url}: must be http://HOST:PORT or https://HOST")
+        return cls(
+            host=parts.hostname, port=port, path=parts.path.rstrip("/") or "/v1", encrypted=parts.scheme == "https"
+        )
+
+    @property
+    def url(self) -> str:
+        """As it is written in messages."""
+        port = "" if self.port is None else f":{self.port}"
+        return f"http{'s' if self.encrypted else ''}://{self.host}{port}{self.path}"
+
+    def first_model(self) -> str:
+        """The first of the models that it serves. Raises Unsupported."""
+        try:
+            with self.asked("GET", "/models", None, _CONNECT_S) as response:
+                found = json.loads(response.read(_MOST_LINE))["data"][0]["id"]
+        except (OSError, HTTPException, ValueError, LookupError, TypeError) as error:
+            raise Unsupported(f"peer.url={self.url}: names no model at /models ({_short(error)})") from None
+        return str(found)
+
+    @contextmanager
+    def asked(self, method: str, path: str, content: Any, timeout_s: float) -> Iterator[HTTPResponse]:
+        """The answer to a request. Raises OSError, HTTPException, and OSError for a status that is none of success."""
+        kind = HTTPSConnection if self.encrypted else HTTPConnection
+        connection = kind(self.host, self.port, timeout=timeout_s)
+        body = None if content is None else json.dumps(content).encode()
+        with closing(connection):
+            connection.request(method, f"{self.path}{path}", body, {"Content-Type": "application/json"})
+            with connection.getresponse() as response:
+                if response.status >= _NO_SUCCESS:
+                    raise OSError(f"status {response.status}: {_short(response.read(1000).decode(errors='replace'))}")
+                yield response
+
+
+class OpenAIServing:
+    """Implements `ServingEngine`. A thread reads each answer; a step waits for what comes next of any."""
+
+    def __init__(self, server: Server, model: str, max_positions: int) -> None:
+        self._server, self._model, self.max_positions = server, model, max_positions
+        self._salt = uuid4().hex  # what vLLM's prefix cache knows of other replays is not found
+        self._events: SimpleQueue[TokenEvent] = SimpleQueue()
+        self._running: set[str] = set()
+
+    def submit(self, request: ServeRequest) -> None:
+        """See `ServingEngine`; the server has its own queue."""
+        self._running.add(request.key)
+        Thread(target=self._answer, args=(request,), daemon=True).start()
+
+    def cancel(self, key: str) -> None:
+        """What still comes of an answer is left out."""
+        self._running.discard(key)
+
+    def step(self) -> list[TokenEvent]:
+        """See `ServingEngine`: empty where nothing comes for a while."""
+        try:
+            events = [self._events.get(timeout=_POLL_S)]
+        except Empty:
+            return []
+        while not self._events.empty():
+            events.append(self._events.get())
+        kept = [event for event in events if event.key in self._running]
+        self._running -= {event.key for event in kept if event.finish is not None}
+        return kept
+
+    @property
+    def state(self) -> ServingState:
+        """The server does not say which requests wait: all that are sent count as running."""
+        return ServingState(waiting=0, running=len(self._running), pages=0, free_pages=0, cached_pages=0, page_tokens=1)
+
+    def counters(self) -> Mapping[str, int]:
+        """None."""
+        return {}
+
+    def close(self) -> None:
+        """The server goes on."""
+        self._running.clear()
+
+    def _answer(self, request: ServeRequest) -> None:
+        """Read an answer to its end; what fails is its end."""
+        try:
+            with self._server.asked("POST", "/completions", self._content(request), _ANSWER_S) as response:
+                for event in events_of(request, _messages(response)):
+                    self._events.put(event)
+        except (OSError, HTTPException, ValueError, LookupError, TypeError) as error:
+            self._events.put(TokenEvent(key=request.key, token=None, finish="error", why=_short(error)))
+
+    def _content(self, request: ServeRequest) -> dict[str, Any]:
+        return {
+            "model": self._model,
+            "prompt": list(request.prompt),
+            "max_tokens": request.max_new,
+            "temperature": request.sampling.temperature,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "ignore_eos": True,  # vLLM, SGLang, llama.cpp
+            "return_token_ids": True,  # vLLM
+            "cache_salt": self._salt,  # vLLM
+            "cache_prompt": False,  # llama.cpp
+        }
+
+
+def events_of(request: ServeRequest, messages: Iterator[Mapping[str, Any]]) -> Iterator[TokenEvent]:
+    """The tokens of an answer as its messages come, then its end. Raises ValueError for an answer without a token."""
+    count, finish, cached = 0, None, 0
+    held: TokenEvent | None = None  # the last one says that it is
+    for message in messages:
+        usage = message.get("usage") or {}
+        cached = int((usage.get("prompt_tokens_details") or {}).get("cached_tokens") or cached)
+        count_said = int(usage.get("completion_tokens") or 0)
+        for choice in message.get("choices") or ():
+            for token in _tokens(choice):
+                if held is not None:
+                    yield held
+                held, count = TokenEvent(key=request.key, token=token), count + 1
+            finish = choice.get("finish_reason") or finish
+        if held is not None and not message.get("choices") and count_said > count:
+            for _ in range(count_said - count):  # came in pieces of several tokens
+                yield held
+            count = count_said
+    if held is None:
+        raise ValueError("the answer has no tokens")
+    ended = "stop" if finish == "stop" and count < request.max_new else "length"
+    yield TokenEvent(key=held.key, token=held.token, finish=ended, cached_tokens=cached)  # type: ignore[arg-type]
+
+
+def _tokens(choice: Mapping[str, Any]) -> Sequence[int]:
+    """Ids of the tokens of a piece; one that stands for its text where there are none."""
+    ids = choice.get("token_ids")
+    if ids:
+        return [int(one) for one in ids]
+    text = choice.get("text")
+    return [crc32(text.encode()) & 0x7FFFFFFF] if text else []
+
+
+def _messages(response: HTTPResponse) -> Iterator[Mapping[str, Any]]:
+    """The messages of a stream of server-sent events (WHATWG HTML, section 9.2), to `[DONE]`."""
+    while line := response.readline(_MOST_LINE):
+        field, _, value = line.decode().partition(":")
+        if field != "data":
+            continue
+        if value.strip() == "[DONE]":
+            return
+        message = json.loads(value)
+        if message.get("error"):
+            raise ValueError(f"the server reports {message['error']}")
+        yield message
+
+
+def _short(what: object) -> str:
+    return " ".join(str(what).split())[:200] or type(what).__name__

@@ -1,0 +1,100 @@
+"""Transformers' own continuous batching as an engine that serves: its own thread generates and hands out tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from transformers import GenerationConfig
+from transformers.generation.configuration_utils import ContinuousBatchingConfig
+
+from ktbench.engine.protocol import HostRole, Unsupported
+from ktbench.engine.serving.requests import ServeRequest, ServingState, TokenEvent
+from ktbench.peers.transformers.system import open_transformers
+from ktbench.spec.run_spec import RunSpec
+
+_PAGE = 256  # the manager's own default
+_POLL_S = 0.01  # arrivals are noticed after so long at the latest
+
+
+def open_serving(spec: RunSpec, host: HostRole) -> TransformersServing:
+    """Plain Transformers with its manager. Raises as `open_transformers`, and Unsupported where it does not start."""
+    network: Any = open_transformers(spec.model, host).network
+    network.set_experts_implementation(spec.peer.implementation)
+    torch.set_num_threads(host.threads_of(spec.engine))
+    positions = int(spec.model.config.get("max_position_embeddings") or 1 << 20)
+    return TransformersServing(network, positions, spec.engine.serving.cache_tokens or 1 << 16)
+
+
+class TransformersServing:
+    """Implements `ServingEngine` over a `ContinuousBatchingManager`, without sharing of prefixes."""
+
+    def __init__(self, network: Any, positions: int, cache_tokens: int) -> None:
+        self.max_positions = min(positions, cache_tokens)
+        self._given: dict[str, tuple[ServeRequest, int]] = {}
+        config = ContinuousBatchingConfig(
+            page_size=_PAGE, num_blocks=-(-cache_tokens // _PAGE), max_batch_tokens=512, allow_block_sharing=False
+        )
+        try:
+            self._manager: Any = network.init_continuous_batching(
+                GenerationConfig(do_sample=False, eos_token_id=-1, pad_token_id=0), config
+            )
+            self._manager.start()
+        except (ImportError, RuntimeError, ValueError, AttributeError) as error:
+            raise Unsupported(f"Transformers' continuous batching does not start: {error}") from None
+
+    def submit(self, request: ServeRequest) -> None:
+        """See `ServingEngine`; the manager has its own queue."""
+        self._given[request.key] = request, 0
+        self._manager.add_request(
+            list(request.prompt), request.key, max_new_tokens=request.max_new, streaming=True, eos_token_id=-1
+        )
+
+    def cancel(self, key: str) -> None:
+        """See `ServingEngine`."""
+        if self._given.pop(key, None) is not None:
+            self._manager.cancel_request(key)
+
+    def step(self) -> list[TokenEvent]:
+        """See `ServingEngine`: empty where nothing comes for a while."""
+        output = self._manager.get_result(timeout=_POLL_S)
+        if output is None:
+            self._require_running()
+            return []
+        return self._events(output)
+
+    def _events(self, output: Any) -> list[TokenEvent]:
+        if output.request_id not in self._given:
+            return []
+        request, before = self._given[output.request_id]
+        tokens, ends = output.generated_tokens, output.is_finished()
+        if output.error is not None:
+            del self._given[output.request_id]
+            return [TokenEvent(key=request.key, token=None, finish="error", why=str(output.error))]
+        events = [TokenEvent(key=request.key, token=int(token)) for token in tokens[before:]]
+        self._given[request.key] = request, len(tokens)
+        if ends:
+            del self._given[request.key]
+            last = events.pop().token if events else None
+            events.append(TokenEvent(key=request.key, token=last, finish="length"))
+        return events
+
+    def _require_running(self) -> None:
+        """Raises RuntimeError where the manager's thread has ended."""
+        if self._given and not self._manager.is_running():
+            raise RuntimeError("the thread of Transformers' continuous batching has ended")
+
+    @property
+    def state(self) -> ServingState:
+        """The manager does not say which requests wait: all that are sent count as running."""
+        return ServingState(waiting=0, running=len(self._given), pages=0, free_pages=0, cached_pages=0, page_tokens=1)
+
+    def counters(self) -> Mapping[str, int]:
+        """None."""
+        return {}
+
+    def close(self) -> None:
+        """End the manager's thread."""
+        self._manager.stop(block=True)
+        del self._manager

@@ -1,0 +1,53 @@
+"""`run workload=serve` from the command line to the report, on a model that loads in no time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ktbench.host.capabilities import machine_capabilities
+from ktbench.results import read_run
+from ktbench.spec.record import Outcome
+from tests.cli.test_verbs import ktbench
+
+TINY = (
+    *("model=tiny", "model.layers=2", "workload=serve", "workload.prompt=12", "workload.stream.answer=4"),
+    *("workload.stream.requests=4", "workload.stream.concurrency=2", "measure.min_rounds=1", "measure.max_rounds=1"),
+)
+
+
+@pytest.mark.skipif(bool(machine_capabilities()["avx2"]), reason="runs the fused operator on AVX2")
+def test_requests_are_served_measured_and_reported(tmp_path: Path) -> None:
+    features = (
+        "engine.avx2=true",
+        "engine.batching=true",
+        "engine.chunked_prefill=true",
+        "workload.stream.slo.ttft_s=60",
+    )
+    done = ktbench(tmp_path, "run", *TINY, *features, "run_name=served")
+    assert done.returncode in (0, 4), done.stderr
+    run = read_run(tmp_path / "runs/served")
+    (record,) = run.records
+    assert record.outcome is Outcome.OK, record.why
+    assert record.replay is not None
+    assert [(one.prompt, one.tokens) for one in record.replay.requests] == [(12, 4)] * 4
+    assert len(record.samples_s) == 2
+    table = (tmp_path / "runs/served/report/table.md").read_text()
+    assert "first token p99 (s)" in table
+    assert "goodput (requests/s)" in table
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("workload.stream.trace=none.csv",), "workload.stream.trace=none.csv: no such file"),
+        (("workload.stream.concurrency=3",), "workload.stream.requests=4: must be at least workload.steps=2"),
+        (("machine=paper_a100",), "is not simulated"),
+        (("system=openai",), "set peer.url="),
+    ],
+)
+def test_what_cannot_be_served_is_said_before_anything_loads(words: tuple[str, ...], why: str, tmp_path: Path) -> None:
+    done = ktbench(tmp_path, "plan", *TINY, *words)
+    assert why in done.stderr + done.stdout
+    assert "Traceback" not in done.stderr

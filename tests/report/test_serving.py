@@ -1,0 +1,70 @@
+"""Tables and figures of cells that served requests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ktbench.report.data import csv_text
+from ktbench.report.figures.serving import frontier
+from ktbench.report.speed_table import table_of
+from ktbench.results import Run
+from ktbench.results.command import command_of
+from ktbench.results.rows import rows_of
+from ktbench.run.request import plan_request, read_request
+from tests.report.drawn import speed_figure
+from tests.report.served import served_run
+
+QUICK = ("workload.prompt=20", "workload.stream.answer=4", "sweep.control=false")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    words = ("workload.stream.concurrency=1,4", "workload.stream.requests=8")
+    return served_run(tmp_path_factory.mktemp("served"), "concurrency", *QUICK, *words, rounds=2)
+
+
+def test_a_table_shows_percentiles_of_what_users_wait_for(run: Run) -> None:
+    rows = rows_of(run)
+    table = table_of(run, rows)
+    for what in ("first token", "between tokens", "whole answer"):
+        assert len([one for one in table.headings if one.startswith(what)]) == 3
+    assert {row.outcome for row in rows} <= {"OK", "NOISY"}
+    single, many = (next(row for row in rows if row.settings["workload.stream.concurrency"] == n) for n in (1, 4))
+    assert single.serving is not None
+    assert many.serving is not None
+    assert many.serving.ttft_s.p50.mid > 2 * single.serving.ttft_s.p50.mid, "one at a time, others wait"
+
+
+def test_files_have_every_percentile(run: Run) -> None:
+    head = csv_text(run, rows_of(run)).splitlines()[0].split(",")
+    assert {"ttft_p50_s", "ttft_p99_s_low", "itl_p90_s", "end_to_end_p99_s", "goodput", "waiting"} <= set(head)
+
+
+def test_the_figure_has_a_panel_for_each_rate_and_latency(run: Run) -> None:
+    figure = speed_figure(run)
+    assert len(figure.axes) == 6
+    assert {axes.get_xlabel() for axes in figure.axes} == {"users"}
+    assert [len(axes.containers) for axes in figure.axes] == [4] * 6
+
+
+def test_the_interactivity_of_arms_is_drawn_with_its_frontier(tmp_path: Path) -> None:
+    run = served_run(
+        tmp_path, "interactivity", *QUICK, "workload.stream.concurrency=1,4", "workload.stream.requests=8", rounds=1
+    )
+    (axes,) = speed_figure(run).axes
+    assert axes.get_xlabel() == "output of one user, tokens/s"
+    assert {text.get_text() for text in axes.texts} == {"1", "4"}
+
+
+def test_a_frontier_has_the_points_that_no_other_exceeds() -> None:
+    assert frontier([(1, 5), (2, 4), (2, 3), (1.5, 4), (3, 1), (0.5, 5)]) == [(1, 5), (2, 4), (3, 1)]
+
+
+@pytest.mark.parametrize("name", ["concurrency", "chunk", "prefix_cache", "interactivity"])
+def test_a_row_is_run_again_by_its_command(name: str) -> None:
+    for cell in plan_request(read_request([f"+ablation={name}"])).cells[:5]:
+        words = command_of(cell.spec).split()[4:]
+        (again,) = plan_request(read_request(words)).cells
+        assert again.spec_id == cell.spec_id
