@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
-from typing import Literal
+from typing import Any, Literal
 
 from ktbench.spec.errors import at_least
 from ktbench.spec.features import BY_NAME, FEATURES, FUSED, FeatureValue, features_label
@@ -59,9 +59,9 @@ class ServingSpec:
     """The limits within which requests are served.
 
     At most `max_sequences` requests run and `max_waiting` wait. A step takes up to `chunk_tokens` prompt tokens. Keys
-    and values lie in pages of `page_tokens` positions, `cache_tokens` positions in all (None: as many as memory has room
-    for). The prefix cache keeps pages that leave them in up to `ram_bytes` of memory, and what leaves those in up to
-    `disk_bytes` of files in the folder `disk` (None: nowhere).
+    and values lie in pages of `page_tokens` positions, `cache_tokens` positions in all (None: as many as memory has
+    room for). The prefix cache keeps pages that leave them in up to `ram_bytes` of memory, and what leaves those in up
+    to `disk_bytes` of files in the folder `disk` (None: nowhere).
     """
 
     chunk_tokens: int = 256
@@ -176,7 +176,8 @@ class EngineSpec:
     @property
     def without_serving(self) -> EngineSpec:
         """The same without the features that act where requests are served."""
-        return replace(self, **{feature.name: feature.off for feature in FEATURES if feature.serving})
+        off: dict[str, Any] = {feature.name: feature.off for feature in FEATURES if feature.serving}
+        return replace(self, **off)
 
     @property
     def roles_concurrent(self) -> bool:

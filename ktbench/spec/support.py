@@ -56,11 +56,7 @@ def _engine_rules(spec: RunSpec) -> Iterator[Reason]:
     if spec.maps_packed and engine.numa:
         yield Reason("+n", "experts that model.packed keeps are not split over domains, leave out model.packed")
     yield from _device_rules(spec)
-    for feature in FEATURES:
-        if feature.serving and engine.features[feature.name] != feature.off:
-            yield Reason(
-                feature.tag(engine.features[feature.name]), "acts where requests are served, leave it out here"
-            )
+    yield from _serving_rules(spec)
     if spec.workload.phase == "prefill" and (engine.deferral or engine.skipping) and not engine.defer_prefill:
         key = f"deferral={engine.deferral}" if engine.deferral else f"skipping={engine.skipping}"
         yield Reason(f"engine.{key}", "acts in decode only, set engine.defer_prefill=true for prefill")
@@ -87,6 +83,12 @@ def _engine_rules(spec: RunSpec) -> Iterator[Reason]:
         yield Reason(f"engine.placement.policy={engine.placement.policy}", "needs the fused operator: +a, +v or +m")
     if engine.numa and engine.threads is not None and engine.threads < (engine.domains or 1):
         yield Reason("+n", f"engine.domains={engine.domains} needs as many threads, engine.threads={engine.threads}")
+
+
+def _serving_rules(spec: RunSpec) -> Iterator[Reason]:
+    for feature in FEATURES:
+        if feature.serving and (value := spec.engine.features[feature.name]) != feature.off:
+            yield Reason(feature.tag(value), "acts where requests are served, leave it out here")
 
 
 def _stored_rules(spec: RunSpec) -> Iterator[Reason]:

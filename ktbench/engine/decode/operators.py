@@ -84,9 +84,7 @@ class HeadsAttention(nn.Module):
         scale = float(self.original.scaling)  # type: ignore[arg-type]
         return inputs.attend(queries, layer, scale=scale, window=window)
 
-    def _prepare(
-        self, qkv: Tensor, rotation: tuple[Tensor, Tensor], position: Tensor, layer: Any, **at: Any
-    ) -> Tensor:
+    def _prepare(self, qkv: Tensor, rotation: tuple[Tensor, Tensor], position: Tensor, layer: Any, **at: Any) -> Tensor:
         """Queries [T, H, D] of projections [T, (H + 2 G) D]; keys and values go to their positions of the cache."""
         queries = qkv.new_empty(len(qkv), self._heads, self._width)
         cos, sin = rotation

@@ -300,5 +300,5 @@ def _disk(spec: RunSpec) -> PageStore | None:
         return None
     from ktbench.engine.serving.disk import DiskPages
 
-    pages: PageStore = DiskPages(Path(serving.disk), serving.disk_bytes)
+    pages: PageStore = DiskPages(Path(serving.disk), serving.disk_bytes, first_key(spec))
     return pages

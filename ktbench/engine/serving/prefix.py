@@ -27,11 +27,11 @@ _SPEED_ALONE = ("serving", "placement", "threads", "roles", "device_threads")
 class PageStore(Protocol):
     """The level below: `ktbench.engine.serving.disk.DiskPages`."""
 
-    def get(self, key: bytes) -> bytes | None:
+    def get(self, key: bytes) -> bytes | memoryview | None:
         """Contents of a page; None where they are not there."""
 
     def put(self, key: bytes, content: memoryview) -> None:
-        """Keep contents, which nobody changes afterwards."""
+        """Keep a copy of contents."""
 
     def read_ahead(self, keys: Sequence[bytes]) -> None:
         """Contents that will be asked for."""
@@ -66,7 +66,7 @@ class PageCopies:
         if key in self._held:
             self._held.move_to_end(key)
         elif content.nbytes > self._limit:
-            self._write(key, content.clone() if self._disk is not None else content)
+            self._write(key, content)
         else:
             self._held[key] = content.clone()
             self.nbytes += content.nbytes
@@ -85,7 +85,7 @@ class PageCopies:
         if content is None or len(content) != to.nbytes:
             return False
         self.counted["disk_pages_read"] += 1
-        to.copy_(torch.frombuffer(bytearray(content), dtype=to.dtype))
+        to.copy_(_numbers(content, to.dtype))
         return True
 
     def read_ahead(self, keys: Iterable[bytes]) -> None:
@@ -109,3 +109,8 @@ class PageCopies:
         if self._disk is not None:
             self.counted["disk_pages_written"] += 1
             self._disk.put(key, memoryview(content.contiguous().view(torch.uint8).numpy()))
+
+
+def _numbers(content: bytes | memoryview, dtype: torch.dtype) -> Tensor:
+    read_only = np.frombuffer(content, np.uint8)
+    return torch.from_numpy(read_only.copy()).view(dtype)
