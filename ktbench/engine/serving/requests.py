@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from ktbench.engine.generate import Sampling
@@ -30,7 +30,7 @@ class ServeRequest:
     key: str
     prompt: tuple[int, ...]
     max_new: int
-    sampling: Sampling = Sampling()
+    sampling: Sampling = field(default_factory=Sampling)
     stop_ids: frozenset[int] = frozenset()
     logprobs: int | None = None
     prompt_logprobs: bool = False
