@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import socket
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from ktbench.cli import main
 from ktbench.engine.serving.requests import ServingState  # noqa: F401 - the engine imports
-from tests.command import KTBENCH
-from tests.serve.fake import FakeEngine, Server
 
 ROOT = Path(__file__).parents[2]
 FEATURES = ("engine.batching=true", "engine.chunked_prefill=true", "engine.prefix_cache=true")
