@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
-from ktbench.run.open_serving import open_here, serving_spec, use_all_cores
+from ktbench.run.open_serving import not_served, open_here, serving_spec, use_all_cores
 from ktbench.run.progress import loading_line, say
 from ktbench.serve.settings import ChatSettings, take_settings
 from ktbench.spec.errors import FAILED, RequestError
@@ -19,14 +19,14 @@ def run(overrides: Sequence[str]) -> int:
     """Talk until /exit or the end of the input. Raises RequestError before anything loads."""
     words, settings = take_settings("chat", overrides, ChatSettings)
     spec, unsupported = serving_spec("chat", words)
-    if unsupported:
+    use_all_cores()
+    if unsupported := unsupported or not_served(spec):
         say(f"ktbench chat: UNSUPPORTED: {unsupported}")
         return FAILED
     return _chat(spec, settings)
 
 
 def _chat(spec: RunSpec, settings: ChatSettings) -> int:
-    use_all_cores()
     from ktbench.serve.answer import EngineFailed
     from ktbench.serve.terminal import Terminal
     from ktbench.serve.tokens import TextTokens

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ktbench.resources import checkpoint_name
-from ktbench.run.open_serving import open_here, serving_spec, use_all_cores
+from ktbench.run.open_serving import not_served, open_here, serving_spec, use_all_cores
 from ktbench.run.progress import loading_line, say
 from ktbench.serve.settings import ServerSettings, bind, read_api_key, take_settings
 from ktbench.spec.errors import FAILED, RequestError
@@ -24,7 +24,8 @@ def run(overrides: Sequence[str]) -> int:
         raise RequestError(f"serve: {' and '.join(missing)} not installed: python -m pip install 'ktbench[serve]'")
     api_key = read_api_key(settings.api_key)
     spec, unsupported = serving_spec("serve", words)
-    if unsupported:
+    use_all_cores()
+    if unsupported := unsupported or not_served(spec):
         say(f"ktbench serve: UNSUPPORTED: {unsupported}")
         return FAILED
     bound = bind(settings)
@@ -34,7 +35,6 @@ def run(overrides: Sequence[str]) -> int:
 
 
 def _serve(spec: RunSpec, settings: ServerSettings, api_key: bytes | None, bound: socket.socket) -> int:
-    use_all_cores()
     from ktbench.serve.server import Served, serve
     from ktbench.serve.tokens import TextTokens
 

@@ -37,12 +37,11 @@ def serving_spec(verb: str, overrides: Sequence[str]) -> tuple[RunSpec, str]:
     require_answering(verb, spec)
     # Features of serving act here; whether the rest runs does not depend on them.
     cells = plan_cells(replace(spec, engine=spec.engine.without_serving), SweepSpec())
-    return spec, next(iter(plan_here(cells, refuses=True).unsupported.values()), "") or _not_served(spec)
+    return spec, next(iter(plan_here(cells, refuses=True).unsupported.values()), "")
 
 
-def _not_served(spec: RunSpec) -> str:
-    """Why the engine serves no requests to the model; empty where it does."""
-    use_all_cores()
+def not_served(spec: RunSpec) -> str:
+    """Why the engine serves no requests to the model; empty where it does. Imports PyTorch, see `use_all_cores`."""
     from ktbench.engine.protocol import Unsupported
     from ktbench.engine.serving.engine import require_servable
 

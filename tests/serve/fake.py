@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from ktbench.engine.serving.requests import QueueFull, ServeRequest, ServingState, TokenEvent, Top
+from ktbench.engine.serving.requests import QueueFull, ServeRequest, ServingEngine, ServingState, TokenEvent, Top
 from ktbench.serve.server import Served, running
 from ktbench.serve.settings import ServerSettings, bind
 from ktbench.serve.tokens import TextTokens
@@ -205,8 +205,15 @@ def events(answered: Answered) -> list[Any]:
 
 
 @contextmanager
-def serving(tokens: TextTokens, engine: FakeEngine, api_key: bytes | None = None, **settings: Any) -> Iterator[Server]:
-    """A server, which ends as one that got a signal does."""
+def serving(
+    tokens: TextTokens,
+    engine: FakeEngine,
+    api_key: bytes | None = None,
+    real: Callable[[], ServingEngine] | None = None,
+    vocab: int = VOCAB,
+    **settings: Any,
+) -> Iterator[Server]:
+    """A server of the engine or, where one is opened by that, of a `real` one; it ends as by a signal."""
     ended: list[BaseException] = []
     listening = threading.Event()
     chosen = ServerSettings(port=0, **{"drain_s": 1, **settings})
@@ -214,9 +221,9 @@ def serving(tokens: TextTokens, engine: FakeEngine, api_key: bytes | None = None
     served = Served(
         model="nano",
         tokens=tokens,
-        vocab=VOCAB,
+        vocab=vocab,
         most_waiting=engine.most_waiting,
-        open_engine=lambda: engine,
+        open_engine=real or (lambda: engine),
         ready=lambda url: listening.set(),
     )
     found: dict[str, Any] = {}
@@ -243,4 +250,4 @@ def serving(tokens: TextTokens, engine: FakeEngine, api_key: bytes | None = None
         bound.close()
     assert not thread.is_alive()
     assert not ended
-    assert engine.closed
+    assert engine.closed or real

@@ -187,13 +187,17 @@ def test_an_engine_that_does_not_open_says_why(tokens: TextTokens) -> None:
 
 def test_a_server_that_ends_takes_back_what_runs_too_long(tokens: TextTokens) -> None:
     found: list[Any] = []
+
+    def ask(server: Server, stream: bool) -> None:
+        found.append(server.complete(max_tokens=4000, stream=stream))
+
     with serving(tokens, FakeEngine(delay_s=0.01)) as server:
-        for stream in (True, False):
-            asking = threading.Thread(target=lambda: found.append(server.complete(max_tokens=4000, stream=stream)))
-            asking.start()
-            until(lambda: server.engine.state.running == 1 + (not stream))
-    asking.join()
-    until(lambda: len(found) == 2)
+        asking = [threading.Thread(target=ask, args=(server, stream)) for stream in (True, False)]
+        for one in asking:
+            one.start()
+        until(lambda: server.engine.state.running == 2)
+    for one in asking:
+        one.join()
     streamed, whole = sorted(found, key=lambda one: one.status)
     assert events(streamed)[-1]["error"]["code"] == "cancelled"
     assert (whole.status, whole.error["code"]) == (503, "cancelled")

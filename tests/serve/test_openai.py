@@ -45,9 +45,11 @@ def test_chat_in_a_stream(client: openai.OpenAI) -> None:
 
 
 def test_the_streaming_helper_puts_an_answer_together(client: openai.OpenAI) -> None:
-    with client.chat.completions.stream(model="nano", messages=asked("hi"), max_tokens=4) as stream:
-        with pytest.raises(openai.LengthFinishReasonError):
-            stream.get_final_completion()
+    with (
+        client.chat.completions.stream(model="nano", messages=asked("hi"), max_tokens=4) as stream,
+        pytest.raises(openai.LengthFinishReasonError),
+    ):
+        stream.get_final_completion()
     with client.chat.completions.stream(model="nano", messages=asked("hi"), stop=["ih"], max_tokens=9) as stream:
         assert stream.get_final_completion().choices[0].message.content == "h"
 

@@ -1,0 +1,70 @@
+"""lm-eval's `local-completions` against a server of the engine, and the engine as `eval` asks it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tenacity", reason="the packages of lm-eval[api] are not installed")
+pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built", exc_type=ImportError)
+
+from ktbench.eval.tasks.nano import questions
+from ktbench.serve.tokens import TextTokens
+from tests.eval.lm.checkpoints import Checkpoint, cell_of, engine_lm, replies, written
+from tests.serve.fake import FakeEngine, Server, serving
+from tests.serve.real import open_real
+
+ROUNDING = 0.1  # nats of a token, whose passes differ in how bf16 is rounded
+ASKED = [(one.prompt, one.answer) for one in questions(2) if one.task in ("repeat", "lookup", "cipher")]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    return written("qwen3_moe", tmp_path_factory.mktemp("qwen3_moe"))
+
+
+@pytest.fixture(scope="module")
+def served(checkpoint: Checkpoint) -> Iterator[Server]:
+    features = {"batching": True, "chunked_prefill": True, "prefix_cache": True}
+    tokens = TextTokens(checkpoint.tokenizer, frozenset({checkpoint.tokenizer.eos_token_id}))
+    waiting = FakeEngine(most_waiting=64)
+    vocab = checkpoint.model.shape.vocab
+    with serving(tokens, waiting, real=lambda: open_real(checkpoint, **features), vocab=vocab) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def theirs(served: Server, checkpoint: Checkpoint) -> Any:
+    from lm_eval.models.openai_completions import LocalCompletionsAPI
+
+    return LocalCompletionsAPI(
+        model="nano",
+        base_url=f"{served.url}/completions",
+        tokenizer=str(checkpoint.folder),
+        tokenizer_backend="huggingface",
+        max_retries=1,
+        batch_size=4,
+    )
+
+
+@pytest.fixture(scope="module")
+def ours(checkpoint: Checkpoint) -> Any:
+    return engine_lm(checkpoint, cell_of(checkpoint), max_length=256)
+
+
+def test_likelihoods_are_those_of_eval(theirs: Any, ours: Any) -> None:
+    found = zip(ASKED, replies(theirs, "loglikelihood", ASKED), replies(ours, "loglikelihood", ASKED), strict=True)
+    for (_, answer), (theirs_sum, theirs_greedy), (sum_, greedy) in found:
+        assert theirs_sum == pytest.approx(sum_, abs=ROUNDING * len(answer))
+        assert theirs_greedy == greedy
+
+
+def test_what_is_generated_is_as_likely_as_what_eval_generates(theirs: Any, ours: Any) -> None:
+    """Answers may part where two tokens are as likely but for rounding."""
+    arguments = {"until": ["\n"], "max_gen_toks": 8, "do_sample": False, "temperature": 0.0}
+    asked = [(prompt, dict(arguments)) for prompt, _ in ASKED]
+    got = replies(theirs, "generate_until", asked)
+    wanted = [str(one) for one in replies(ours, "generate_until", [(prompt, dict(arguments)) for prompt, _ in ASKED])]
+    assert sum(a == b for a, b in zip(got, wanted, strict=True)) > len(got) // 2
