@@ -26,7 +26,7 @@ _VOCAB_MULTIPLE = 64
 _NATIVE = "native"  # a precision: as the weights are stored
 # Features that pack the weights of a precision.
 _PACKING = {"precision": ("avx2", "avx512", "amx"), "device_precision": ("packed_dense",)}
-_MODEL_KEYS = ("name", "layers", "experts", "vocab", "seed", "path", "config", "packed")
+_MODEL_KEYS = ("name", "layers", "experts", "vocab", "seed", "path", "config")
 _SPEC = (*WHOLE_GROUPS, "workload", "engine", "system", "peer")
 Content = dict[str, Any]
 
@@ -211,6 +211,8 @@ def _quantised(layers: Sequence[StoredLayer]) -> Sequence[StoredLayer]:
 
 
 def _packed(model: Mapping[str, Any], phase: str) -> Any:
+    if "packed" not in model:
+        raise ValueError("model: the key packed is missing")
     if model["packed"] is not None and phase == "layer":
         raise ValueError(f"model.packed={model['packed']}: is for prefill and decode, leave it null with phase={phase}")
     return model["packed"]

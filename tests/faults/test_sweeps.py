@@ -20,7 +20,7 @@ FAULTS: dict[str, tuple[Callable[[Path, Undisturbed], Finding], str]] = {
     "interrupt": (interrupted, "the same command with resume=hurt continues"),
     "half": (lambda folder, alone: half_lines(folder, alone, RANDOM, 20), ""),
     "bits": (lambda folder, alone: flipped_bits(folder, alone, RANDOM, 60, 1), "the line was changed after it was"),
-    "full": (lambda folder, alone: full_disk(folder, alone, RANDOM, 3), "is not kept, all before it is; make the disk"),
+    "full": (lambda folder, alone: full_disk(folder, alone, RANDOM, 3), "; make "),
     "output": (lambda folder, alone: full_output(folder), "No space left on device"),
     "read-only": (lambda folder, alone: read_only(folder), "a run cannot be written there ("),
     "clock": (clock_back, ""),

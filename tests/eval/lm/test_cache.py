@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ktbench.eval.lm.cache import AnswerCache, identity_of, request_key
-from ktbench.spec.engine import EngineSpec, PlacementSpec
+from ktbench.spec.engine import EngineSpec, PlacementSpec, ServingSpec
 from ktbench.spec.inject import InjectRule, InjectSpec
 from ktbench.spec.run_spec import RunSpec
 from tests.eval.lm.checkpoints import CHAT, byte_tokenizer, merging_tokenizer
@@ -38,6 +38,12 @@ OTHERS: dict[str, dict[str, Any]] = {
     "roles": {"roles": "split"},
     "device_threads": {"roles": "split", "device_threads": 1},
     "device_prefill_tokens": {"avx512": True, "device": "cuda", "device_prefill_tokens": 64},
+    "handover": {"avx512": True, "device": "cuda", "handover": "flags"},
+    "batching": {"batching": True},
+    "chunked_prefill": {"chunked_prefill": True},
+    "prefix_cache": {"prefix_cache": True},
+    "static_batch": {"static_batch": 2},
+    "serving": {"serving": ServingSpec(chunk_tokens=64)},
     "placement": {"roles": "split", "placement": PlacementSpec(policy="uniform", ratio=0.5)},
 }
 
