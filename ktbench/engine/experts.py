@@ -201,11 +201,12 @@ class ExpertsOperator(nn.Module):
         return None if routing is None or self.at_device is None else self.at_device(hidden, routing)
 
     def _count(self, name: str, routing: Routing) -> None:
-        counted, tokens = self.state.counted, self.state.acts_on
-        pairs = (len(routing.ids) if tokens is None else int(tokens.sum())) * routing.ids.shape[1]
+        state, columns = self.state, routing.ids.shape[1]
+        tokens = len(routing.ids) if state.acts_on is None else int(state.acts_on.sum())
+        idle = None if state.idle is None else state.idle.numpy()  # of each replay, which PyTorch is not to record
 
         def count() -> None:
-            counted[name] += pairs
+            state.counted[name] += columns * (tokens if idle is None else tokens - int(idle.sum()))
 
         self.state.recorder.do(count)
 

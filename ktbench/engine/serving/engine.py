@@ -144,12 +144,12 @@ class BatchEngine:
         """The next token of each, of logits [R, V]."""
         if not sequences:
             return []
-        sound = logits.isfinite().all(dim=-1).tolist()
-        likeliest = logits.argmax(dim=-1).tolist()
+        largest, likeliest = logits.max(dim=-1)  # not finite where a logit is not a number, or beyond any
+        sound, chosen = largest.isfinite().tolist(), likeliest.tolist()
         events = []
         for row, sequence in enumerate(sequences):
             if sound[row]:
-                token = self._chosen(sequence, logits[row : row + 1], likeliest[row])
+                token = self._chosen(sequence, logits[row : row + 1], chosen[row])
                 event = self._event(sequence, token, logits[row])
             else:
                 why = "the logits are not finite"
