@@ -36,10 +36,9 @@ class TransformersServing:
         config = ContinuousBatchingConfig(
             page_size=_PAGE, num_blocks=-(-cache_tokens // _PAGE), max_batch_tokens=512, allow_block_sharing=False
         )
+        greedy = GenerationConfig(do_sample=False, eos_token_id=-1, pad_token_id=0)  # type: ignore[no-untyped-call]
         try:
-            self._manager: Any = network.init_continuous_batching(
-                GenerationConfig(do_sample=False, eos_token_id=-1, pad_token_id=0), config
-            )
+            self._manager: Any = network.init_continuous_batching(greedy, config)
             self._manager.start()
         except (ImportError, RuntimeError, ValueError, AttributeError) as error:
             raise Unsupported(f"Transformers' continuous batching does not start: {error}") from None
