@@ -8,6 +8,7 @@ import pytest
 
 from ktbench.resources import data_folder
 from ktbench.results import read_run
+from ktbench.spec.engine import ServingSpec
 from ktbench.spec.record import Evidence
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.wire import from_wire, spec_id, to_wire
@@ -42,6 +43,17 @@ def test_a_hand_over_is_of_the_identity_where_it_is_another_one() -> None:
     assert from_wire(earlier, RunSpec) == tiny_spec(avx512=True, device="cuda")
     named, flags = (tiny_spec(avx512=True, device="cuda", handover=name) for name in ("host_function", "flags"))
     assert spec_id(named) == spec_id(tiny_spec(avx512=True, device="cuda")) != spec_id(flags)
+
+
+def test_serving_is_of_the_identity_where_it_is_set() -> None:
+    plain = tiny_spec()
+    earlier = to_wire(plain)
+    for name in ("b", "k", "p", "static_batch", "serving"):
+        del earlier["engine"][name]
+    assert from_wire(earlier, RunSpec) == plain
+    served = [tiny_spec(batching=True), tiny_spec(static_batch=2), tiny_spec(serving=ServingSpec(chunk_tokens=64))]
+    assert len({spec_id(one) for one in (plain, *served)}) == 4
+    assert [from_wire(to_wire(one), RunSpec) for one in served] == served
 
 
 def test_a_spec_comes_back_from_the_names_of_logs() -> None:

@@ -221,7 +221,7 @@ class BatchEngine:
 
     def counters(self) -> Mapping[str, int]:
         """See `ServingEngine`."""
-        return {**self._components.counters(), **self._counted, **self._scheduler.counted, **self._copies.counted}
+        return {**self._components.counters(), **self._counted, **self._scheduler.counted, **self._copies.counters()}
 
     def notes(self) -> tuple[str, ...]:
         """Remarks on how steps run."""

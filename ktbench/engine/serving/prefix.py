@@ -7,7 +7,7 @@ tokens from the first on; the first follows from all that decides the numbers: w
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Protocol
 
@@ -36,6 +36,9 @@ class PageStore(Protocol):
     def read_ahead(self, keys: Sequence[bytes]) -> None:
         """Contents that will be asked for."""
 
+    def counters(self) -> Mapping[str, int]:
+        """What was read, written and deleted, by names of its own."""
+
     def close(self) -> None:
         """End."""
 
@@ -59,7 +62,7 @@ class PageCopies:
         self._limit, self._disk = ram_bytes, disk
         self._held: OrderedDict[bytes, Tensor] = OrderedDict()
         self.nbytes = 0
-        self.counted = {"ram_pages_read": 0, "disk_pages_read": 0, "disk_pages_written": 0}
+        self._read = 0
 
     def put(self, key: bytes, content: Tensor) -> None:
         """Keep a copy of the contents of a page, bf16 [numbers]."""
@@ -78,13 +81,12 @@ class PageCopies:
         found = self._held.get(key)
         if found is not None:
             self._held.move_to_end(key)
-            self.counted["ram_pages_read"] += 1
+            self._read += 1
             to.copy_(found)
             return True
         content = None if self._disk is None else self._disk.get(key)
         if content is None or len(content) != to.nbytes:
             return False
-        self.counted["disk_pages_read"] += 1
         to.copy_(_numbers(content, to.dtype))
         return True
 
@@ -92,6 +94,10 @@ class PageCopies:
         """Have the disk level fetch what is not in memory."""
         if self._disk is not None:
             self._disk.read_ahead([key for key in keys if key not in self._held])
+
+    def counters(self) -> Mapping[str, int]:
+        """Pages read of memory, and what the disk level counts."""
+        return {"ram_pages_read": self._read, **({} if self._disk is None else self._disk.counters())}
 
     def close(self) -> None:
         """What is in memory goes to the disk, where there is one."""
@@ -107,7 +113,6 @@ class PageCopies:
 
     def _write(self, key: bytes, content: Tensor) -> None:
         if self._disk is not None:
-            self.counted["disk_pages_written"] += 1
             self._disk.put(key, memoryview(content.contiguous().view(torch.uint8).numpy()))
 
 

@@ -43,15 +43,15 @@ class StepRunner:
 
     def _replayed(self, parts: Sequence[Part]) -> Tensor | None:
         width = 1 << (len(parts) - 1).bit_length()
-        if width not in self._recordings and not self._record(width, parts):
-            return None
+        if width not in self._recordings:
+            return self._recorded(width, parts)
         inputs, recording, logits = self._recordings[width]
         inputs.set(parts)
         recording.replay()
         return logits[: len(parts)]
 
-    def _record(self, width: int, parts: Sequence[Part]) -> bool:
-        """Record steps of a width; what the step writes is written again when it is replayed."""
+    def _recorded(self, width: int, parts: Sequence[Part]) -> Tensor | None:
+        """Do a step and record it for all of its width; None where that cannot be."""
         components = self._components
         assert components.attention is not None
         inputs = PagedInputs(self._steps, width, width, self._table_pages)
@@ -63,11 +63,11 @@ class StepRunner:
             logits = recording.record(lambda: self._logits(inputs, 0))
         except NotRecordable as error:
             self.why = str(error)
-            return False
+            return None
         finally:
             components.state.idle = None
         self._recordings[width] = inputs, recording, logits
-        return True
+        return logits[: len(parts)]
 
     def _passed(self, parts: Sequence[Part]) -> Tensor:
         inputs = PagedInputs(self._steps, sum(part.end - part.first for part in parts), len(parts), self._table_pages)

@@ -1,0 +1,149 @@
+"""How requests begin, wait and end, and what the features' counters say."""
+
+from __future__ import annotations
+
+import random
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ktbench.engine.protocol import HostRole, Unsupported
+from ktbench.engine.serving.engine import open_serving
+from ktbench.engine.serving.requests import QueueFull, ServeRequest
+from ktbench.spec.features import FEATURES
+from ktbench.spec.run_spec import ModelSpec
+from tests.engine.engines import FUSED, cell, needs_vector, saved
+from tests.engine.families.zoo import tiny
+from tests.engine.serving.serving import answers, drawn, finished, opened, submit
+from tests.engine.tiny import decode
+
+pytestmark = needs_vector()
+ALL: dict[str, Any] = {"batching": True, "chunked_prefill": True, "prefix_cache": True}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> ModelSpec:
+    folder: Path = tmp_path_factory.mktemp("qwen3_moe")
+    return saved(tiny("qwen3_moe"), folder)
+
+
+def test_a_thousand_requests_with_cancellations_lose_no_page(model: ModelSpec) -> None:
+    chance = random.Random(3)
+    with closing(opened(model, {"cache_tokens": 120, "ram_bytes": 4096}, **ALL, **FUSED)) as engine:
+        left, ended, alive = 1000, 0, set()
+        shared = drawn((12,))[0]
+        while ended < 1000:
+            while left and engine.state.waiting < 20:
+                key = str(left)
+                prompt = shared[: chance.randrange(13)] + drawn((chance.randrange(1, 20),), seed=left)[0]
+                engine.submit(ServeRequest(key=key, prompt=prompt, max_new=chance.randrange(1, 12)))
+                alive.add(key)
+                left -= 1
+                if chance.random() < 0.3:
+                    engine.cancel(chance.choice(sorted(alive)))
+            for event in engine.step():
+                if event.finish is not None:
+                    alive.remove(event.key)
+                    ended += 1
+        state, counted = engine.state, engine.counters()
+        assert state.free_pages + state.cached_pages == state.pages and not alive
+        assert state.waiting == state.running == 0
+        assert counted["preempted"] and counted["cached_prompt_tokens"]
+
+
+def test_a_cancelled_request_gives_its_pages_back_at_once(model: ModelSpec) -> None:
+    with closing(opened(model, batching=True)) as engine:
+        submit(engine, drawn((30, 20)))
+        engine.step()
+        assert engine.state.running == 2
+        engine.cancel("0")
+        engine.cancel("0")
+        engine.cancel("nobody")
+        assert engine.state.running == 1
+        assert engine.state.pages - engine.state.free_pages == 5  # of 20 tokens, 4 a page
+        events = finished(engine)
+        assert [(one.token, one.finish) for one in events["0"]] == [(None, "cancelled")]
+        assert events["1"][-1].finish == "length"
+
+
+def test_an_answer_ends_with_a_token_that_ends_it(model: ModelSpec) -> None:
+    (prompt,) = drawn((9,))
+    with closing(opened(model)) as engine:
+        ((first, second, *_),) = answers(engine, [prompt])
+        assert second is not None
+        engine.submit(ServeRequest(key="a", prompt=prompt, max_new=6, stop_ids=frozenset({second})))
+        events = finished(engine)["a"]
+        assert [one.token for one in events][-1] == second and events[-1].finish == "stop"
+        assert len(events) == (1 if first == second else 2)
+
+
+def test_what_can_never_run_is_refused(model: ModelSpec) -> None:
+    with closing(opened(model, {"cache_tokens": 64, "max_waiting": 2})) as engine:
+        assert engine.max_positions == 64
+        with pytest.raises(ValueError, match=r"request a: .*64"):
+            engine.submit(ServeRequest(key="a", prompt=(1,) * 60, max_new=5))
+        submit(engine, drawn((4, 4)))
+        with pytest.raises(ValueError, match="request 1: "):
+            engine.submit(ServeRequest(key="1", prompt=(1,), max_new=1))
+        with pytest.raises(QueueFull, match="2"):
+            engine.submit(ServeRequest(key="b", prompt=(1,), max_new=1))
+        finished(engine)
+
+
+@pytest.mark.parametrize(
+    "features",
+    [{}, {"batching": True}, {"static_batch": 2}, {"chunked_prefill": True}, {"prefix_cache": True}, ALL],
+    ids=str,
+)
+def test_counters_show_which_features_ran(model: ModelSpec, features: dict[str, Any]) -> None:
+    with closing(opened(model, **features)) as engine:
+        before = engine.counters()
+        for _ in range(2):
+            answers(engine, drawn((9, 20)))
+        after = engine.counters()
+        for feature in FEATURES:
+            if feature.serving:
+                moved = after[feature.counter] - before[feature.counter]
+                assert (moved > 0) == bool(features.get(feature.name)), feature.name
+
+
+def test_prompt_tokens_from_the_cache_are_reported(model: ModelSpec) -> None:
+    (prompt,) = drawn((20,))
+    with closing(opened(model, prefix_cache=True)) as engine:
+        for expected in (0, 16):  # four whole pages; at least one token is computed
+            submit(engine, [prompt])
+            assert {one.cached_tokens for one in finished(engine)["0"]} == {expected}
+
+
+@pytest.mark.parametrize(
+    "deferral", [{"deferral": 1}, {"skipping": 1}, {"deferral": 1, "defer_prefill": True}], ids=str
+)
+@pytest.mark.parametrize("lean", [False, True])
+def test_deferral_acts_on_the_same_tokens_in_any_step(model: ModelSpec, deferral: dict[str, Any], lean: bool) -> None:
+    arm = FUSED | deferral | {"packed_dense": lean}
+    with closing(opened(model, **arm)) as engine:
+        truth = answers(engine, drawn((9, 40, 17)))
+        counted = dict(engine.counters())
+    with closing(opened(model, **arm, batching=True, chunked_prefill=True)) as engine:
+        assert answers(engine, drawn((9, 40, 17))) == truth
+        name = "skipped_experts" if "skipping" in deferral else "deferred_experts"
+        assert engine.counters()[name] == counted[name] > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "engine", "named"),
+    [
+        ("deepseek_v3", {}, "latent attention"),
+        ("qwen3_next", {}, "plain keys and values"),
+        ("qwen3_moe", {"device": "cuda"}, "engine.device=cuda"),
+        ("qwen3_moe", {"deferral": "auto", "roles": "split"} | FUSED, "engine.deferral=auto"),
+    ],
+)
+def test_what_cannot_be_served_is_refused_before_anything_loads(
+    name: str, engine: dict[str, Any], named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr("ktbench.engine.serving.engine.load_components")
+    with pytest.raises(Unsupported, match=named):
+        open_serving(cell(tiny(name), decode(), threads=None, **engine), HostRole(cores=2))

@@ -1,0 +1,125 @@
+"""Whoever shares a step and wherever keys come from: a request gets what it gets alone, as `Generator` computes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from ktbench.engine.generate import Generator, Sampling, open_generator
+from ktbench.engine.protocol import HostRole
+from ktbench.engine.serving.requests import ServeRequest
+from ktbench.spec.run_spec import ModelSpec
+from tests.engine.engines import FUSED, TOLERANCE, cell, needs_vector, saved
+from tests.engine.families.zoo import VOCAB, tiny
+from tests.engine.serving.serving import answers, drawn, finished, opened, submit
+from tests.engine.tiny import decode
+
+pytestmark = needs_vector()
+
+LENGTHS = (9, 40, 1, 17)
+ARMS: dict[str, dict[str, Any]] = {"base": {}, "lean": FUSED | {"packed_dense": True}}
+NEW = 14
+TIGHT = {"cache_tokens": 68}  # less than what runs at once needs
+WAYS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "static": ({"static_batch": 3}, {}),
+    "batching": ({"batching": True}, {}),
+    "chunked": ({"batching": True, "chunked_prefill": True}, {}),
+    "preempted": ({"batching": True, "chunked_prefill": True}, TIGHT),
+    "cached": ({"batching": True, "chunked_prefill": True, "prefix_cache": True}, {}),
+    "cached in memory": ({"batching": True, "prefix_cache": True}, TIGHT | {"ram_bytes": 1 << 20}),
+}
+
+
+@pytest.fixture(scope="module", params=["qwen3_moe", "gpt_oss"])
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ModelSpec:
+    folder: Path = tmp_path_factory.mktemp(request.param)
+    return saved(tiny(request.param), folder)
+
+
+@pytest.fixture(scope="module", params=ARMS)
+def arm(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return ARMS[request.param]
+
+
+@pytest.fixture(scope="module")
+def alone(model: ModelSpec, arm: dict[str, Any]) -> list[list[int | None]]:
+    with closing(opened(model, **arm)) as engine:
+        return answers(engine, drawn(LENGTHS), max_new=NEW)
+
+
+@pytest.fixture
+def generator(model: ModelSpec, arm: dict[str, Any]) -> Iterator[Generator]:
+    spec = cell(model, decode(), **arm)
+    with closing(open_generator([spec], HostRole(cores=1))) as engine:
+        engine.use(spec)
+        yield engine
+
+
+def test_a_request_gets_what_the_generator_computes(
+    model: ModelSpec, arm: dict[str, Any], generator: Generator
+) -> None:
+    """Of every token all probabilities; the likeliest, where it is ahead by more than the tolerance, is chosen."""
+    with closing(opened(model, **arm)) as engine:
+        submit(engine, drawn(LENGTHS), NEW, logprobs=VOCAB)
+        events = finished(engine)
+    for i, prompt in enumerate(drawn(LENGTHS)):
+        given = [one.token for one in events[str(i)] if one.token is not None]
+        assert len(given) == NEW and events[str(i)][-1].finish == "length"
+        truth = torch.log_softmax(generator.forced([prompt], [given])[0], dim=-1)
+        for seen, row in zip(events[str(i)], truth, strict=True):
+            assert [logprob for _, logprob in seen.top] == sorted((one for _, one in seen.top), reverse=True)
+            every = torch.tensor([logprob for _, logprob in sorted(seen.top)])
+            assert float((every - row).norm() / row.norm()) < TOLERANCE
+            assert seen.top[0] == (seen.token, seen.logprob)
+            best, second = row.topk(2)[0].tolist()
+            if best - second > 0.1:
+                assert seen.token == int(row.argmax())
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_who_shares_a_step_changes_nothing(
+    model: ModelSpec, arm: dict[str, Any], alone: list[list[int | None]], way: str
+) -> None:
+    engine_features, limits = WAYS[way]
+    with closing(opened(model, limits, **arm, **engine_features)) as engine:
+        for _ in range(2):  # the second time with what the first left behind
+            assert answers(engine, drawn(LENGTHS), max_new=NEW) == alone
+        counted = engine.counters()
+        assert (counted["preempted"] > 0) == (limits.get("cache_tokens") == TIGHT["cache_tokens"])
+        assert (counted["cached_prompt_tokens"] > 0) == ("cached" in way)
+        assert (counted["ram_pages_read"] > 0) == (way == "cached in memory")
+        assert engine.notes() == ()
+
+
+def test_cancelled_neighbours_change_nothing(
+    model: ModelSpec, arm: dict[str, Any], alone: list[list[int | None]]
+) -> None:
+    features = {"batching": True, "chunked_prefill": True, "prefix_cache": True}
+    with closing(opened(model, **arm, **features)) as engine:
+        submit(engine, drawn(LENGTHS), NEW)
+        for i, prompt in enumerate(drawn((30, 5, 50), seed=2)):
+            engine.submit(ServeRequest(key=f"gone {i}", prompt=prompt, max_new=9))
+        seen: dict[str, list[int | None]] = {}
+        for number in range(4):
+            for event in engine.step():
+                seen.setdefault(event.key, []).append(event.token)
+            if number < 3:
+                engine.cancel(f"gone {number}")
+        for key, events in finished(engine).items():
+            seen.setdefault(key, []).extend(one.token for one in events)
+        assert [seen[str(i)] for i in range(len(LENGTHS))] == alone
+
+
+@pytest.mark.parametrize("sampling", [Sampling(temperature=0.8, top_p=0.9, seed=5), Sampling(repetition_penalty=1.3)])
+def test_drawn_tokens_depend_on_the_request_alone(model: ModelSpec, sampling: Sampling) -> None:
+    prompts = drawn(LENGTHS)
+    with closing(opened(model)) as engine:
+        truth = answers(engine, prompts, sampling=sampling, max_new=NEW)
+    with closing(opened(model, TIGHT, batching=True, chunked_prefill=True)) as engine:
+        assert answers(engine, prompts, sampling=sampling, max_new=NEW) == truth
+        assert engine.counters()["preempted"]
