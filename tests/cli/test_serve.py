@@ -1,4 +1,4 @@
-"""`serve` and `chat`: what is refused before weights load, and both on a checkpoint of two layers."""
+"""`serve` and `chat`: what is refused before weights load."""
 
 from __future__ import annotations
 
@@ -7,10 +7,6 @@ from pathlib import Path
 import pytest
 
 from ktbench.cli import main
-from ktbench.engine.serving.requests import ServingState  # noqa: F401 - the engine imports
-
-ROOT = Path(__file__).parents[2]
-FEATURES = ("engine.batching=true", "engine.chunked_prefill=true", "engine.prefix_cache=true")
 
 
 @pytest.mark.parametrize(
