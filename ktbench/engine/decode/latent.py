@@ -54,7 +54,7 @@ class LatentAttention(nn.Module):
             return usual
         self._cached = cache.layers[original.layer_idx]
         ALL_ATTENTION_FUNCTIONS.register(_NAME, self._attend)
-        config, original.config, original.expand_kv = original.config, self._config, _as_cached
+        config, original.config, original.expand_kv = original.config, self._config, as_cached
         try:
             result: tuple[Tensor, Tensor | None] = original(hidden_states, *args, **kwargs)
         finally:
@@ -96,7 +96,7 @@ class LatentAttention(nn.Module):
         return torch.einsum("bhr,hvr->bhv", gathered, values)[:, None], None
 
 
-def _as_cached(latents: Tensor, rotated: Tensor) -> tuple[Tensor, Tensor]:
+def as_cached(latents: Tensor, rotated: Tensor) -> tuple[Tensor, Tensor]:
     """In the place of `expand_kv`."""
     return latents, rotated
 

@@ -63,8 +63,8 @@ class HeadsAttention(nn.Module):
         """[B, H, D]: one token of every sequence on all positions up to it."""
         layer = cache.layers[self.original.layer_idx]
         qkv = self._projections.projection.matrix(hidden)[:, 0]
-        rotation = tuple(one.expand(len(hidden), -1, -1)[:, 0] for one in rotation)
-        queries = self._prepare(qkv, rotation, inputs.slots, layer)
+        cos, sin = (one.expand(len(hidden), -1, -1)[:, 0] for one in rotation)
+        queries = self._prepare(qkv, (cos, sin), inputs.slots, layer)
         out = hidden.new_empty(len(hidden), self._heads, layer.values.shape[-1])
         keys, values = bits(layer.keys), bits(layer.values)
         recorder, team = self._device.recorder, self._device.team
@@ -76,11 +76,11 @@ class HeadsAttention(nn.Module):
 
     def _attend_paged(self, hidden: Tensor, inputs: PagedInputs, rotation: tuple[Tensor, Tensor]) -> Tensor:
         """[T, H, D] of `hidden` [T, hidden]: tokens of any sequences on all positions up to them."""
-        layer = inputs.layers[self.original.layer_idx]
+        layer = inputs.layers[int(self.original.layer_idx)]  # type: ignore[arg-type]
         qkv = self._projections.projection.matrix(hidden)
         at = {"page": inputs.page.numpy(), "team": self._device.team}
         queries = self._prepare(qkv, (rotation[0][0], rotation[1][0]), inputs.offset, layer, **at)
-        window = self.original.config.sliding_window if self._near else None
+        window = int(self.original.config.sliding_window) if self._near else None  # type: ignore[union-attr, arg-type]
         scale = float(self.original.scaling)  # type: ignore[arg-type]
         return inputs.attend(queries, layer, scale=scale, window=window)
 

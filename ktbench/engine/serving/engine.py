@@ -23,7 +23,7 @@ from ktbench.engine.load import load_components
 from ktbench.engine.loading.progress import SILENT, LoadProgress
 from ktbench.engine.protocol import HostRole, Unsupported, require
 from ktbench.engine.roles import split_cpus
-from ktbench.engine.serving.paged import LayerShape, PagedCache, PagedSteps
+from ktbench.engine.serving.paged import LayerShape, PagedCache, PagedSteps, latent_modules
 from ktbench.engine.serving.pages import PagePool
 from ktbench.engine.serving.prefix import PageCopies, PageStore, first_key
 from ktbench.engine.serving.requests import Finish, ServeRequest, ServingState, TokenEvent, Top
@@ -54,10 +54,6 @@ def require_servable(spec: RunSpec) -> None:
         raise Unsupported(f"engine.device={spec.engine.device}: requests are served on CPU cores, leave it out")
     config: Any = AutoConfig.for_model(**spec.model.config).get_text_config()
     kinds = {type(layer).__name__ for layer in DynamicCache(config=config).layers}
-    if hasattr(config, "kv_lora_rank") and config.kv_lora_rank:
-        raise Unsupported(
-            f"model={spec.model.name}: serving keeps plain keys and values, not those of latent attention"
-        )
     if others := sorted(kinds - set(_PLAIN)):
         raise Unsupported(f"model={spec.model.name}: serving keeps plain keys and values, not a {others[0]}")
     rope = getattr(config, "rope_parameters", None) or {}
@@ -270,11 +266,12 @@ def _logprobs(logits: Tensor, tokens: Sequence[int], count: int) -> list[tuple[f
 def _layer_shapes(network: PreTrainedModel) -> list[LayerShape]:
     """What the network's own cache keeps of a token. Raises Unsupported for a layer that keeps none."""
     cache: Any = getattr(network(input_ids=torch.zeros(1, 1, dtype=torch.int64), use_cache=True), CACHE)
-    shapes = []
-    for layer in cache.layers:
+    latent, shapes = {int(module.layer_idx) for module in latent_modules(network)}, []
+    for number, layer in enumerate(cache.layers):
         if type(layer).__name__ not in _PLAIN or layer.keys is None:
             raise Unsupported(f"serving: a {type(layer).__name__} is not plain keys and values")
-        shapes.append(LayerShape(layer.keys.shape[1], layer.keys.shape[3], layer.values.shape[3]))
+        (_, heads, _, key_width), value_width = layer.keys.shape, layer.values.shape[3]
+        shapes.append(LayerShape(heads, key_width, value_width, latent=number in latent))
     return shapes
 
 

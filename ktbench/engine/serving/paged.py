@@ -20,12 +20,14 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from ktbench._kernels import OpenMPTeam, PagedAttention, write_pages
+from ktbench._kernels import OpenMPTeam, PagedAttention, multiply_heads, write_pages
 from ktbench.engine.decode.attention import NEUTRAL, StepAttention
 from ktbench.engine.decode.inputs import CACHE
+from ktbench.engine.decode.latent import as_cached
 from ktbench.engine.decode.operators import attends_near
 from ktbench.engine.decode.program import CallRecorder
 from ktbench.engine.fused import bits
+from ktbench.engine.inject.registry import fits_latent_attention
 from ktbench.engine.protocol import Unsupported
 
 if TYPE_CHECKING:
@@ -36,11 +38,15 @@ _NAME = "ktbench_paged"
 
 @dataclass(frozen=True, slots=True)
 class LayerShape:
-    """What a layer keeps of a position: `heads` keys and values of these widths."""
+    """What a layer keeps of a position: `heads` keys and values of these widths.
+
+    A `latent` layer keeps a latent and a rotated key in their place, which its heads share (DeepSeek-V2, section 2.1).
+    """
 
     heads: int
     key_width: int
     value_width: int
+    latent: bool = False
 
     @property
     def numbers(self) -> int:
@@ -60,11 +66,16 @@ class PagedCache:
         self.layers = [self._layer(shape, begin) for shape, begin in zip(shapes, begins, strict=False)]
 
     def _layer(self, shape: LayerShape, begin: int) -> PagedLayer:
+        if shape.latent:
+            both = self._pages[:, begin : begin + shape.numbers * self.page_tokens]
+            rows = both.view(-1, shape.heads, self.page_tokens, shape.key_width + shape.value_width)
+            latents = rows[..., : shape.key_width]
+            return PagedLayer(latents, rows[..., shape.key_width :], attended=(rows, latents))
         middle = begin + shape.heads * self.page_tokens * shape.key_width
-        rows = (shape.heads, self.page_tokens)
-        keys = self._pages[:, begin:middle].unflatten(1, (*rows, shape.key_width))
+        heads = (shape.heads, self.page_tokens)
+        keys = self._pages[:, begin:middle].view(-1, *heads, shape.key_width)
         end = begin + shape.numbers * self.page_tokens
-        return PagedLayer(keys, self._pages[:, middle:end].unflatten(1, (*rows, shape.value_width)))
+        return PagedLayer(keys, self._pages[:, middle:end].view(-1, *heads, shape.value_width))
 
     def content(self, page: int) -> Tensor:
         """Keys and values of a page, bf16 [numbers]: the memory itself."""
@@ -72,12 +83,17 @@ class PagedCache:
 
 
 class PagedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
-    """Keys and values [P, G, page, D] of one layer; a step writes them where its inputs say."""
+    """Keys and values [P, G, page, D] of one layer; a step writes them where its inputs say.
 
-    def __init__(self, keys: Tensor, values: Tensor) -> None:
+    Attention reads what is `attended`, keys and values: of latents the whole rows, and the latents again.
+    """
+
+    def __init__(self, keys: Tensor, values: Tensor, attended: tuple[Tensor, Tensor] | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.keys: Tensor = keys
         self.values: Tensor = values
+        self.latent = attended is not None
+        self.attended = attended or (keys, values)
         self.inputs: PagedInputs | None = None
         self.is_initialized = True
 
@@ -163,13 +179,14 @@ class PagedInputs:
         self, queries: Tensor, layer: PagedLayer, *, scale: float, window: int | None, sinks: Tensor | None = None
     ) -> Tensor:
         """[T, H, D'] of `queries` [T, H, D] on all positions up to them, or on a window of them."""
-        out = queries.new_empty(*queries.shape[:2], layer.values.shape[-1])
+        keys, values = layer.attended
+        out = queries.new_empty(*queries.shape[:2], values.shape[-1])
         wide = None if sinks is None else sinks.float()
         call = partial(
             self.attention.forward,
             bits(queries),
-            bits(layer.keys),
-            bits(layer.values),
+            bits(keys),
+            bits(values),
             self.tables.numpy(),
             self.sequence.numpy(),
             self.position.numpy(),
@@ -195,7 +212,8 @@ class PagedSteps:
     ) -> None:
         self.network, self.cache, self.recorder = network, cache, recorder
         self.attention = PagedAttention(team)
-        self._operators = operators
+        self._team, self._operators = team, operators
+        self._latent = latent_modules(network)
         self._layers: Any = Cache(layers=list(cache.layers))
         self._inputs: PagedInputs | None = None
 
@@ -206,11 +224,15 @@ class PagedSteps:
         usual, config._attn_implementation = config._attn_implementation, _NAME
         ALL_ATTENTION_FUNCTIONS.register(_NAME, self)  # no mask is registered: none is made then
         self._see(inputs)
+        for module in self._latent:
+            module.expand_kv = as_cached
         try:
             yield
         finally:
             config._attn_implementation = usual
             self._see(None)
+            for module in self._latent:
+                del module.expand_kv
 
     def _see(self, inputs: PagedInputs | None) -> None:
         self._inputs = inputs
@@ -253,6 +275,8 @@ class PagedSteps:
             )
         assert self._inputs is not None
         layer: Any = self._inputs.layers[int(module.layer_idx)]  # type: ignore[arg-type]
+        if layer.latent:
+            return self._latent_attention(module, query[0].transpose(0, 1), layer, float(scaling))[None], None  # type: ignore[arg-type]
         if layer.keys.shape[-1] != query.shape[-1]:
             raise Unsupported(f"serving: {type(module).__name__} does not keep the keys that it attends to")
         window = sliding_window
@@ -261,3 +285,29 @@ class PagedSteps:
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
         rows = query[0].transpose(0, 1)
         return self._inputs.attend(rows, layer, scale=scale, window=window, sinks=s_aux)[None], None
+
+    def _latent_attention(self, module: Any, queries: Tensor, layer: PagedLayer, scale: float) -> Tensor:
+        """[T, H, V] of `queries` [T, H, K + P], the last P of which are rotated.
+
+        Queries and what they gather are multiplied by the weights of keys and values, not the context
+        (`ktbench.engine.decode.latent`).
+        """
+        assert self._inputs is not None
+        rank, width = layer.keys.shape[-1], queries.shape[-1] - layer.values.shape[-1]
+        weights = module.kv_b_proj.weight.view(queries.shape[1], -1, rank)
+        absorbed = queries.new_empty(*queries.shape[:2], layer.attended[0].shape[-1])
+        absorbed[:, :, rank:] = queries[:, :, width:]
+        self._multiply(queries[:, :, :width], weights[:, :width], absorbed[:, :, :rank], transposed=True)
+        gathered = self._inputs.attend(absorbed, layer, scale=scale, window=None)
+        out = queries.new_empty(*queries.shape[:2], weights.shape[1] - width)
+        self._multiply(gathered, weights[:, width:], out, transposed=False)
+        return out
+
+    def _multiply(self, x: Tensor, weights: Tensor, out: Tensor, *, transposed: bool) -> None:
+        call = partial(multiply_heads, bits(x), bits(weights), bits(out), self._team, transposed=transposed)
+        self.recorder.do(call, x, out)
+
+
+def latent_modules(network: PreTrainedModel) -> list[Any]:
+    """The attention modules of a network that keep latents."""
+    return [module for module in network.modules() if not fits_latent_attention(module)]

@@ -113,7 +113,7 @@ class PageCopies:
 
     def _write(self, key: bytes, content: Tensor) -> None:
         if self._disk is not None:
-            self._disk.put(key, memoryview(content.contiguous().view(torch.uint8).numpy()))
+            self._disk.put(key, content.contiguous().view(torch.uint8).numpy().data)
 
 
 def _numbers(content: bytes | memoryview, dtype: torch.dtype) -> Tensor:

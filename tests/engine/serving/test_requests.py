@@ -135,7 +135,7 @@ def test_deferral_acts_on_the_same_tokens_in_any_step(model: ModelSpec, deferral
 @pytest.mark.parametrize(
     ("name", "engine", "named"),
     [
-        ("deepseek_v3", {}, "latent attention"),
+        ("deepseek_v32", {}, "plain keys and values"),
         ("qwen3_next", {}, "plain keys and values"),
         ("qwen3_moe", {"device": "cuda"}, "engine.device=cuda"),
         ("qwen3_moe", {"deferral": "auto", "roles": "split"} | FUSED, "engine.deferral=auto"),

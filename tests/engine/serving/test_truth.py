@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +36,19 @@ WAYS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-@pytest.fixture(scope="module", params=["qwen3_moe", "gpt_oss"])
+@pytest.fixture(scope="module", params=["qwen3_moe", "gpt_oss", "deepseek_v3"])
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ModelSpec:
     folder: Path = tmp_path_factory.mktemp(request.param)
-    return saved(tiny(request.param), folder)
+    return saved(_without_near_ties(tiny(request.param)), folder)
+
+
+def _without_near_ties(model: ModelSpec) -> ModelSpec:
+    """Routers of latent attention choose all experts: absorbed and expanded keys round differently, and would flip."""
+    config = model.config
+    if "kv_lora_rank" not in config:
+        return model
+    chosen = {"num_experts_per_tok": config["n_routed_experts"], "n_group": 1, "topk_group": 1}
+    return replace(model, config=config | chosen)
 
 
 @pytest.fixture(scope="module", params=ARMS)
@@ -75,7 +85,7 @@ def test_a_request_gets_what_the_generator_computes(
             assert [logprob for _, logprob in seen.top] == sorted((one for _, one in seen.top), reverse=True)
             every = torch.tensor([logprob for _, logprob in sorted(seen.top)])
             assert float((every - row).norm() / row.norm()) < TOLERANCE
-            assert seen.top[0] == (seen.token, seen.logprob)
+            assert (seen.token, seen.logprob) in seen.top and seen.logprob == seen.top[0][1]
             best, second = row.topk(2)[0].tolist()
             if best - second > 0.1:
                 assert seen.token == int(row.argmax())
