@@ -60,6 +60,17 @@ def _at(model: ModelSpec, folder: Path) -> ModelSpec:
     return ModelSpec(name=model.name, config=config, full_layers=4, full_vocab=vocab, path=str(folder))
 
 
+def shipped() -> Checkpoint:
+    """The nano model, which was trained: what it answers is seldom as likely as something else."""
+    from ktbench.engine.checkpoint import inspect_checkpoint
+
+    folder = Path(__file__).parents[3] / "evals" / "nano"
+    config = inspect_checkpoint(folder)
+    layers, vocab = config["num_hidden_layers"], config["vocab_size"]
+    model = ModelSpec(name="nano", config=config, full_layers=layers, full_vocab=vocab, path=str(folder))
+    return Checkpoint(model=model, tokenizer=PreTrainedTokenizerFast.from_pretrained(folder), folder=folder)
+
+
 def byte_tokenizer() -> PreTrainedTokenizerFast:
     """A token for each byte; texts begin with a token of their own."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
