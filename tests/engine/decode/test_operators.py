@@ -136,7 +136,7 @@ def test_a_router_with_a_correction_of_its_choice_is_refused() -> None:
 
 def step_router(module: nn.Module) -> tuple[Any, Any]:
     """The operator, and the steps that it asks whether one is recorded."""
-    steps: Any = SimpleNamespace(inputs=None)
+    steps: Any = SimpleNamespace(runs=False)
     return StepRouter(module, DenseHost(1, "bf16", CallRecorder(), keeps_original=False), steps), steps
 
 
@@ -147,7 +147,7 @@ def test_a_recorded_step_chooses_what_transformers_does(name: str) -> None:
     kind, renormalised, _ = ROUTERS[name]
     original = router(kind, renormalised)
     operator, steps = step_router(original)
-    steps.inputs = object()
+    steps.runs = True
     hidden = torch.randn(200, HIDDEN, generator=torch.Generator().manual_seed(2)).bfloat16()
     found, weights, ids = operator(hidden[:, None])
     truth, expected, chosen = original(hidden)
@@ -169,7 +169,7 @@ def test_elsewhere_the_original_runs() -> None:
     hidden = torch.randn(4, HIDDEN)
     assert all(map(torch.equal, operator(hidden.bfloat16()), original(hidden.bfloat16())))
     original.float()
-    steps.inputs = object()
+    steps.runs = True
     assert all(map(torch.equal, operator(hidden), original(hidden)))
 
 
@@ -193,7 +193,7 @@ _YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_ma
 def made(rope: dict[str, Any] | None = None) -> tuple[RotaryTable, Qwen3MoeRotaryEmbedding, Any]:
     changes = {} if rope is None else {"rope_parameters": rope}
     original = Qwen3MoeRotaryEmbedding(AutoConfig.for_model("qwen3_moe", head_dim=16, **changes))
-    steps: Any = SimpleNamespace(inputs=None, tables=[])
+    steps: Any = SimpleNamespace(runs=False, tables=[])
     return RotaryTable(original, steps), original, steps
 
 
@@ -203,7 +203,7 @@ def test_a_step_looks_up_what_the_original_computes(rope: dict[str, Any] | None)
     table, original, steps = made(rope)
     assert steps.tables == [table]
     table.make_room(20)
-    steps.inputs = object()
+    steps.runs = True
     for seen, expected in zip(table(STATES, POSITIONS), original(STATES, POSITIONS), strict=True):
         assert seen.dtype == torch.bfloat16
         assert torch.equal(seen, expected)
@@ -222,7 +222,7 @@ def test_more_room_is_made_and_less_keeps_what_there_is() -> None:
     table, original, steps = made()
     for room in (4, 20, 10):
         table.make_room(room)
-    steps.inputs = object()
+    steps.runs = True
     assert torch.equal(table(STATES, POSITIONS)[0], original(STATES, POSITIONS)[0])
     with pytest.raises(IndexError):
         table(STATES, POSITIONS + 1)

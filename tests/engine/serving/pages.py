@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -53,10 +53,10 @@ def file_of(pages: DiskPages, i: int) -> Path:
     return folder.path / f"{folder.name(key_of(i))}.page"
 
 
-def damage(file: Path, random: Random) -> None:
+def damage(file: Path, random: Random, kinds: Sequence[str] = ("flip", "cut", "append")) -> None:
     """Flip a bit, cut, or append; when the page was last used is left as it is."""
     content, used_ns = bytearray(file.read_bytes()), file.stat().st_mtime_ns
-    match random.choice(["flip", "cut", "append"]):
+    match random.choice(kinds):
         case "flip":
             content[random.randrange(len(content))] ^= 1 << random.randrange(8)
         case "cut":

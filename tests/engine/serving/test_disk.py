@@ -96,7 +96,7 @@ def one_step(pages: DiskPages, model: Model, name: str, i: int) -> None:
     elif name == "get":
         assert pages.get(key_of(i)) == (whole_blocks(i) if model.get(i) else None)
     elif i in model.held:
-        damage(file_of(pages, i), Random(i))
+        damage(file_of(pages, i), Random(i), ["flip"])  # others change how many blocks there are
         model.held[i] = False
 
 
