@@ -32,7 +32,7 @@ def lines_of_peers() -> dict[str, str]:
 def test_every_peer_has_a_line_with_what_it_is_and_what_it_runs() -> None:
     lines = lines_of_peers()
     assert list(lines) == [peer.name for peer in PEERS]
-    assert lines["transformers"] == "plain Transformers (prefill, decode, layer): available"
+    assert lines["transformers"] == "plain Transformers (prefill, decode, layer, serve): available"
     assert all(peer.title in lines[peer.name] for peer in PEERS)
 
 
