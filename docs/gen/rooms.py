@@ -12,7 +12,7 @@ from docs.gen.repository import DOCS
 PICTURE = DOCS / "images" / "rooms.svg"
 KERNELS = "kernels"
 _ROW = re.compile(r"^\| `(\w+)` \| .* \| (.*) \|$", re.MULTILINE)
-_WIDTH, _BOX, _HIGH, _STEP, _MARGIN, _ASIDE = 900, 116, 34, 86, 28, 75
+_WIDTH, _BOX, _HIGH, _STEP, _MARGIN = 900, 116, 34, 86, 28
 
 Rooms = Mapping[str, frozenset[str]]
 
@@ -65,14 +65,14 @@ class Picture:
         places: dict[str, tuple[int, int]] = {}
         for level in range(max(self.levels.values()) + 1):
             row = sorted(room for room, its in self.levels.items() if its == level)
-            row.sort(key=lambda room: self._middle(room, places))
+            row.sort(key=lambda room: (self._middle(room, places), self._is_inside(room)))
             for number, room in enumerate(row):
-                places[room] = (_WIDTH * (2 * number + 1) // (2 * len(row)) - self._aside(row), self._down(level))
+                places[room] = (_WIDTH * (2 * number + 1) // (2 * len(row)), self._down(level))
         return places
 
-    def _aside(self, row: list[str]) -> int:
-        """A room that is alone in its row stands aside, so that lines from above it to below it pass by."""
-        return _ASIDE * (max(self.levels.values()) - self.levels[row[0]]) if len(row) == 1 else 0
+    def _is_inside(self, room: str) -> bool:
+        """Whether no line comes from the topmost room: those that do come down on the outside."""
+        return all(self.levels[importer] < max(self.levels.values()) for importer, one in self.lines if one == room)
 
     def _middle(self, room: str, places: Mapping[str, tuple[int, int]]) -> float:
         below = [places[one][0] for importer, one in self.lines if importer == room]
