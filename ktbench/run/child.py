@@ -70,7 +70,7 @@ def _counters(cgroups: Path, own: Path) -> Iterator[tuple[Path, str]]:
 
 def child_exit_code(body: Callable[[], None]) -> int:
     """Do `body` in a child that ends with its parent; a file that fails it is one line on stderr."""
-    from ktbench.run.serve import die_with_parent
+    from ktbench.run.worker_process import die_with_parent
 
     die_with_parent()
     try:

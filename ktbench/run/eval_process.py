@@ -89,7 +89,7 @@ def _own_stdout() -> IO[bytes]:
 def _evaluate(request: EvalRequest, topology: Topology, say: Callable[[EvalProgress], None]) -> None:
     from ktbench.engine.generate import open_generator
     from ktbench.eval.session import EvalSession, Ids, Reference
-    from ktbench.run.serve import host_role, prepare_host, require_code
+    from ktbench.run.worker_process import host_role, prepare_host, require_code
 
     require_code(request.code_id)
     say(EvalProgress(doing=f"loading {request.cells[0].spec.summary}"))

@@ -85,7 +85,7 @@ def _record() -> None:
 
 def _open_engine(spec: RunSpec) -> HybridEngine:
     from ktbench.host.topology import read_topology
-    from ktbench.run.serve import host_role, open_system, prepare_host
+    from ktbench.run.worker_process import host_role, open_system, prepare_host
 
     print(f"loading {spec.summary}", flush=True)
     host = host_role(read_topology())

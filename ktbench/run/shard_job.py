@@ -175,7 +175,7 @@ def main() -> int:
     for number in _JOB_SIGNALS:  # before an import that takes seconds; workers inherit it
         signal.signal(number, signal.SIG_IGN)
     try:
-        from ktbench.run.serve import die_with_parent
+        from ktbench.run.worker_process import die_with_parent
 
         die_with_parent()
         carry_out_shard(Path(sys.argv[1]))

@@ -29,7 +29,7 @@ from ktbench.spec.record import Cell, Outcome, Record
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.timeline import Timeline
 
-_MODULE = "ktbench.run.serve"
+_MODULE = "ktbench.run.worker_process"
 SERVE: tuple[str, ...] = (sys.executable, "-m", _MODULE)
 
 

@@ -23,7 +23,10 @@ from ktbench.host import timing_lock
 
 _MODULES = (
     *(f"ktbench.cli.{verb}" for verb in cli.VERBS),
-    *(f"ktbench.{name}" for name in ("run.serve", "run.eval_process", "run.export", "run.record", "run.cluster")),
+    *(
+        f"ktbench.{name}"
+        for name in ("run.worker_process", "run.eval_process", "run.export", "run.record", "run.cluster")
+    ),
     *(f"ktbench.engine.{name}" for name in ("load", "generate", "gguf.export", "gguf.sources", "gguf.writing")),
     *(f"ktbench.{name}" for name in ("eval.session", "report.figures.draw", "report.web.page", "report.paper_pdf")),
     *("torch", "transformers.models.qwen3_moe.modeling_qwen3_moe", "matplotlib.backends.backend_pdf"),

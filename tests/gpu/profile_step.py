@@ -20,7 +20,7 @@ from torch.profiler import ProfilerActivity, profile
 from ktbench.engine.protocol import System
 from ktbench.host.topology import read_topology
 from ktbench.run.request import one_cell_request
-from ktbench.run.serve import host_role, open_system, prepare_host
+from ktbench.run.worker_process import host_role, open_system, prepare_host
 from ktbench.spec.run_spec import RunSpec
 
 _PROFILED_STEPS, _ROWS = 3, 40

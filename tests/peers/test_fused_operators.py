@@ -18,7 +18,7 @@ from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.peers.fused_operators import OPERATORS, ROUNDING, OperatorExperts, _gptq_words
 from ktbench.peers.layers import Rounding
 from ktbench.run.check import check, check_the_check
-from ktbench.run.serve import open_peer
+from ktbench.run.worker_process import open_peer
 from ktbench.spec.peers import BY_NAME
 from ktbench.spec.record import Outcome
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec

@@ -21,7 +21,7 @@ from ktbench.peers.kt_kernel.layer import KtLayer
 from ktbench.peers.kt_kernel.library import KtExperts, as_stored, settings_for
 from ktbench.peers.tuning import Tuned
 from ktbench.run.check import check, check_the_check
-from ktbench.run.serve import open_peer
+from ktbench.run.worker_process import open_peer
 from ktbench.spec.peers import PeerSpec
 from ktbench.spec.record import Outcome
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec

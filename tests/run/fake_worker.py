@@ -6,7 +6,7 @@ import json
 import os
 import sys
 
-from ktbench.run.serve import serve
+from ktbench.run.worker_process import serve
 from ktbench.run.session import Session
 from tests.fake import FakeRoofs, FakeSystem
 

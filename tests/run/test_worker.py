@@ -156,7 +156,7 @@ def test_with_roles_apart_pytorch_stays_on_the_device_roles_cores() -> None:
 import os, torch
 from ktbench.engine.roles import reach
 from ktbench.host.topology import read_topology
-from ktbench.run.serve import prepare_host
+from ktbench.run.worker_process import prepare_host
 from tests.tiny import tiny_spec
 cpus = read_topology().core_cpus
 if len(cpus) < 2: print("one core"); raise SystemExit
@@ -190,7 +190,7 @@ def test_a_bare_environment_finds_everything_of_ours(tmp_path: Path, monkeypatch
     imports = command[2].replace("sys.exit(main())", "import torch, msgspec; print(main.__module__, sys.executable)")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))  # where the tests run from a checkout that is not installed
     done = subprocess.run([python, "-c", imports], capture_output=True, text=True, timeout=120, check=False)
-    assert done.stdout.split() == ["ktbench.run.serve", python], done.stderr
+    assert done.stdout.split() == ["ktbench.run.worker_process", python], done.stderr
 
 
 V1 = "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n"

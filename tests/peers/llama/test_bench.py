@@ -17,7 +17,7 @@ from ktbench.engine.gguf.header import GgufHeader
 from ktbench.engine.protocol import HostRole, SelfTimed, Unsupported
 from ktbench.peers.llama.bench import LlamaBench, Program, options, read_rows
 from ktbench.peers.llama.settings import LlamaSettings
-from ktbench.run.serve import open_peer
+from ktbench.run.worker_process import open_peer
 from ktbench.spec.peers import PeerSpec
 from ktbench.spec.run_spec import RunSpec, WorkloadSpec
 from tests.tiny import tiny_spec

@@ -137,7 +137,7 @@ def die_with_parent() -> None:
 
 
 def main() -> int:
-    """Entry of `python -m ktbench.run.serve RESPONSES_FD`: requests on standard input."""
+    """Entry of `python -m ktbench.run.worker_process RESPONSES_FD`: requests on standard input."""
     # One thread for each physical core. PyTorch's OpenMP counts the cores when it is loaded, so this comes first.
     topology = read_topology()
     os.sched_setaffinity(0, topology.core_cpus)
