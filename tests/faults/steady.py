@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 
 from ktbench.run.messages import OpenSession
-from ktbench.run.worker_process import serve
 from ktbench.run.session import Session
+from ktbench.run.worker_process import serve
 from ktbench.spec.run_spec import RunSpec
 from tests.fake import FakeRoofs, FakeSystem
 from tests.faults.forking import Child

@@ -6,8 +6,8 @@ import json
 import os
 import sys
 
-from ktbench.run.worker_process import serve
 from ktbench.run.session import Session
+from ktbench.run.worker_process import serve
 from tests.fake import FakeRoofs, FakeSystem
 
 if __name__ == "__main__":

@@ -10,8 +10,8 @@ from ktbench.engine.hybrid import HybridEngine
 from ktbench.engine.layer import LayerSystem
 from ktbench.engine.protocol import HostRole
 from ktbench.run.messages import RecordIds
-from ktbench.run.worker_process import open_system
 from ktbench.run.session import Session
+from ktbench.run.worker_process import open_system
 from ktbench.spec.record import Cell, Outcome, RoofSample
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.wire import spec_id
