@@ -11,6 +11,7 @@ and with rotation, V width of a head's value.
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +19,9 @@ import torch
 from torch import Tensor, nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from ktbench._kernels import DecodeAttention, multiply_heads
+from ktbench._kernels import DecodeAttention, Team, multiply_heads
 from ktbench.engine.decode.inputs import CACHE, StepInputs
+from ktbench.engine.decode.program import CallRecorder
 from ktbench.engine.fused import bits
 
 if TYPE_CHECKING:
@@ -132,20 +134,15 @@ class StepLatentAttention(LatentAttention):
         """See `LatentAttention`; the mask is not needed."""
         inputs, both = self._steps.inputs, self._cached.beside
         assert inputs is not None
-        rank, width = latents.shape[-1], query.shape[-1] - rotated.shape[-1]
-        absorbed = query.new_empty(*query.shape[:2], both.shape[-1])
-        absorbed[:, :, rank:] = query[:, :, 0, width:]
-        gathered = query.new_empty(*query.shape[:2], rank)
-        out = query.new_empty(len(query), 1, query.shape[1], self.original.v_head_dim)
-        weights = self.weights
-        self._multiply(query[:, :, 0, :width], weights[:, :width], absorbed[:, :, :rank], transposed=True)
-        self._gather(absorbed, both, latents, inputs, gathered, scaling)
-        self._multiply(gathered, weights[:, width:], out[:, 0], transposed=False)
-        return out, None
 
-    def _multiply(self, x: Tensor, weights: Tensor, out: Tensor, *, transposed: bool) -> None:
-        call = partial(multiply_heads, bits(x), bits(weights), bits(out), self._device.team, transposed=transposed)
-        self._device.recorder.do(call, x, out)
+        def gather(absorbed: Tensor) -> Tensor:
+            gathered = absorbed.new_empty(*absorbed.shape[:2], latents.shape[-1])
+            self._gather(absorbed, both, latents, inputs, gathered, scaling)
+            return gathered
+
+        device = self._device
+        out = absorbed_attention(query[:, :, 0], self.weights, rotated.shape[-1], gather, device.team, device.recorder)
+        return out[:, None], None
 
     def _gather(
         self, queries: Tensor, keys: Tensor, latents: Tensor, inputs: StepInputs, out: Tensor, scaling: float
@@ -153,3 +150,29 @@ class StepLatentAttention(LatentAttention):
         arrays = (bits(queries), bits(keys), bits(latents), inputs.first.numpy(), inputs.length.numpy(), bits(out))
         call = partial(DecodeAttention(self._device.team).forward, *arrays, scale=scaling)
         self._device.recorder.do(call, queries, keys, out)
+
+
+def absorbed_attention(
+    queries: Tensor,
+    weights: Tensor,
+    rotated: int,
+    gather: Callable[[Tensor], Tensor],
+    team: Team,
+    recorder: CallRecorder,
+) -> Tensor:
+    """[T, H, V] of `queries` [T, H, K + P], the last P = `rotated` of which are, by `weights` [H, K + V, R].
+
+    `gather` gives what attention of [T, H, R + P] gathers of latents, [T, H, R].
+    """
+
+    def multiply(x: Tensor, part: Tensor, to: Tensor, *, transposed: bool) -> None:
+        recorder.do(partial(multiply_heads, bits(x), bits(part), bits(to), team, transposed=transposed), x, to)
+
+    width, rank = queries.shape[-1] - rotated, weights.shape[-1]
+    absorbed = queries.new_empty(*queries.shape[:2], rank + rotated)
+    absorbed[:, :, rank:] = queries[:, :, width:]
+    multiply(queries[:, :, :width], weights[:, :width], absorbed[:, :, :rank], transposed=True)
+    gathered = gather(absorbed)
+    out = queries.new_empty(*queries.shape[:2], weights.shape[1] - width)
+    multiply(gathered, weights[:, width:], out, transposed=False)
+    return out

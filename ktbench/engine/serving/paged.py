@@ -20,10 +20,10 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from ktbench._kernels import OpenMPTeam, PagedAttention, multiply_heads, write_pages
+from ktbench._kernels import OpenMPTeam, PagedAttention, write_pages
 from ktbench.engine.decode.attention import NEUTRAL, StepAttention
 from ktbench.engine.decode.inputs import CACHE
-from ktbench.engine.decode.latent import as_cached
+from ktbench.engine.decode.latent import absorbed_attention, as_cached
 from ktbench.engine.decode.operators import attends_near
 from ktbench.engine.decode.program import CallRecorder
 from ktbench.engine.fused import bits
@@ -275,37 +275,26 @@ class PagedSteps:
             )
         assert self._inputs is not None
         layer: Any = self._inputs.layers[int(module.layer_idx)]  # type: ignore[arg-type]
+        rows = query[0].transpose(0, 1)
+        scale = query.shape[-1] ** -0.5 if scaling is None else scaling
         if layer.latent:
-            return self._latent_attention(module, query[0].transpose(0, 1), layer, float(scaling))[None], None  # type: ignore[arg-type]
+            return self._latent_attention(module, rows, layer, scale)[None], None
         if layer.keys.shape[-1] != query.shape[-1]:
             raise Unsupported(f"serving: {type(module).__name__} does not keep the keys that it attends to")
         window = sliding_window
         if window is None and attends_near(module):
             window = int(module.config.sliding_window)  # type: ignore[union-attr, arg-type]
-        scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-        rows = query[0].transpose(0, 1)
         return self._inputs.attend(rows, layer, scale=scale, window=window, sinks=s_aux)[None], None
 
     def _latent_attention(self, module: Any, queries: Tensor, layer: PagedLayer, scale: float) -> Tensor:
-        """[T, H, V] of `queries` [T, H, K + P], the last P of which are rotated.
-
-        Queries and what they gather are multiplied by the weights of keys and values, not the context
-        (`ktbench.engine.decode.latent`).
-        """
+        """[T, H, D'] of `queries` [T, H, D] on latents."""
         assert self._inputs is not None
-        rank, width = layer.keys.shape[-1], queries.shape[-1] - layer.values.shape[-1]
-        weights = module.kv_b_proj.weight.view(queries.shape[1], -1, rank)
-        absorbed = queries.new_empty(*queries.shape[:2], layer.attended[0].shape[-1])
-        absorbed[:, :, rank:] = queries[:, :, width:]
-        self._multiply(queries[:, :, :width], weights[:, :width], absorbed[:, :, :rank], transposed=True)
-        gathered = self._inputs.attend(absorbed, layer, scale=scale, window=None)
-        out = queries.new_empty(*queries.shape[:2], weights.shape[1] - width)
-        self._multiply(gathered, weights[:, width:], out, transposed=False)
-        return out
+        inputs, weights = self._inputs, module.kv_b_proj.weight.view(queries.shape[1], -1, layer.keys.shape[-1])
 
-    def _multiply(self, x: Tensor, weights: Tensor, out: Tensor, *, transposed: bool) -> None:
-        call = partial(multiply_heads, bits(x), bits(weights), bits(out), self._team, transposed=transposed)
-        self.recorder.do(call, x, out)
+        def gather(absorbed: Tensor) -> Tensor:
+            return inputs.attend(absorbed, layer, scale=scale, window=None)
+
+        return absorbed_attention(queries, weights, layer.values.shape[-1], gather, self._team, self.recorder)
 
 
 def latent_modules(network: PreTrainedModel) -> list[Any]:
