@@ -155,13 +155,15 @@ def _run(run: Run) -> dict[str, Any]:
 def comparison_markdown(comparison: Comparison) -> str:
     """Title, cells, controls, answers, what stands in one run alone, reasons, warnings and conditions."""
     arms = [cell for cell in comparison.cells if not cell.is_control]
+    controls = [cell for cell in comparison.cells if cell.is_control]
+    is_shown = any(cell.before.records or cell.after.records for cell in arms)
     text = render(
         "comparison.md.j2",
         before=comparison.before.folder.name,
         after=comparison.after.folder.name,
-        cells=_grid(_CELLS, arms) if any(cell.before.records or cell.after.records for cell in arms) else (),
+        cells=_grid(_cell_columns(arms), arms) if is_shown else (),
         summary=summary(comparison),
-        controls=_grid(_CELLS, [cell for cell in comparison.cells if cell.is_control]),
+        controls=_grid(_cell_columns(controls), controls),
         answers=_grid(_ANSWERS, comparison.answers),
         only_before=comparison.only_before,
         only_after=comparison.only_after,
@@ -200,20 +202,25 @@ def _of_change(write: Callable[[Change], str]) -> Callable[[ComparedAnswers], st
     return lambda one: dashed(one.change, write)
 
 
-_CELLS: tuple[Column[ComparedCell], ...] = (
-    Column("cell", lambda cell: cell.name, numeric=False),
-    Column("A (ms/step)", lambda cell: _time(cell.before)),
-    Column("B (ms/step)", lambda cell: _time(cell.after)),
-    Column("B over A", _of_held(lambda _, held: dashed(held.speedup, ratio))),
-    Column(
-        "verdict",
-        _of_held(lambda cell, _: f"{cell.verdict}{' (machine too)' if cell.machine_too else ''}"),
-        numeric=False,
-    ),
-    Column("roof, B over A", lambda cell: dashed(cell.roof, lambda roof: f"{roof.ratio:.2f} ({roof.limit})")),
-    Column("trials A, B", _of_held(lambda _, held: f"{held.trials[0]}, {held.trials[1]}")),
-    Column("provenance", _provenance, numeric=False),
-)
+def _cell_columns(cells: Sequence[ComparedCell]) -> tuple[Column[ComparedCell], ...]:
+    """Of cells that served requests times are of an output token."""
+    unit = "token" if any(cell.after.is_serving or cell.before.is_serving for cell in cells) else "step"
+    return (
+        Column("cell", lambda cell: cell.name, numeric=False),
+        Column(f"A (ms/{unit})", lambda cell: _time(cell.before)),
+        Column(f"B (ms/{unit})", lambda cell: _time(cell.after)),
+        Column("B over A", _of_held(lambda _, held: dashed(held.speedup, ratio))),
+        Column(
+            "verdict",
+            _of_held(lambda cell, _: f"{cell.verdict}{' (machine too)' if cell.machine_too else ''}"),
+            numeric=False,
+        ),
+        Column("roof, B over A", lambda cell: dashed(cell.roof, lambda roof: f"{roof.ratio:.2f} ({roof.limit})")),
+        Column("trials A, B", _of_held(lambda _, held: f"{held.trials[0]}, {held.trials[1]}")),
+        Column("provenance", _provenance, numeric=False),
+    )
+
+
 _ANSWERS: tuple[Column[ComparedAnswers], ...] = (
     Column("cell", lambda one: one.name, numeric=False),
     Column("subject", lambda one: one.subject, numeric=False),

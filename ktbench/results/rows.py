@@ -154,7 +154,7 @@ NONE_REQUESTED = "none requested, none seen"
 
 
 def evidence_of(records: Sequence[Record]) -> str | None:
-    """Counters of the requested features, per step: `avx512_calls 32/step`. None where nothing was counted.
+    """Counters of the requested features, per step or block: `avx512_calls 32/step`. None where nothing was counted.
 
     Those of a simulation are `modelled: ...`.
     """
@@ -162,7 +162,8 @@ def evidence_of(records: Sequence[Record]) -> str | None:
     if all(seen is None for _, seen, _ in counted):
         return None
     moved = by_key((one.counter, seen / n) for one, seen, n in counted if one.wanted and seen is not None and n)
-    counters = ", ".join(f"{name} {_count(median(steps))}/step" for name, steps in moved.items()) or NONE_REQUESTED
+    unit = "step" if records[0].replay is None else "block"
+    counters = ", ".join(f"{name} {_count(median(each))}/{unit}" for name, each in moved.items()) or NONE_REQUESTED
     return f"modelled: {counters}" if records[0].provenance == "simulated" else counters
 
 
