@@ -57,20 +57,20 @@ def _run(folder: Path, home: str) -> int:
     try:
         return process.wait()
     except KeyboardInterrupt:
-        from ktbench.run.progress import say
-
-        withdraw(folder)
-        say("interrupted: waiting for the current trial, a second interrupt stops it")
-        _wait_or_cut(process)
+        _withdraw_and_wait(folder, process)
         raise
     finally:
         process.kill()  # nothing where it has ended
         process.wait()
 
 
-def _wait_or_cut(process: subprocess.Popen[bytes]) -> None:
-    """Wait for a withdrawn shard; an interrupt is forwarded to it, so that it ends its workers."""
+def _withdraw_and_wait(folder: Path, process: subprocess.Popen[bytes]) -> None:
+    """Withdraw a shard and wait for it; an interrupt is forwarded to it, so that it ends its workers."""
     try:
+        from ktbench.run.progress import say
+
+        withdraw(folder)
+        say("interrupted: waiting for the current trial, a second interrupt stops it")
         process.wait()
     except KeyboardInterrupt:
         process.send_signal(signal.SIGINT)

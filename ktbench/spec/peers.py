@@ -54,7 +54,7 @@ class Peer:
 
     name: System
     title: str
-    opener: str
+    opener: str = ""
     package: str = ""
     module: str = ""
     install: str = ""
@@ -176,7 +176,6 @@ PEERS: tuple[Peer, ...] = (
     Peer(
         name="openai",
         title="a running server with an OpenAI-compatible API",
-        opener="ktbench.peers.openai",
         install="peer.url=http://HOST:PORT",
         phases=("serve",),
         types={"bf16": "served"},
