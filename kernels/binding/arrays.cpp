@@ -63,10 +63,10 @@ MatrixView matrix(const py::array& array, const char* name, int rows, int column
 BlockView blocks(const py::array& array, const char* name, int rows, int columns, const Format& format) {
   if (!format.has_blocks()) throw py::value_error(no_blocks(name, format));
   const int bytes = format.block_bytes();
-  if (columns % format.group)
+  if (format.has_whole_blocks() && columns % format.group)
     throw py::value_error(std::string(name) + " has " + std::to_string(columns) + " columns, a block of " +
                           traits_of(format).name + " has " + std::to_string(format.group));
-  check(array, {name, py::dtype::of<std::uint8_t>(), {rows, columns / format.group * bytes}});
+  check(array, {name, py::dtype::of<std::uint8_t>(), {rows, round_up(columns, format.group) / format.group * bytes}});
   return {static_cast<const std::byte*>(array.data()), between_rows(array, name), static_cast<std::size_t>(bytes),
           format.group};
 }

@@ -118,8 +118,8 @@ struct Format {
 
   constexpr bool operator==(const Format&) const = default;
   constexpr bool has_blocks() const { return scales >= Scales::block; }
-  // Whether rows cannot end within a block.
-  constexpr bool has_whole_blocks() const { return has_blocks() && scales != Scales::tile; }
+  // Whether rows cannot end within a block. Tiles and super-blocks are filled up with zeros.
+  constexpr bool has_whole_blocks() const { return has_blocks() && scales != Scales::tile && !has_supers(); }
   constexpr bool has_supers() const { return scales == Scales::super; }
   // The k that share a minimum; 0 where there are none.
   constexpr int minima_group() const { return has_supers() && coded(numbers).has_minima() ? coded(numbers).group : 0; }

@@ -259,7 +259,9 @@ void leave_zeros(const MatrixView& from, int rows, int depth, const Format& form
 
 void pack_supers(const MatrixView& from, int rows, int depth, const Format& format, std::byte* strip) {
   if (is_lattice(format.numbers)) return leave_zeros(from, rows, depth, format, strip);
-  pack(rows, depth, format, strip, [&](int r, int k) { return quantised_super(format, from.at(r, k).data); });
+  pack(rows, depth, format, strip, [&](int r, int k) {
+    return quantised_super(format, from.at(r, k).data, std::min(super_depth, depth - k));
+  });
 }
 
 void pack_supers(const BlockView& from, int rows, int depth, const Format& format, std::byte* strip) {
@@ -273,7 +275,7 @@ void unpack_supers(const std::byte* strip, int rows, int depth, const Format& fo
       const std::byte* record = strip + format.head_bytes() + format.bytes_before(first / super_depth);
       const Super block = Record(of, const_cast<std::byte*>(record)).take(r);
       const float dmin = float_of_half(block.dmin);
-      for (int k = 0; k < super_depth; ++k) {
+      for (int k = 0; k < std::min(super_depth, depth - first); ++k) {
         const int g = k / of.group, code = number(format, block.code[k]);
         const int shifted = of.minima == Minima::zeros ? code - block.minimum[g] : code;
         const float weight = scale_of(of, block, g) * (of.unit * static_cast<float>(shifted));

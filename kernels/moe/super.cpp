@@ -272,10 +272,10 @@ Super poisoned() {
 
 }  // namespace
 
-Super quantised_super(const Format& format, const bf16* x) {
-  if (largest_magnitude(x, super_depth) >= bf16_infinity) return poisoned();
-  float numbers[super_depth];
-  for (int k = 0; k < super_depth; ++k) numbers[k] = widen(x[k]);
+Super quantised_super(const Format& format, const bf16* x, int count) {
+  if (largest_magnitude(x, count) >= bf16_infinity) return poisoned();
+  float numbers[super_depth] = {};
+  for (int k = 0; k < count; ++k) numbers[k] = widen(x[k]);
   return Quantiser(format, numbers).made();
 }
 

@@ -27,8 +27,8 @@ inline float scale_of(const Coded& of, const Super& block, int g) {
   return float_of_half(block.scale[g]);
 }
 
-// 256 numbers of a row, each as near as its group's scale and minimum allow; these have the least squared error that a
+// Up to 256 numbers of a row, and zeros after them, each as near as its group's scale and minimum allow; these have the least squared error that a
 // search finds. Not a number where one of them is not finite. Of formats that `has_quantiser`.
-Super quantised_super(const Format& format, const bf16* x);
+Super quantised_super(const Format& format, const bf16* x, int count);
 
 }  // namespace ktbench

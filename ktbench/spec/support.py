@@ -10,7 +10,7 @@ from ktbench.spec.engine import MIN_IMMEDIATE_EXPERTS
 from ktbench.spec.features import FEATURES, Feature
 from ktbench.spec.peers import BY_NAME, Peer
 from ktbench.spec.run_spec import RunSpec
-from ktbench.spec.weights import DEVICE_UNPACKS, FORMATS, expert_bytes
+from ktbench.spec.weights import DEVICE_UNPACKS, FORMATS, Precision, expert_bytes
 
 _GIB = 2**30
 # Limit on copied weights per call: one token of the largest models (DeepSeek-V3, Kimi K2) copies 0.7 GiB.
@@ -66,7 +66,7 @@ def _engine_rules(spec: RunSpec) -> Iterator[Reason]:
         yield Reason(f"precision={spec.precision}", "base runs bf16 weights, other precisions need +a, +v or +m")
     yield from _stored_rules(spec)
     for key, precision in (("precision", spec.precision), ("device_precision", spec.device_precision)):
-        if spec.model.path is None and not FORMATS[precision].from_numbers:
+        if not FORMATS[precision].from_numbers and not _may_be_stored(spec, key, precision):
             yield Reason(f"{key}={precision}", "numbers are not quantised to it: model.path=FILE.gguf")
     if FORMATS[spec.precision].whole_blocks:
         yield from _width_rules(spec, f"precision={spec.precision}", FORMATS[spec.precision].group)
@@ -105,6 +105,12 @@ def _stored_rules(spec: RunSpec) -> Iterator[Reason]:
                 "that numbers are quantised to",
             )
             return
+
+
+def _may_be_stored(spec: RunSpec, key: str, precision: Precision) -> bool:
+    """Of linear layers a cell does not know the formats: requests are held against the checkpoint."""
+    stored = {one for layer in spec.model.stored for one in layer.formats}
+    return spec.model.path is not None and (key == "device_precision" or precision in stored)
 
 
 def _width_rules(spec: RunSpec, where: str, step: int) -> Iterator[Reason]:

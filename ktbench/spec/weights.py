@@ -78,7 +78,6 @@ def _super(*, bits: int, scale_bytes: int, block_bytes: int, from_numbers: bool 
         scale_bytes=scale_bytes,
         row_bytes=4,
         block_bytes=block_bytes,
-        whole_blocks=True,
         from_numbers=from_numbers,
     )
 

@@ -50,11 +50,6 @@ SETTINGS = [
 ]
 
 
-def wide(precision: Precision) -> dict[str, int]:
-    """Changes to a tiny model whose rows then fill super-blocks."""
-    return {"hidden_size": 256, "moe_intermediate_size": 256} if FORMATS[precision].super_blocks else {}
-
-
 def cell(model: ModelSpec, workload: WorkloadSpec, precision: Precision, **engine: Any) -> RunSpec:
     return replace(spec(model, workload, **engine), precision=precision)
 
@@ -77,7 +72,7 @@ def evidence_of(system: System, requested: RunSpec) -> str:
 @pytest.mark.parametrize("engine", SETTINGS)
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_layer_agrees_with_float64_and_passes_the_check(precision: Precision, engine: Mapping[str, bool]) -> None:
-    model = tiny_model(**{"hidden_size": 256, "moe_intermediate_size": 128} | wide(precision))
+    model = tiny_model(hidden_size=256, moe_intermediate_size=128)
     packing = Packing(precision=precision)
     system = load_layer(model, host=HostRole(cores=1), keep_original=False, packing=packing)
     for workload in (layer(batch=1), layer(batch=40), layer(batch=9, routing="zipf")):
@@ -129,7 +124,7 @@ def test_reference_takes_the_weights_as_stored(precision: Precision, step: float
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("workload", [decode(batch=2), prefill()], ids=["decode", "prefill"])
 def test_the_whole_engine_runs_in_every_precision(precision: Precision, workload: WorkloadSpec) -> None:
-    model = tiny_model(**wide(precision))
+    model = tiny_model()
     system = load(model, keep_original=False, packing=Packing(precision=precision))
     requested = cell(model, workload, precision, **FUSED)
     system.configure(requested)
@@ -140,7 +135,7 @@ def test_the_whole_engine_runs_in_every_precision(precision: Precision, workload
 
 @needs_vector()
 def test_bytes_of_a_step_follow_the_precision() -> None:
-    model, workload = tiny_model(**wide("q4_k")), decode(routing="concentrated", steps=1)
+    model, workload = tiny_model(), decode(routing="concentrated", steps=1)
     held: dict[str, int] = {}
     for precision in PRECISIONS:
         system = load(model, keep_original=False, packing=Packing(precision=precision))

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
+from tests.faults.clients import left_by_clients
 from tests.faults.disks import flipped_bits, full_disk, full_output, half_lines, read_only
 from tests.faults.files import WRITERS, full_while_writing
 from tests.faults.findings import Finding, summary
@@ -53,6 +54,7 @@ def real_engine(folder: Path, times: int, random: Random) -> Iterator[Finding]:
     for number, whom in enumerate(SUSPENDED):
         yield suspended(folder / f"suspended-{number}", whom)
     yield killed_set_ups(folder / "set-ups", random, times)
+    yield left_by_clients(folder / "clients", random, 50 * times)
 
 
 def main() -> int:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ktbench import _kernels
 from tests.kernels.arithmetic import accepts
-from tests.kernels.layers import Bits, forward_proven, random_batch, random_layer, stored, to_bf16
+from tests.kernels.layers import forward_proven, random_batch, random_layer, stored, to_bf16
 from tests.kernels.tables import kernels
 
 TILE = 128
@@ -107,12 +107,12 @@ def test_other_scales_are_refused(rng):
         matrix.write_blocks(blocks_of(codes, scales))
 
 
-def test_a_row_of_blocks_is_whole_blocks():
-    matrix = _kernels.PackedMatrix(16, 100, "fp8")
-    assert matrix.write(zeros(16, 100)) is None
-    with pytest.raises(ValueError, match="100 columns"):
+def test_a_row_may_end_within_a_block(rng):
+    codes, scales = random_codes(rng, 16, 2 * TILE), rng.uniform(1, 2, (16, 1)).astype(np.float32).repeat(2, axis=1)
+    codes[:, 200:] = 0
+    matrix, whole = _kernels.PackedMatrix(16, 200, "fp8"), _kernels.PackedMatrix(16, 2 * TILE, "fp8")
+    for one in (matrix, whole):
+        one.write_blocks(blocks_of(codes, scales))
+    assert np.array_equal(matrix.read(), whole.read()[:, :200])
+    with pytest.raises(ValueError, match="blocks"):
         matrix.write_blocks(np.zeros((16, 132), np.uint8))
-
-
-def zeros(rows: int, columns: int) -> Bits:
-    return np.zeros((rows, columns), np.uint16)

@@ -11,6 +11,7 @@ from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.features import FEATURES
 from ktbench.spec.peers import PeerSpec
 from ktbench.spec.support import features_missing, rules_broken, unsupported
+from ktbench.spec.weights import StoredLayer
 from tests.tiny import tiny_spec
 
 V = {"avx512": True}
@@ -98,6 +99,17 @@ def test_a_layer_of_a_checkpoint_is_refused(changes: dict[str, Any]) -> None:
     spec = tiny_spec(**changes)
     (reason,) = rules_broken(replace(spec, model=replace(spec.model, path="/weights")))
     assert reason.where == "model.path=/weights"
+
+
+@pytest.mark.parametrize("path", [None, "/weights"])
+def test_a_lattice_comes_from_a_file_that_has_it(path: str | None) -> None:
+    spec = tiny_spec(**V, precision="iq2")
+    here = replace(spec, model=replace(spec.model, path=path))
+    (reason,) = rules_broken(here)
+    assert reason.where == "precision=iq2"
+    layer = StoredLayer(gate="iq2", up="iq2", down="q3_k", nbytes=1)
+    stored = replace(here.model, stored=(layer,) * here.model.shape.moe_layers)
+    assert unsupported(replace(here, model=stored)) == ("" if path else str(reason))
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ from ktbench.engine.stored.matrices import (
     StoredMatrix,
     is_plain_order,
 )
+from ktbench.spec.weights import FORMATS
 
 # Gives a tensor by its name.
 Read = Callable[[str], Tensor]
@@ -136,7 +137,7 @@ def _nibble_blocks(parts: _Parts, halves: Tensor, scale: Tensor, zeros: Tensor |
     heads = [_bytes((_in_half(parts, scale) if kind == "int4_zp" else scale)[..., None])]
     heads += [zeros[..., None]] if zeros is not None and kind == "int4_zp" else []
     head = torch.cat(heads, dim=-1).repeat_interleave(repeats, dim=1)
-    return torch.cat([head, halves], dim=-1).flatten(1)
+    return _whole(torch.cat([head, halves], dim=-1).flatten(1), FORMATS[kind].block_bytes)
 
 
 def _in_half(parts: _Parts, scale: Tensor) -> Tensor:

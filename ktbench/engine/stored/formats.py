@@ -37,10 +37,8 @@ _MATRICES: Mapping[str, re.Pattern[str]] = {
 class StoredFormats:
     """Formats of the matrices in a checkpoint's layers, that of the most weights first.
 
-    Plain numbers are bf16, and what is computed on as such: formats of super-blocks whose rows do not fill these.
-
-    `experts` are the routed ones, `dense` all matrices that are neither these nor in an attention. What a checkpoint
-    does not have has no format. `layers` are the MoE layers in their order.
+    Plain numbers are bf16. `experts` are the routed ones, `dense` all matrices that are neither these nor in an
+    attention. What a checkpoint does not have has no format. `layers` are the MoE layers in their order.
     """
 
     experts: tuple[Precision, ...]
@@ -119,11 +117,8 @@ def _layer(experts: Sequence[_Weight], one_format: bool) -> StoredLayer:
 
 def _in_folder(weights: StoredWeights) -> Iterator[_Weight]:
     parts = {part for matrix in weights.matrices.values() for part in matrix.parts.values()}
-    cut = {matrix.format for matrix in weights.matrices.values() if not matrix.is_whole}
     for name, matrix in weights.matrices.items():
-        numbers = matrix.format in cut and FORMATS[matrix.format].super_blocks
-        kind: Precision = "bf16" if numbers else matrix.format
-        yield _Weight(name, kind, prod(matrix.shape), weights.nbytes_of(name))
+        yield _Weight(name, matrix.format, prod(matrix.shape), weights.nbytes_of(name))
     for name, tensor in weights.tensors.items():
         if name not in parts and len(tensor.shape) in (2, 3):
             yield _Weight(name, weights.format_of(name), prod(tensor.shape), tensor.nbytes)

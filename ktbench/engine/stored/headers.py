@@ -97,8 +97,6 @@ class _Reading:
         squares, single = (ceil(rows / FP8_SIDE), ceil(columns / FP8_SIDE)), [(), (1,), (rows,)]
         allowed = [(*stack, *one) for one in (squares, (rows, 1), (1, 1))] + ([] if stack else single)
         self._require_shape(name, scale, *allowed)
-        if ".experts." in name and columns % BLOCK_WEIGHTS["fp8"]:
-            raise self._wrong(name, f"columns of experts in FP8 must be a multiple of {BLOCK_WEIGHTS['fp8']}")
         parts, file = {"weight": name, "scale": scale}, self._tensors[name].file
         return StoredMatrix(name=name, layout="fp8", format="fp8", shape=shape, file=file, parts=parts)
 

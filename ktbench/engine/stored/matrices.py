@@ -62,8 +62,8 @@ class StoredMatrix:
 
     @property
     def is_whole(self) -> bool:
-        """Whether rows are whole blocks: others are computed on as numbers only."""
-        return self.shape[-1] % BLOCK_WEIGHTS[self.format] == 0
+        """Whether rows are whole blocks, or are filled up to some: others are computed on as numbers only."""
+        return not FORMATS[self.format].whole_blocks or self.shape[-1] % BLOCK_WEIGHTS[self.format] == 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -121,15 +121,16 @@ def test_blocks_reach_packing_where_they_are_stored_in_its_precision(name: str, 
         assert torch.equal(block_numbers(torch.from_numpy(rows.blocks), kind).bfloat16(), numbers[f"{place}.weight"])
 
 
-def test_rows_that_are_no_whole_blocks_are_computed_on_as_numbers(tmp_path: Path) -> None:
+def test_rows_that_end_within_a_block_are_filled_up(tmp_path: Path) -> None:
     """The dense layer of GLM-4.5-Air has 10944 columns in FP8."""
     one = write("glm_4_5_air", RELEASES["fp8"], tmp_path, intermediate_size=192)
     assert all(map(torch.equal, seen(one.model), together(one.network(), prefill())))
     read = held(one.model, "fp8")
-    linears = {name: read.network.get_submodule(f"model.layers.0.mlp.{name}_proj") for name in ("gate", "down")}
-    assert read.blocks(linears["gate"]) is not None
-    assert read.blocks(linears["down"]) is None
-    assert one.stored["model.layers.0.mlp.down_proj.weight"].dtype == torch.float8_e4m3fn
+    rows = read.blocks(read.network.get_submodule("model.layers.0.mlp.down_proj"))
+    truth = one.network().get_parameter("model.layers.0.mlp.down_proj.weight")
+    assert rows is not None and truth.shape[1] == 192
+    filled = block_numbers(torch.from_numpy(rows.blocks), "fp8").bfloat16()
+    assert torch.equal(filled[:, :192], truth) and not filled[:, 192:].any()
 
 
 @pytest.mark.parametrize("name", ["fp8", "int4"])

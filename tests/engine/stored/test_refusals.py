@@ -71,12 +71,6 @@ def plain_again(tensors: Tensors) -> None:
     tensors[f"{DOWN}.weight"] = tensors[f"{DOWN}.weight"].bfloat16()
 
 
-def narrower(tensors: Tensors) -> None:
-    for field in ("gate_proj", "up_proj"):
-        name = f"{EXPERT}.{field}.weight"
-        tensors[name] = tensors[name][:, :192]
-
-
 SCALE = f"{DOWN}.weight_scale_inv"
 # A release, what is changed, and the tensor and reason that the message names.
 BAD: dict[str, tuple[str, Change, str]] = {
@@ -91,7 +85,6 @@ BAD: dict[str, tuple[str, Change, str]] = {
     "fp8 with scales in int": ("fp8", into(SCALE, lambda one: one.int()), rf"{re.escape(SCALE)} .*holds I32"),
     "scales of plain numbers": ("fp8", into(f"{DOWN}.weight", Tensor.bfloat16), rf"no place for {re.escape(SCALE)}"),
     "e5m2": ("fp8", into(f"{DOWN}.weight", lambda one: one.to(torch.float8_e5m2)), rf"{DOWN}\.weight holds F8_E5M2"),
-    "columns that are no blocks": ("fp8", narrower, rf"{EXPERT}\.gate_proj\.weight is .*multiple of 128"),
     "mixed formats": ("fp8", plain_again, rf"{DOWN}\.weight in bf16, matrices of one expert"),
     "a bias in fp8": ("fp8", new(f"{DOWN}.bias", torch.ones(4).to(torch.float8_e4m3fn)), r"bias holds F8_E4M3"),
     "int4 without scales": ("int4", without(f"{DOWN}.weight_scale"), rf"{DOWN}\.weight_packed holds I32 without"),
