@@ -73,7 +73,14 @@ def _ask(port: int, random: Random, leaves: float) -> str:
     """What became of one request: `whole`, `left`, or what was wrong with its answer."""
     tokens, streams, goes = random.randint(1, _LONGEST), random.random() < 0.5, random.random() < leaves
     prompt = f"{random.randint(10, 99)}+{random.randint(10, 99)}=" * random.randint(1, 12)
-    content = {"prompt": prompt, "max_tokens": tokens, "stream": streams, "ignore_eos": True, "temperature": 0}
+    content = {
+        "model": "nano",
+        "prompt": prompt,
+        "max_tokens": tokens,
+        "stream": streams,
+        "ignore_eos": True,
+        "temperature": 0,
+    }
     connection = HTTPConnection("127.0.0.1", port, timeout=_IDLE_S)
     try:
         connection.request("POST", "/v1/completions", json.dumps(content), {"Content-Type": "application/json"})
