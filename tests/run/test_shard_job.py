@@ -75,12 +75,16 @@ def interrupted(folder: Path, monkeypatch: pytest.MonkeyPatch, *, lasts: str, ti
     """Run a share as a job in this process that gets interrupts, the first in the middle of a turn."""
     monkeypatch.setattr(shard_job, "sys", SimpleNamespace(executable=python_of(folder, lasts=lasts)))
 
+    waits = threading.main_thread().ident
+    assert waits is not None
+
     def interrupt() -> None:
+        """Of the thread that waits: a signal to the process may reach another, and then ends no system call."""
         pid_of(folder)
-        os.kill(os.getpid(), signal.SIGINT)
+        signal.pthread_kill(waits, signal.SIGINT)
         for _ in range(times - 1):
             until(lambda: not is_wanted(folder))
-            os.kill(os.getpid(), signal.SIGINT)
+            signal.pthread_kill(waits, signal.SIGINT)
 
     thread = threading.Thread(target=interrupt, daemon=True)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored in what it starts
