@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from ktbench.engine.generate import Generator, Sampling, open_generator
+from ktbench.engine.generate import Generator, open_generator
 from ktbench.engine.protocol import HostRole
-from ktbench.engine.serving.requests import ServeRequest
+from ktbench.engine.serving.requests import Sampling, ServeRequest
 from ktbench.spec.run_spec import ModelSpec
 from tests.engine.engines import FUSED, TOLERANCE, cell, needs_vector, saved
 from tests.engine.families.zoo import VOCAB, tiny
