@@ -12,8 +12,13 @@ import pytest
 from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.engine.serving.engine import open_serving
 from ktbench.engine.serving.requests import QueueFull, ServeRequest
+from ktbench.spec.cells import plan_cells
+from ktbench.spec.engine import ServingSpec
 from ktbench.spec.features import FEATURES
-from ktbench.spec.run_spec import ModelSpec
+from ktbench.spec.memory import MachineMemory, estimate_memory
+from ktbench.spec.run_spec import ModelSpec, WorkloadSpec
+from ktbench.spec.serving.stream import StreamSpec
+from ktbench.spec.sweep import SweepSpec
 from tests.engine.engines import FUSED, cell, needs_vector, saved
 from tests.engine.families.zoo import tiny
 from tests.engine.serving.serving import answers, drawn, finished, opened, submit
@@ -107,6 +112,17 @@ def test_counters_show_which_features_ran(model: ModelSpec, features: dict[str, 
             if feature.serving:
                 moved = after[feature.counter] - before[feature.counter]
                 assert (moved > 0) == bool(features.get(feature.name)), feature.name
+
+
+@pytest.mark.parametrize("name", ["qwen3_moe", "deepseek_v3", "gpt_oss"])
+@pytest.mark.parametrize("cache_tokens", [200, None])
+@pytest.mark.parametrize("total_bytes", [0, 2**20])
+def test_the_plan_counts_the_bytes_of_all_pages(name: str, cache_tokens: int | None, total_bytes: int) -> None:
+    work = WorkloadSpec(phase="serve", prompt=1, steps=1, stream=StreamSpec(requests=1, concurrency=1))
+    spec = cell(tiny(name), work, serving=ServingSpec(cache_tokens=cache_tokens, max_sequences=3))
+    planned = estimate_memory(plan_cells(spec, SweepSpec()), MachineMemory(total_bytes=total_bytes))
+    with closing(open_serving(spec, HostRole(cores=1, memory_bytes=total_bytes))) as engine:
+        assert planned.cache == engine._cache.content(0).untyped_storage().nbytes()
 
 
 def test_prompt_tokens_from_the_cache_are_reported(model: ModelSpec) -> None:
