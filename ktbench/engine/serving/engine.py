@@ -197,7 +197,7 @@ class BatchEngine:
         counted["prefill_tokens"] += sum(part.end - part.first for part in prompts)
         counted["decode_tokens"] += len(parts) - len(prompts)
         if engine.chunked_prefill:
-            counted["prefill_chunks"] += len(prompts)
+            counted["prefill_chunks"] += sum(not part.is_last for part in prompts)
 
     def _fill(self, key: bytes, page: int) -> bool:
         return self._copies.take(key, self._cache.content(page))

@@ -125,6 +125,14 @@ def test_the_plan_counts_the_bytes_of_all_pages(name: str, cache_tokens: int | N
         assert planned.cache == engine._cache.content(0).untyped_storage().nbytes()
 
 
+def test_a_chunk_counts_where_a_prompt_was_cut(model: ModelSpec) -> None:
+    with closing(opened(model, batching=True, chunked_prefill=True)) as engine:
+        for lengths, cuts in (((9, 7), 0), ((16,), 0), ((9, 8), 1), ((40,), 2)):  # chunks of 16
+            before = engine.counters()["prefill_chunks"]
+            answers(engine, drawn(lengths))
+            assert engine.counters()["prefill_chunks"] - before == cuts
+
+
 def test_prompt_tokens_from_the_cache_are_reported(model: ModelSpec) -> None:
     (prompt,) = drawn((20,))
     with closing(opened(model, prefix_cache=True)) as engine:
