@@ -19,9 +19,9 @@ from ktbench.spec.memory import MachineMemory, estimate_memory
 from ktbench.spec.run_spec import ModelSpec, WorkloadSpec
 from ktbench.spec.serving.stream import StreamSpec
 from ktbench.spec.sweep import SweepSpec
-from tests.engine.engines import FUSED, cell, needs_vector, saved
+from tests.engine.engines import CPUS, FUSED, TWO_CORES, cell, needs_vector, saved
 from tests.engine.families.zoo import tiny
-from tests.engine.serving.serving import answers, drawn, finished, opened, submit
+from tests.engine.serving.serving import SMALL, answers, drawn, finished, opened, submit
 from tests.engine.tiny import decode
 
 pytestmark = needs_vector()
@@ -154,6 +154,22 @@ def test_deferral_acts_on_the_same_tokens_in_any_step(model: ModelSpec, deferral
         assert answers(engine, drawn((9, 40, 17))) == truth
         name = "skipped_experts" if "skipping" in deferral else "deferred_experts"
         assert engine.counters()[name] == counted[name] > 0
+
+
+@TWO_CORES
+@pytest.mark.parametrize("deferral", [{}, {"deferral": 1}, {"skipping": 1}], ids=str)
+@pytest.mark.parametrize("lean", [False, True])
+def test_roles_with_cores_of_their_own_give_the_same_answers(
+    model: ModelSpec, deferral: dict[str, Any], lean: bool
+) -> None:
+    arm = FUSED | deferral | {"packed_dense": lean}
+    with closing(opened(model, **arm)) as engine:
+        truth = answers(engine, drawn((9, 40, 17)))
+    split = cell(model, decode(), threads=None, roles="split", serving=ServingSpec(**SMALL), **arm, **ALL)
+    with closing(open_serving(split, HostRole(cores=len(CPUS), cpus=CPUS))) as engine:
+        assert answers(engine, drawn((9, 40, 17))) == truth
+        counted = engine.counters()
+        assert counted["host_busy_ns"] and counted["device_wait_ns"]
 
 
 @pytest.mark.parametrize(
