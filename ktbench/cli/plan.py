@@ -20,7 +20,7 @@ from ktbench.spec.suite import SuiteSpec
 from ktbench.spec.sweep import SweepSpec
 from ktbench.spec.weights import StoredLayer
 
-_PURPOSES = ("original", "packed", "others", "dense", "workspace", "fixed")
+_PURPOSES = ("original", "packed", "others", "dense", "cache", "workspace", "fixed")
 _GPU_PURPOSES = ("weights", "experts", "cache", "reserve")
 _GIB = 2**30
 
@@ -132,7 +132,7 @@ def _formats_word(layer: StoredLayer) -> str:
 def _memory_lines(planned: Planned) -> Iterator[str]:
     total = 0
     for group in worker_groups(planned.runnable):
-        need, spec = estimate_memory(group, planned.cache_bytes), group[0].spec
+        need, spec = estimate_memory(group, planned.memory), group[0].spec
         total += need.total
         yield f"worker: {spec.model.name} {spec.precision}: {_bytes_of(need, _PURPOSES)}"
     yield f"memory: {planned.needed_bytes / _GIB:.1f} GiB (estimated)"

@@ -53,10 +53,14 @@ class EngineComponents:
             self.host.require(spec)
 
     def counters(self) -> dict[str, int]:
-        """Cumulative counts by the names of the feature table, and others."""
+        """Cumulative counts by the names of the feature table, and others; of concurrent roles their times as well."""
         counted = dict(self.state.counted)
         for role in (self.host, self.device):
             counted |= {} if role is None else role.counters()
+        if self.state.concurrent and self.host is not None:
+            counted["host_busy_ns"] = self.host.team.busy_ns
+            if self.cuda is None:  # a CUDA device waits unseen
+                counted["device_wait_ns"] = self.state.recorder.waited_ns
         if self.cuda is not None:
             counted |= {"streamed_bytes": self.cuda.streamed_bytes, "flag_answers": self.cuda.flag_answers}
         return counted

@@ -6,8 +6,6 @@ Letters: B sequences, T tokens, N tokens that are given, V tokens of the vocabul
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from math import inf
 
 import torch
 from torch import Tensor
@@ -20,11 +18,12 @@ from ktbench.engine.device_placement import detach
 from ktbench.engine.load import load_components
 from ktbench.engine.loading.progress import SILENT, LoadProgress
 from ktbench.engine.protocol import HostRole, Unsupported, configured, require
+from ktbench.engine.serving.requests import Sampling
 from ktbench.engine.weight_plan import WeightPlan
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.run_spec import ModelSpec, RunSpec
 
-__all__ = ["Ended", "Generator", "Sampling", "open_generator"]
+__all__ = ["Ended", "Generator", "open_generator"]
 
 # Whether the answer to prompt `i` is complete with these tokens.
 Ended = Callable[[int, Sequence[int]], bool]
@@ -221,29 +220,6 @@ def _lengths(rows: Sequence[Ids], what: str) -> list[int]:
 def _wide(logits: Tensor) -> Tensor:
     """A copy: steps write their logits anew."""
     return logits.to("cpu", torch.float32, copy=True)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Sampling:
-    """How the tokens of one answer are chosen: the likeliest at temperature 0, else drawn.
-
-    Of the tokens those are left whose probabilities, from the largest down, reach `top_p` first (Holtzman 2020). The
-    numbers drawn depend on `seed` alone, whatever else is in the batch. Before that, logits of tokens that the prompt
-    or the answer has are divided by `repetition_penalty`, or multiplied where they are below 0 (Keskar 2019).
-    """
-
-    temperature: float = 0.0
-    top_p: float = 1.0
-    seed: int = 0
-    repetition_penalty: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not 0 < self.repetition_penalty < inf:
-            raise ValueError(f"repetition_penalty={self.repetition_penalty}: must be above 0")
-        if self.temperature < 0:
-            raise ValueError(f"temperature={self.temperature}: must be 0 or above")
-        if not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p={self.top_p}: allowed are values above 0 up to 1")
 
 
 class Chooser:

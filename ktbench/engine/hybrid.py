@@ -203,13 +203,7 @@ class HybridEngine(ReplaySystem):
 
     def counters(self) -> Mapping[str, int]:
         """See `System`."""
-        components = self._components
-        counted = components.counters() | ({} if self._placement is None else dict(self._placement.counters()))
-        if components.state.concurrent and components.host is not None:
-            counted["host_busy_ns"] = components.host.team.busy_ns
-            if components.cuda is None:  # a CUDA device waits unseen
-                counted["device_wait_ns"] = components.state.recorder.waited_ns
-        return counted
+        return self._components.counters() | ({} if self._placement is None else dict(self._placement.counters()))
 
     def work(self) -> Work:
         """See `System`."""

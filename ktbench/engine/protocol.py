@@ -27,14 +27,15 @@ class HostRole:
     """The CPU that a system may use: its physical cores, the NUMA nodes that they lie on, and the last-level cache.
 
     `cpus` has one cpu of every core, those of the device role first (see `ktbench.engine.roles`), and is empty where
-    no thread has to sit on a certain one. `cache_bytes` counts all instances of that cache together, 0 where it is not
-    known.
+    no thread has to sit on a certain one. `cache_bytes` counts all instances of that cache together, `memory_bytes` all
+    memory that the process may use; 0 where they are not known.
     """
 
     cores: int
     cpus: tuple[int, ...] = ()
     nodes: tuple[int, ...] = (0,)
     cache_bytes: int = 0
+    memory_bytes: int = 0
 
     def __post_init__(self) -> None:
         if self.cpus and len(self.cpus) != self.cores:

@@ -34,12 +34,8 @@ def open_serving(spec: RunSpec, host: HostRole) -> OpenAIServing:
     """The server at `peer.url`. Raises Unsupported where it does not answer, or serves no model of that name."""
     assert spec.peer.url is not None
     server = Server.at(spec.peer.url)
-    return OpenAIServing(server, spec.peer.served_model or server.first_model(), _positions(spec))
-
-
-def _positions(spec: RunSpec) -> int:
-    """As many as the model was made for; the server refuses what it does not take."""
-    return int(spec.model.config.get("max_position_embeddings") or 1 << 20)
+    # As many positions as the model was made for; the server refuses what it does not take.
+    return OpenAIServing(server, spec.peer.served_model or server.first_model(), spec.model.shape.positions)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

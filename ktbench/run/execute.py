@@ -95,8 +95,8 @@ def open_sweep(
         folder=log.path.parent,
         ids=RecordIds(code_id=machine.code_id, env_id=machine.env_id),
         kept=kept,
-        worker_bytes=worker_bytes(planned.runnable, planned.cache_bytes),
-        free_bytes=planned.free_bytes,
+        worker_bytes=worker_bytes(planned.runnable, planned.memory),
+        free_bytes=planned.memory.free_bytes,
         on_record=on_record,
         on_load=loading,
     )

@@ -23,7 +23,7 @@ from ktbench.spec.engine import STREAM_MEMORY
 from ktbench.spec.errors import RequestError
 from ktbench.spec.features import FEATURES
 from ktbench.spec.machine import MachineSpec
-from ktbench.spec.memory import KEPT_WORKLOADS, routed_bytes, worker_bytes
+from ktbench.spec.memory import KEPT_WORKLOADS, MachineMemory, routed_bytes, worker_bytes
 from ktbench.spec.peers import BY_NAME
 from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import RunSpec
@@ -330,14 +330,14 @@ def _unsupported(cells: Iterable[Cell], machine_of: Callable[[RunSpec], Machine 
     return {key: str(reason) for key, reason in found if reason is not None}
 
 
-def memory_missing(cells: Sequence[Cell], free_bytes: int, cache_bytes: int) -> dict[str, str]:
+def memory_missing(cells: Sequence[Cell], memory: MachineMemory) -> dict[str, str]:
     """Why cells do not fit in memory together with the cells that they are compared with, by cell key."""
-    sizes = worker_bytes(cells, cache_bytes)
+    sizes = worker_bytes(cells, memory)
     found: dict[str, str] = {}
     for point in points_of(cells):
         needed = sum(sizes[key] for key in {cell.weights_key for cell in point})
-        if needed > free_bytes:
-            why = f"needs {gib(needed)}, {gib(free_bytes)} are free"
+        if needed > memory.free_bytes:
+            why = f"needs {gib(needed)}, {gib(memory.free_bytes)} are free"
             found |= dict.fromkeys((cell.key for cell in point), why)
     return found
 
@@ -361,8 +361,8 @@ def _require_trace(spec: RunSpec) -> None:
 
 def _require_positions(spec: RunSpec, longest: int) -> None:
     """Raises ValueError where a request has more tokens than the model was made for."""
-    most = spec.model.config.get("max_position_embeddings")
-    if most is not None and longest > most:
+    most = spec.model.shape.positions
+    if longest > most:
         raise ValueError(
             f"workload.stream: a request has {longest:,} tokens with its answer, {spec.model.name} was made for "
             f"{most:,}; set workload.stream.longest_prompt"

@@ -12,7 +12,8 @@ from ktbench.host.topology import read_topology
 from ktbench.run.request import one_cell_request, plan_here, require_answering
 from ktbench.spec.cells import plan_cells
 from ktbench.spec.errors import RequestError
-from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.run_spec import RunSpec, WorkloadSpec
+from ktbench.spec.serving.stream import StreamSpec
 from ktbench.spec.sweep import SweepSpec
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 # Keys of what is measured, which nothing here is.
 _MEASURED = ("measure", "resume", "resume_changed", "run_name", "sweep", "workload")
+# What is asked is not known: the least that can be.
+_SERVE = WorkloadSpec(phase="serve", prompt=1, steps=1, stream=StreamSpec(concurrency=1, requests=1, answer=1))
 
 
 def serving_spec(verb: str, overrides: Sequence[str]) -> tuple[RunSpec, str]:
@@ -35,8 +38,7 @@ def serving_spec(verb: str, overrides: Sequence[str]) -> tuple[RunSpec, str]:
         raise RequestError(f"{verb} inject.show=true: is for `run`, leave it out")
     spec = request.parts[0].spec
     require_answering(verb, spec)
-    # Features of serving act here; whether the rest runs does not depend on them.
-    cells = plan_cells(replace(spec, engine=spec.engine.without_serving), SweepSpec())
+    cells = plan_cells(replace(spec, workload=_SERVE), SweepSpec())
     return spec, next(iter(plan_here(cells, refuses=True).unsupported.values()), "")
 
 

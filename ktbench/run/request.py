@@ -18,13 +18,13 @@ from ktbench.engine.stored.formats import stored_formats
 from ktbench.engine.stored.methods import announced_formats
 from ktbench.host.capabilities import machine_capabilities
 from ktbench.host.describe import read_local_machine
-from ktbench.host.memory import available_memory_bytes
+from ktbench.host.memory import read_memory
 from ktbench.host.topology import read_topology
 from ktbench.resources import checkpoint_folder
 from ktbench.run.feasibility import memory_missing, unsupported_locally, unsupported_simulated
 from ktbench.spec.cells import plan_cells
 from ktbench.spec.errors import RequestError, error_text
-from ktbench.spec.memory import blocks_of, require_memory
+from ktbench.spec.memory import MachineMemory, blocks_of, require_memory
 from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.suite import SuiteSpec
@@ -42,15 +42,13 @@ _NAMES_A_MODEL = {"model", "model.path", "model.config"}
 class Planned:
     """Cells of a request. `unsupported` says by cell key why a cell cannot run, here or on its described machine.
 
-    `needed_bytes` is the largest number of bytes in use at once, of `free_bytes`; `cache_bytes` the last-level cache, 0
-    if unknown. Simulated cells need no memory.
+    `needed_bytes` is the largest number of bytes in use at once, of those that `memory` has. Simulated cells need none.
     """
 
     cells: tuple[Cell, ...]
     unsupported: dict[str, str]
     needed_bytes: int
-    free_bytes: int
-    cache_bytes: int
+    memory: MachineMemory
 
     @property
     def here(self) -> tuple[Cell, ...]:
@@ -70,7 +68,7 @@ class Planned:
     @property
     def blocks(self) -> tuple[tuple[Cell, ...], ...]:
         """The cells that can run, in blocks that are measured together: all, or as many as fit in memory."""
-        return blocks_of(self.runnable, self.free_bytes, self.cache_bytes)
+        return blocks_of(self.runnable, self.memory)
 
 
 def read_request(overrides: Sequence[str], *, evaluates: bool = False) -> Request:
@@ -229,11 +227,16 @@ def plan_here(cells: tuple[Cell, ...], *, refuses: bool) -> Planned:
     """
     here = [cell for cell in cells if cell.spec.machine is None]
     unsupported = unsupported_simulated(cells) | unsupported_locally(here, cuda_is_needed=refuses)
-    free, cache = available_memory_bytes(), read_topology().last_level_cache_bytes or 0
+    memory = _machine_memory()
     if not refuses:
-        unsupported |= memory_missing([cell for cell in here if cell.key not in unsupported], free, cache)
-    needed = require_memory([cell for cell in here if cell.key not in unsupported], free, cache)
-    return Planned(cells=cells, unsupported=unsupported, needed_bytes=needed, free_bytes=free, cache_bytes=cache)
+        unsupported |= memory_missing([cell for cell in here if cell.key not in unsupported], memory)
+    needed = require_memory([cell for cell in here if cell.key not in unsupported], memory)
+    return Planned(cells=cells, unsupported=unsupported, needed_bytes=needed, memory=memory)
+
+
+def _machine_memory() -> MachineMemory:
+    found, cache_bytes = read_memory(), read_topology().last_level_cache_bytes
+    return MachineMemory(free_bytes=found.available_bytes, total_bytes=found.total_bytes, cache_bytes=cache_bytes or 0)
 
 
 def eval_request(overrides: Sequence[str]) -> Request:

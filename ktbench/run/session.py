@@ -148,7 +148,8 @@ class Session:
         evidence = collect({**cell.spec.engine.features, **self.system.chosen()}, moved)
         if why := dishonest(evidence):
             raise TrialFailed(Outcome.IDLE, why, error)
-        roles = _roles(moved, samples_s)
+        replay = proof["replay"]
+        roles = _roles(moved, sum(samples_s) if replay is None else replay.seconds)
         return proof | {"samples_s": samples_s, "evidence": evidence, "error": error, "roles": roles}
 
     def _unpaused(self, measure: Callable[[], T]) -> tuple[T, tuple[str, ...]]:
@@ -263,12 +264,12 @@ def _alters(cell: Cell) -> bool:
     return bool(cell.spec.engine.deferral or cell.spec.engine.skipping)
 
 
-def _roles(moved: Mapping[str, int], samples_s: Sequence[float]) -> RoleTimes | None:
+def _roles(moved: Mapping[str, int], total_s: float) -> RoleTimes | None:
     """None where the system has no counters of its roles."""
     if "host_busy_ns" not in moved or "device_wait_ns" not in moved:
         return None
     busy_s, wait_s = moved["host_busy_ns"] / 1e9, moved["device_wait_ns"] / 1e9
-    return RoleTimes(host_busy_s=busy_s, device_wait_s=wait_s, total_s=sum(samples_s))
+    return RoleTimes(host_busy_s=busy_s, device_wait_s=wait_s, total_s=total_s)
 
 
 # Counter of the expert kernels -> the loop that it counts the calls of.

@@ -21,6 +21,7 @@ from ktbench.host.code import code_id, load_extension
 from ktbench.host.crossovers import use_crossovers
 from ktbench.host.cuda import read_cuda_devices
 from ktbench.host.energy import open_meters
+from ktbench.host.memory import read_memory
 from ktbench.host.pauses import count_pauses
 from ktbench.host.roofs import Roofs, open_pool_roofs, open_roofs, pin_openmp
 from ktbench.host.topology import Topology, read_topology
@@ -33,9 +34,15 @@ from ktbench.spec.run_spec import RunSpec
 
 
 def host_role(topology: Topology) -> HostRole:
-    """The host role on all cores of a machine: one cpu of each, their NUMA nodes, and the last-level cache."""
+    """The host role on all cores of a machine: one cpu of each, their NUMA nodes, the last-level cache, and memory."""
     cpus, nodes = topology.core_cpus, tuple(node.id for node in topology.domains)
-    return HostRole(cores=len(cpus), cpus=cpus, nodes=nodes, cache_bytes=topology.last_level_cache_bytes or 0)
+    return HostRole(
+        cores=len(cpus),
+        cpus=cpus,
+        nodes=nodes,
+        cache_bytes=topology.last_level_cache_bytes or 0,
+        memory_bytes=read_memory().total_bytes,
+    )
 
 
 def open_peer(specs: Sequence[RunSpec], host: HostRole) -> System:
@@ -84,7 +91,7 @@ def _open_serving(specs: Sequence[RunSpec], host: HostRole, progress: LoadProgre
     for spec in specs:
         require_servable(spec)
     components = load_components(specs[0].model, WeightPlan.of(specs, host), host, progress)
-    return StreamSystem(lambda spec: BatchEngine(spec, components))
+    return StreamSystem(lambda spec: BatchEngine(spec, components, host.memory_bytes))
 
 
 _PR_SET_PDEATHSIG = 1

@@ -6,8 +6,7 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ktbench.engine.generate import Sampling
-from ktbench.engine.serving.requests import ServeRequest
+from ktbench.engine.serving.requests import Sampling, ServeRequest
 from ktbench.serve.answer import Answer
 from ktbench.serve.errors import ApiError, invalid
 from ktbench.serve.fields import Chat, Common, Completion, plain_messages

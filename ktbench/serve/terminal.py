@@ -7,8 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from ktbench.engine.generate import Sampling
-from ktbench.engine.serving.requests import ServeRequest, ServingEngine
+from ktbench.engine.serving.requests import Sampling, ServeRequest, ServingEngine
 from ktbench.serve.answer import Answer
 from ktbench.serve.settings import ChatSettings
 from ktbench.serve.tokens import TextTokens

@@ -8,13 +8,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jinja2
-from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase
 
 from ktbench.resources import checkpoint_folder
 from ktbench.spec.errors import RequestError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")  # of SentencePiece, for bytes that no other token has
 _SPACE = "▁"
@@ -38,6 +40,8 @@ class TextTokens:
 
         Raises RequestError for a tokenizer that cannot be read or used.
         """
+        from transformers import AutoTokenizer
+
         folder = checkpoint_folder(path)
         try:
             tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
@@ -112,6 +116,8 @@ def _ending(folder: Path) -> list[int]:
     """The tokens that end an answer by a checkpoint's generation_config.json, which it need not have."""
     if not (folder / "generation_config.json").is_file():
         return []
+    from transformers import GenerationConfig
+
     found = GenerationConfig.from_pretrained(folder, local_files_only=True).eos_token_id
     return found if isinstance(found, list) else [] if found is None else [found]
 

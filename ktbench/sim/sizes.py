@@ -62,15 +62,14 @@ class Sizes:
 def sizes_of(spec: RunSpec) -> Sizes:
     """The sizes of a cell's model in its precisions."""
     shape, config = spec.model.shape, text_config(spec.model.config)
-    latent = bool(config.get("kv_lora_rank"))
+    latent, cached = bool(config.get("kv_lora_rank")), shape.cached_numbers
     if latent:
         at = latent_widths(config)
-        heads, key, value, cached = at.heads, at.nope + at.rope, at.value, at.rank + at.rope
+        heads, key, value = at.heads, at.nope + at.rope, at.value
         expanded, absorbed = heads * (key + value), cached + at.rank
     else:
-        heads, kv_heads, key = attention_heads(config)
-        value, cached = key, 2 * kv_heads * key
-        expanded, absorbed = cached, key + value
+        heads, _, key = attention_heads(config)
+        value, expanded, absorbed = key, cached, 2 * key
     return Sizes(
         family=str(config.get("model_type")),
         latent=latent,

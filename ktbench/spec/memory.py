@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from math import ceil
 from typing import TypeAlias, get_args
 
@@ -12,15 +12,25 @@ from ktbench.spec.errors import RequestError
 from ktbench.spec.peers import BY_NAME, KT_MOST_BYTES, KT_SETTINGS
 from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.serving.pages import PageMemory, page_memory
 from ktbench.spec.weights import Precision, dense_bytes, expert_bytes
 
 
-def blocks_of(cells: Sequence[Cell], free_bytes: int, cache_bytes: int) -> tuple[tuple[Cell, ...], ...]:
-    """Points whose workers fit in `free_bytes` together, each in the first block that has room for its own."""
-    sizes = worker_bytes(cells, cache_bytes)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MachineMemory:
+    """Bytes of a machine: free for workers, all that it has, and its last-level cache, 0 where these are not known."""
+
+    free_bytes: int = 0
+    total_bytes: int = 0
+    cache_bytes: int = 0
+
+
+def blocks_of(cells: Sequence[Cell], memory: MachineMemory) -> tuple[tuple[Cell, ...], ...]:
+    """Points whose workers are in memory together, each in the first block that has room for its own."""
+    sizes = worker_bytes(cells, memory)
     blocks: list[list[Cell]] = []
     for point in points_of(cells):
-        block = next((block for block in blocks if _held([*block, *point], sizes) <= free_bytes), None)
+        block = next((block for block in blocks if _held([*block, *point], sizes) <= memory.free_bytes), None)
         if block is None:
             blocks.append(block := [])
         block += point
@@ -49,41 +59,44 @@ class MemoryEstimate:
     """Bytes of one worker by purpose. `original` are expert weights as checkpoints hold them, `packed` our tiles.
 
     `dense` are packed linear layers, which come on top of the `others` that they are packed from. What a peer holds in
-    a format of its own counts as packed, too.
+    a format of its own counts as packed, too. `cache` are the pages of served requests, and the copies of them that the
+    prefix cache has room for.
     """
 
     original: int
     packed: int
     others: int
     dense: int
+    cache: int
     workspace: int
     fixed: int
 
     @property
     def total(self) -> int:
         """Bytes of the worker."""
-        return self.original + self.packed + self.others + self.dense + self.workspace + self.fixed
+        return sum(getattr(self, one.name) for one in fields(self))
 
 
-def estimate_memory(cells: Sequence[Cell], cache_bytes: int) -> MemoryEstimate:
-    """Estimate for the cells of one worker, which share their weights. `cache_bytes` is the last-level cache.
+def estimate_memory(cells: Sequence[Cell], memory: MachineMemory) -> MemoryEstimate:
+    """Estimate for the cells of one worker, which share their weights.
 
     In the layer phase a worker holds one layer, in as many copies as it takes to read past the cache.
     """
     specs = [cell.spec for cell in cells]
     if specs[0].system != "ktbench" and BY_NAME[specs[0].system].remote:
         fixed = _PROCESS_BYTES + _ROOF_BYTES
-        return MemoryEstimate(original=0, packed=0, others=0, dense=0, workspace=0, fixed=fixed)
+        return MemoryEstimate(original=0, packed=0, others=0, dense=0, cache=0, workspace=0, fixed=fixed)
     shape, is_layer = specs[0].model.shape, specs[0].workload.phase == "layer"
 
     def copied(nbytes: int) -> int:
-        return nbytes * (layer_copies(nbytes, cache_bytes) if is_layer else 1)
+        return nbytes * (layer_copies(nbytes, memory.cache_bytes) if is_layer else 1)
 
     return MemoryEstimate(
         original=_original(specs, copied(_bytes_in(specs[0], [("bf16", "bf16")]))),
         packed=_packed(specs, copied(_packed_bytes(specs[0]))) + _saved(specs),
         others=0 if is_layer else _others(specs[0]),
         dense=dense_bytes(shape, _held_as(specs[0], specs[0].device_precision)) if _packs_dense(specs) else 0,
+        cache=max(_cache(spec, memory) for spec in specs),
         workspace=max(_workspace(spec) for spec in specs),
         fixed=_PROCESS_BYTES + _ROOF_BYTES,
     )
@@ -176,25 +189,51 @@ def _others(spec: RunSpec) -> int:
     return (shape.vocab * shape.hidden if _is_mapped(spec) else shape.other_params) * _BF16_BYTES
 
 
+def _pages(spec: RunSpec, memory: MachineMemory) -> PageMemory | None:
+    """Pages of a cell whose requests our engine serves."""
+    if spec.workload.phase != "serve" or spec.system != "ktbench":
+        return None
+    shape = spec.model.shape
+    return page_memory(spec.engine.serving, shape.layers * shape.cached_numbers, shape.positions, memory.total_bytes)
+
+
+def _cache(spec: RunSpec, memory: MachineMemory) -> int:
+    pages = _pages(spec, memory)
+    copies = spec.engine.serving.ram_bytes if spec.engine.prefix_cache else 0
+    return 0 if pages is None else pages.nbytes + copies
+
+
 def _workspace(spec: RunSpec) -> int:
     """Activations of one step: for each of the k experts of a token its input, gate, up and output in float32."""
     shape = spec.model.shape
-    tokens = spec.workload.batch * spec.workload.prompt
-    return 4 * tokens * shape.top_k * (2 * shape.hidden + 3 * shape.expert_ffn)
+    return 4 * _step_tokens(spec) * shape.top_k * (2 * shape.hidden + 3 * shape.expert_ffn)
 
 
-def worker_bytes(cells: Sequence[Cell], cache_bytes: int) -> dict[WeightsKey, int]:
+def _step_tokens(spec: RunSpec) -> int:
+    """Tokens of the largest step; where requests are served, the next one of each, and prompts, without +k whole ones.
+
+    Of lengths that are drawn without a limit the mean counts.
+    """
+    work, serving = spec.workload, spec.engine.serving
+    if work.stream is None:
+        return work.batch * work.prompt
+    longest = work.stream.shared_prefix + (work.stream.longest_prompt or work.prompt)
+    prompts = serving.chunk_tokens + (0 if spec.engine.chunked_prefill else longest)
+    return serving.max_sequences + prompts
+
+
+def worker_bytes(cells: Sequence[Cell], memory: MachineMemory) -> dict[WeightsKey, int]:
     """Bytes of every worker of a plan by the weights it holds."""
-    return {group[0].weights_key: estimate_memory(group, cache_bytes).total for group in worker_groups(cells)}
+    return {group[0].weights_key: estimate_memory(group, memory).total for group in worker_groups(cells)}
 
 
-def require_memory(cells: Sequence[Cell], free_bytes: int, cache_bytes: int) -> int:
+def require_memory(cells: Sequence[Cell], memory: MachineMemory) -> int:
     """Bytes that are held at once at most: of all workers, or of as many as there is room for.
 
     The workers of one point stay together, since its cells take turns; those of other points may have to make room.
     Raises RequestError naming needed and free bytes where the workers of one point do not fit.
     """
-    sizes = worker_bytes(cells, cache_bytes)
+    sizes, free_bytes = worker_bytes(cells, memory), memory.free_bytes
     for point in points_of(cells):
         groups = worker_groups(point)
         needed = sum(sizes[group[0].weights_key] for group in groups)
@@ -203,7 +242,7 @@ def require_memory(cells: Sequence[Cell], free_bytes: int, cache_bytes: int) -> 
             raise RequestError(
                 f"{f'{part}: ' if part else ''}{_model(point[0].spec)} needs {needed / _GIB:.1f} GiB "
                 f"({needed:,} bytes), free are {free_bytes / _GIB:.1f} GiB ({free_bytes:,} bytes)"
-                f"{_hint(groups, needed - free_bytes, cache_bytes)}"
+                f"{_hint(groups, needed - free_bytes, memory)}"
             )
     return min(sum(sizes.values()), free_bytes)
 
@@ -213,11 +252,14 @@ def _model(spec: RunSpec) -> str:
     return f"{spec.model.name} with {layers}"
 
 
-def _hint(groups: Sequence[Sequence[Cell]], excess: int, cache_bytes: int) -> str:
-    """What leaving layers or experts out would do, where that is the remedy."""
+def _hint(groups: Sequence[Sequence[Cell]], excess: int, memory: MachineMemory) -> str:
+    """What fewer pages would do, or leaving layers or experts out, where that is the remedy."""
     spec = groups[0][0].spec
     model, shape = spec.model, spec.model.shape
-    needs = [estimate_memory(group, cache_bytes) for group in groups]
+    needs = [estimate_memory(group, memory) for group in groups]
+    pages = _pages(spec, memory)
+    if pages is not None and (left := pages.count - ceil(excess / (len(groups) * pages.page_bytes))) > 0:
+        return f"; engine.serving.cache_tokens={left * spec.engine.serving.page_tokens} would fit"
     if model.path is not None:
         return ""
     if spec.workload.phase == "layer":

@@ -46,6 +46,7 @@ _SHARED = Count(("n_shared_experts", "num_shared_experts", "moe_num_shared_exper
 _HEADS = Count(("num_attention_heads",), _MOST_HEADS)
 _KV_HEADS = Count(("num_key_value_heads",), _MOST_HEADS)
 _HEAD_DIM = Count(("head_dim",), _MOST_WIDTH)
+_POSITIONS, _UNLIMITED = Count(("max_position_embeddings",), _MOST_TOKENS), 2**20
 # Groups of experts of which a token takes its own from a few.
 _GROUPS, _GROUPS_TAKEN = Count(("n_group",), _MOST_EXPERTS), Count(("topk_group",), _MOST_EXPERTS)
 # These have a dense part beside the experts of every layer and no key that says so.
@@ -64,7 +65,9 @@ class MoEShape:
     """Sizes that decide work and memory. Widths are in elements; `shared_ffn` is 0 without a shared expert.
 
     `expert_biases` counts the biases of one routed expert, 0 where its projections have none; `latent_params` those of
-    `attention_params` that expand a layer's latents to keys and values, 0 where attention has none.
+    `attention_params` that expand a layer's latents to keys and values, 0 where attention has none. A token leaves
+    `cached_numbers` in the cache of a layer. A sequence has up to `positions`: more than anyone asks for where the
+    configuration does not limit them.
     """
 
     hidden: int
@@ -78,6 +81,8 @@ class MoEShape:
     attention_params: int
     vocab: int
     tied_head: bool
+    cached_numbers: int
+    positions: int
     expert_biases: int = 0
     latent_params: int = 0
 
@@ -133,6 +138,8 @@ def moe_shape(config: Mapping[str, Any]) -> MoEShape:
         attention_params=_attention_params(facts, len(is_moe)),
         vocab=count_in(facts, _VOCAB),
         tied_head=bool(facts.get("tie_word_embeddings", config.get("tie_word_embeddings", False))),
+        cached_numbers=_cached_numbers(facts),
+        positions=count_in(facts, _POSITIONS, _UNLIMITED),
         expert_biases=2 * ffn + hidden if facts.get("model_type") in _EXPERT_BIASES else 0,
         latent_params=_latent_params(facts) if facts.get("kv_lora_rank") else 0,
     )
@@ -279,6 +286,15 @@ def attention_heads(config: Mapping[str, Any]) -> tuple[int, int, int]:
     if not config.get("head_dim") and heads > hidden:
         raise wrong("num_attention_heads", heads, f"without a head_dim they share a hidden_size of {hidden}")
     return heads, kv_heads, count_in(config, _HEAD_DIM, hidden // heads)
+
+
+def _cached_numbers(config: Mapping[str, Any]) -> int:
+    """Keys and values of all heads, or a latent and a rotated key."""
+    if config.get("kv_lora_rank"):
+        at = latent_widths(config)
+        return at.rank + at.rope
+    _, kv_heads, head = attention_heads(config)
+    return 2 * kv_heads * head
 
 
 def _gqa_params(config: Mapping[str, Any]) -> int:

@@ -23,6 +23,7 @@ def test_requests_are_served_measured_and_reported(tmp_path: Path) -> None:
         "engine.avx2=true",
         "engine.batching=true",
         "engine.chunked_prefill=true",
+        "engine.serving.chunk_tokens=8",
         "workload.stream.slo.ttft_s=60",
     )
     done = ktbench(tmp_path, "run", *TINY, *features, "run_name=served")

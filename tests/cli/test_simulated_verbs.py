@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from ktbench.cli import main
+from ktbench.host.memory import Memory
 from ktbench.results import read_run
 from ktbench.run import request
 from ktbench.run.request import Planned, plan_request, read_request
@@ -137,7 +138,8 @@ def test_a_model_too_large_for_this_machine_is_simulated_all_the_same() -> None:
 
 
 def test_beside_simulated_cells_what_does_not_fit_here_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(request, "available_memory_bytes", lambda: 22 * 2**30)
+    memory = Memory(total_bytes=22 * 2**30, available_bytes=22 * 2**30, limit="machine")
+    monkeypatch.setattr(request, "read_memory", lambda: memory)
     found = planned("model=deepseek_v3", "sweep.arms=[base,+v+d]", BOTH)
     reasons = {cell.label: found.unsupported[cell.key] for cell in found.here}
     assert list(reasons) == ["base", "+v+d", "base (A/A)"]

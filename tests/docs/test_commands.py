@@ -24,6 +24,7 @@ from docs.gen.repository import DOCS, ROOT
 from ktbench.cli import VERBS, main
 from ktbench.cli.what_if import read_what_if
 from ktbench.config import split_launcher
+from ktbench.host.memory import Memory
 from ktbench.run.export import read_export
 from ktbench.run.feasibility import Machine, feasibility
 from ktbench.run.open_serving import serving_spec
@@ -97,7 +98,8 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture
 def ample(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory for whatever the docs ask, so that the answer does not depend on what else runs here."""
-    monkeypatch.setattr("ktbench.run.request.available_memory_bytes", lambda: 2**46)
+    memory = Memory(total_bytes=2**46, available_bytes=2**46, limit="machine")
+    monkeypatch.setattr("ktbench.run.request.read_memory", lambda: memory)
 
 
 def _block(page: str, start: str) -> str:

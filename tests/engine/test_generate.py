@@ -16,8 +16,9 @@ from transformers import PreTrainedModel
 
 from ktbench.engine.decode.inputs import CACHE
 from ktbench.engine.decode.program import StepRecorder
-from ktbench.engine.generate import Generator, Sampling, open_generator
+from ktbench.engine.generate import Generator, open_generator
 from ktbench.engine.protocol import HostRole, Unsupported
+from ktbench.engine.serving.requests import Sampling
 from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.run_spec import ModelSpec
 from tests.engine.engines import FUSED, TOLERANCE, VECTOR, cell, changed, needs_vector, split_cell

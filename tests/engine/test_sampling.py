@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import RepetitionPenaltyLogitsProcessor
 
-from ktbench.engine.generate import Chooser, Sampling, draw
+from ktbench.engine.generate import Chooser, draw
+from ktbench.engine.serving.requests import Sampling
 
 LOGITS = st.lists(st.floats(-8, 8, width=32), min_size=1, max_size=12)
 

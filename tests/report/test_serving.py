@@ -16,7 +16,10 @@ from ktbench.run.request import plan_request, read_request
 from tests.report.drawn import speed_figure
 from tests.report.served import served_run
 
-QUICK = ("workload.prompt=20", "workload.stream.answer=4", "sweep.control=false")
+QUICK = (
+    *("workload.prompt=20", "workload.stream.answer=4", "sweep.control=false"),
+    "engine.serving.chunk_tokens=16",
+)
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +59,12 @@ def test_the_interactivity_of_arms_is_drawn_with_its_frontier(tmp_path: Path) ->
     (axes,) = speed_figure(run).axes
     assert axes.get_xlabel() == "output of one user, tokens/s"
     assert {text.get_text() for text in axes.texts} == {"1", "4"}
+
+
+@pytest.mark.parametrize("name", ["concurrency", "chunk", "interactivity"])
+def test_chunked_prefill_cuts_prompts_of_every_point(name: str, tmp_path: Path) -> None:
+    run = served_run(tmp_path, name, "sweep.arms=[+v+d+l+b,+v+d+l+b+k]", "sweep.baseline=+v+d+l+b", rounds=1)
+    assert "IDLE" not in {row.outcome for row in rows_of(run)}
 
 
 def test_a_frontier_has_the_points_that_no_other_exceeds() -> None:

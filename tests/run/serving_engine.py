@@ -96,9 +96,11 @@ class FakeServing:
         return begun - room
 
     def _count(self) -> None:
-        alone = ("batching", "static_batch") if len(self.running) < 2 else ()
+        idle = {"batching", "static_batch"} if len(self.running) < 2 else set()
+        if not any(one.prompt_left for one in self.running):
+            idle.add("chunked_prefill")
         for feature in FEATURES:
-            if self.features.get(feature.name, feature.off) != feature.off and feature.name not in alone:
+            if self.features.get(feature.name, feature.off) != feature.off and feature.name not in idle:
                 self.counts[feature.counter] += 1
 
     def _next(self, one: _Sequence, several: bool) -> TokenEvent:

@@ -16,6 +16,7 @@ from ktbench.run.eval_process import EvalProgress, EvalRequest, reference_file
 from ktbench.run.evaluation import EvalRunner, references_of, require_same_suite, result_text
 from ktbench.run.request import Planned
 from ktbench.spec.errors import RequestError
+from ktbench.spec.memory import MachineMemory
 from ktbench.spec.record import Cell, Environment, Header, Outcome, Part, SampleResult, TaskResult
 from ktbench.spec.run_spec import MeasureSpec
 from ktbench.spec.suite import SuiteSpec, TaskSpec
@@ -66,7 +67,7 @@ def execute(
     suite: SuiteSpec = SUITE,
 ) -> Run:
     log = Log(folder)
-    planned = Planned(cells=tuple(cells), unsupported=unsupported or {}, needed_bytes=0, free_bytes=0, cache_bytes=0)
+    planned = Planned(cells=tuple(cells), unsupported=unsupported or {}, needed_bytes=0, memory=MachineMemory())
     header = Header(
         run="r", title="t", ablation="a", created="", command=("eval",), parts=PARTS, cells=tuple(cells),
         measure=MeasureSpec(), code_id="c", env_id="e", suite=suite,

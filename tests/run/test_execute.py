@@ -10,6 +10,7 @@ import pytest
 from ktbench.run import execute
 from ktbench.run.child import ChildFailed
 from ktbench.run.request import Planned
+from ktbench.spec.memory import MachineMemory
 from ktbench.spec.record import Cell, Outcome
 from ktbench.spec.run_spec import RunSpec
 from tests.tiny import tiny_cell, tiny_spec
@@ -33,7 +34,7 @@ class Aside:
 
 
 def planned(*cells: Cell) -> Planned:
-    return Planned(cells=cells, unsupported={}, needed_bytes=0, free_bytes=0, cache_bytes=0)
+    return Planned(cells=cells, unsupported={}, needed_bytes=0, memory=MachineMemory())
 
 
 @pytest.mark.parametrize("outcome", [Outcome.CRASHED, Outcome.NO_MEMORY])

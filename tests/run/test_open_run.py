@@ -16,6 +16,7 @@ from ktbench.run.open_run import header_of, kept_of, open_run
 from ktbench.run.request import Planned, cells_of, read_request
 from ktbench.run.shards import NODES, is_wanted, shard_of, write_shard
 from ktbench.spec.errors import RequestError
+from ktbench.spec.memory import MachineMemory
 from ktbench.spec.record import Environment, Outcome, Record, TaskResult
 from tests.run.test_shards import turn
 
@@ -117,7 +118,7 @@ def test_a_node_at_work_is_told_to_end_and_waited_for() -> None:
 
 def gone_on_with(*words: str) -> None:
     request = request_of("resume=first", *words)
-    planned = Planned(cells=cells_of(request), unsupported={}, needed_bytes=0, free_bytes=0, cache_bytes=0)
+    planned = Planned(cells=cells_of(request), unsupported={}, needed_bytes=0, memory=MachineMemory())
     execute(request, planned, ["python", "-m", "ktbench", "sweep"])
 
 

@@ -14,7 +14,7 @@ from ktbench.engine.weight_plan import WeightPlan
 from ktbench.results.command import command_of
 from ktbench.run.request import one_cell_request, plan_request
 from ktbench.spec.errors import RequestError
-from ktbench.spec.memory import estimate_memory
+from ktbench.spec.memory import MachineMemory, estimate_memory
 from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.support import rules_broken
@@ -94,7 +94,7 @@ def test_the_command_of_a_row_names_the_folder(tmp_path: Path) -> None:
 
 def test_saving_takes_a_layer_more(tmp_path: Path) -> None:
     one, kept = (
-        estimate_memory([Cell(label="+v", spec=spec, spec_id="")], 0)
+        estimate_memory([Cell(label="+v", spec=spec, spec_id="")], MachineMemory())
         for spec in (planned(), planned(f"model.packed={tmp_path}"))
     )
     assert kept.packed * 2 == one.packed * 3

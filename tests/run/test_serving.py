@@ -165,6 +165,26 @@ def test_a_feature_that_was_not_at_work_is_idle() -> None:
     assert (record.outcome, "batched_tokens 0" in record.why) == (Outcome.IDLE, True)
 
 
+def test_times_of_roles_are_those_of_the_replay() -> None:
+    clock = FakeClock()
+
+    class Split(FakeServing):
+        def counters(self) -> dict[str, int]:
+            now_ns = round(1e9 * clock.now_s)
+            return {**super().counters(), "host_busy_ns": now_ns // 2, "device_wait_ns": now_ns // 4}
+
+    system = StreamSystem(lambda spec: Split(clock), clock=clock, rest=clock.sleep)
+    cell = tiny_cell(phase="serve", workload={"stream": STREAM, "steps": 2})
+    record = Session(system=system, roofs=FakeRoofs(), ids=RecordIds(code_id="c", env_id="e"), clock=clock).trial(
+        cell, 0
+    )
+    assert record.replay is not None
+    assert record.roles is not None
+    assert record.roles.total_s == record.replay.seconds
+    assert record.roles.host_busy_s == pytest.approx(record.replay.seconds / 2)
+    assert record.roles.device_wait_s == pytest.approx(record.replay.seconds / 4)
+
+
 def test_a_check_that_any_answer_passes_is_vacuous() -> None:
     record = trial(replace(STREAM, answer=1), engine={"wrong": lambda token: token}, measure={"tolerance": 10.0})
     assert record.outcome is Outcome.VACUOUS

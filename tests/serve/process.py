@@ -10,12 +10,23 @@ from ktbench.serve.tokens import TextTokens
 from tests.serve.fake import VOCAB, FakeEngine
 
 
+class ByteTokens(TextTokens):
+    """Bytes as tokens, without the libraries of a tokenizer, which take seconds to load."""
+
+    def __init__(self) -> None:
+        self.stop_ids = self.special_ids = frozenset[int]()
+        self._pieces = tuple(bytes([one]) for one in range(256))
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        return tuple(text.encode())
+
+
 def main(port: int, delay_s: float) -> None:
     settings = ServerSettings(port=port, drain_s=1)
     engine = FakeEngine(delay_s=delay_s)
     served = Served(
         model="nano",
-        tokens=TextTokens.open("evals/nano"),
+        tokens=ByteTokens(),
         vocab=VOCAB,
         most_waiting=engine.most_waiting,
         open_engine=lambda: engine,

@@ -40,6 +40,11 @@ def start() -> Iterator[Start]:
         one.communicate()
 
 
+def test_the_server_needs_no_engine_to_load() -> None:
+    code = "import sys, ktbench.serve.server, ktbench.serve.terminal; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
 def test_a_server_that_was_killed_starts_again_on_its_port_and_ends_well_when_asked_to(start: Start) -> None:
     process, server = start(delay_s=0.01)
     with server.open_stream():

@@ -6,14 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ktbench.spec.cells import plan_cells, points_of
-from ktbench.spec.memory import blocks_of, worker_bytes
+from ktbench.spec.memory import MachineMemory, blocks_of, worker_bytes
 from ktbench.spec.record import Cell
 from ktbench.spec.sweep import SweepSpec
 from tests.tiny import tiny_spec
 
 SWEEP = SweepSpec(arms=("base", "+v", "+v+d"), axes={"model.seed": (0, 1, 2), "workload.batch": (1, 2)})
 CELLS = plan_cells(tiny_spec(), SWEEP)
-SIZES = worker_bytes(CELLS, 0)
+SIZES = worker_bytes(CELLS, MachineMemory())
 
 
 def held(cells: tuple[Cell, ...]) -> int:
@@ -27,12 +27,12 @@ def test_a_point_is_every_arm_and_its_control() -> None:
 
 
 def test_what_fits_together_is_one_block() -> None:
-    assert blocks_of(CELLS, held(CELLS), 0) == (CELLS,)
-    assert blocks_of((), 0, 0) == ()
+    assert blocks_of(CELLS, MachineMemory(free_bytes=held(CELLS))) == (CELLS,)
+    assert blocks_of((), MachineMemory()) == ()
 
 
 def test_points_of_equal_weights_stay_together_where_others_do_not_fit() -> None:
-    blocks = blocks_of(CELLS, held(CELLS) - 1, 0)
+    blocks = blocks_of(CELLS, MachineMemory(free_bytes=held(CELLS) - 1))
     assert len(blocks) == 2
     assert [len(block) for block in blocks] == [16, 8]
 
@@ -57,7 +57,7 @@ def test_parts_are_not_mixed_up() -> None:
 @settings(deadline=None)
 @given(st.integers(0, 2 * held(CELLS)))
 def test_every_cell_once_and_no_point_torn(free_bytes: int) -> None:
-    blocks = blocks_of(CELLS, free_bytes, 0)
+    blocks = blocks_of(CELLS, MachineMemory(free_bytes=free_bytes))
     assert sorted(cell.key for block in blocks for cell in block) == sorted(cell.key for cell in CELLS)
     assert all(held(block) <= free_bytes or len(points_of(block)) == 1 for block in blocks)
     assert all(point in points_of(CELLS) for block in blocks for point in points_of(block))
@@ -66,6 +66,6 @@ def test_every_cell_once_and_no_point_torn(free_bytes: int) -> None:
 def test_points_of_equal_weights_share_a_block_wherever_they_stand() -> None:
     sweep = SweepSpec(arms=("base",), axes={"workload.batch": (1, 2), "model.seed": (0, 1)})
     cells = plan_cells(tiny_spec(), sweep)
-    one = max(worker_bytes(cells, 0).values())
-    blocks = blocks_of(cells, one, 0)
+    one = max(worker_bytes(cells, MachineMemory()).values())
+    blocks = blocks_of(cells, MachineMemory(free_bytes=one))
     assert [[cell.spec.model.seed for cell in block] for block in blocks] == [[0] * 4, [1] * 4]

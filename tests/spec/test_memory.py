@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from ktbench.spec.cells import plan_cells
+from ktbench.spec.engine import ServingSpec
 from ktbench.spec.errors import RequestError
-from ktbench.spec.memory import MemoryEstimate, estimate_memory, require_memory, worker_bytes
+from ktbench.spec.memory import MachineMemory, MemoryEstimate, estimate_memory, require_memory, worker_bytes
 from ktbench.spec.record import Cell
+from ktbench.spec.serving.stream import StreamSpec
 from ktbench.spec.sweep import SweepSpec
 from tests.tiny import tiny_cell, tiny_spec
 
@@ -16,8 +20,12 @@ LADDER = SweepSpec(name="s", arms=("base", "+v", "+v+d"))
 CACHE = 100_000
 
 
+def memory(free_bytes: int = 0) -> MachineMemory:
+    return MachineMemory(free_bytes=free_bytes, cache_bytes=CACHE)
+
+
 def estimate(*cells: Cell) -> MemoryEstimate:
-    return estimate_memory(cells, CACHE)
+    return estimate_memory(cells, memory())
 
 
 def test_each_layout_is_counted_once() -> None:
@@ -41,7 +49,7 @@ def test_a_layer_alone_is_held_often_enough_to_read_past_the_cache_and_nothing_e
 def test_precisions_are_workers_of_their_own() -> None:
     sweep = SweepSpec(arms=("base", "+v", "+v int8", "+v int4_g32"))
     cells = plan_cells(tiny_spec(phase="layer"), sweep)
-    sizes = worker_bytes(cells, CACHE)
+    sizes = worker_bytes(cells, memory())
     assert list(sizes) == list(dict.fromkeys(cell.weights_key for cell in cells))
     assert len(sizes) == 3
 
@@ -49,20 +57,58 @@ def test_precisions_are_workers_of_their_own() -> None:
 def test_a_model_that_does_not_fit_is_refused_with_needed_and_free_bytes() -> None:
     cells = plan_cells(tiny_spec(), LADDER)
     with pytest.raises(RequestError, match=r"needs .* GiB \(.* bytes\), free are 0.0 GiB \(1,000 bytes\)"):
-        require_memory(cells, 1000, CACHE)
-    assert require_memory(cells, 1 << 40, CACHE) == estimate(*cells).total
+        require_memory(cells, memory(1000))
+    assert require_memory(cells, memory(1 << 40)) == estimate(*cells).total
 
 
 def test_nothing_to_run_needs_nothing() -> None:
-    assert require_memory([], 0, CACHE) == 0
+    assert require_memory([], memory(0)) == 0
 
 
 def test_parts_need_not_fit_together_but_each_must() -> None:
     one = plan_cells(tiny_spec(phase="layer"), LADDER, "one")
     two = plan_cells(tiny_spec(phase="layer", precision="int8", avx512=True), SweepSpec(), "two")
-    sizes = {cells[0].part: sum(worker_bytes(cells, CACHE).values()) for cells in (one, two)}
+    sizes = {cells[0].part: sum(worker_bytes(cells, memory()).values()) for cells in (one, two)}
     larger = max(sizes.values())
-    assert require_memory([*one, *two], larger, CACHE) == larger
-    assert require_memory([*one, *two], 1 << 40, CACHE) == sum(sizes.values())
+    assert require_memory([*one, *two], memory(larger)) == larger
+    assert require_memory([*one, *two], memory(1 << 40)) == sum(sizes.values())
     with pytest.raises(RequestError, match="^one: tiny with one layer needs .*; build fewer with model.experts=N"):
-        require_memory([*one, *two], sizes["one"] - 1, CACHE)
+        require_memory([*one, *two], memory(sizes["one"] - 1))
+
+
+POSITION = 2 * 2 * (2 * 2 * 16)  # bytes: bf16, layers, keys and values of two heads of 16
+STREAM: dict[str, Any] = {"stream": StreamSpec(requests=4, concurrency=1), "steps": 1}
+
+
+def served(features: dict[str, Any] | None = None, **limits: Any) -> Cell:
+    return tiny_cell(phase="serve", workload=STREAM, serving=ServingSpec(**limits), **(features or {}))
+
+
+def test_pages_of_served_requests_are_counted_and_copies_where_the_prefix_cache_keeps_them() -> None:
+    few, many = served(cache_tokens=64), served(cache_tokens=640)
+    assert estimate(few).cache == (64 + 16) * POSITION
+    assert estimate(few, many).cache == (640 + 16) * POSITION, "the cells of a worker take turns"
+    assert estimate(many).total - estimate(few).total == (640 - 64) * POSITION
+    copies = {"cache_tokens": 64, "ram_bytes": 10**6}
+    assert estimate(served(**copies)).cache == estimate(few).cache
+    assert estimate(served({"prefix_cache": True}, **copies)).cache == estimate(few).cache + 10**6
+    assert estimate(tiny_cell()).cache == 0
+
+
+def test_without_a_number_pages_take_a_fourth_of_the_memory_at_most() -> None:
+    whole = MachineMemory(total_bytes=4 * 1000 * 16 * POSITION)
+    assert estimate_memory([served()], whole).cache == 1001 * 16 * POSITION
+    assert (
+        estimate_memory([served(max_sequences=2)], memory()).cache
+        == (2 * served().spec.model.shape.positions + 16) * POSITION
+    )
+
+
+def test_pages_that_do_not_fit_are_refused_with_a_number_that_does() -> None:
+    cells = (served(cache_tokens=16 * 1000),)
+    free = memory(estimate(*cells).total - 100 * 16 * POSITION)
+    with pytest.raises(RequestError, match=r"; engine\.serving\.cache_tokens=14400 would fit"):
+        require_memory(cells, free)
+    require_memory((served(cache_tokens=14400),), free)
+    with pytest.raises(RequestError):
+        require_memory((served(cache_tokens=14400 + 16),), free)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -31,17 +30,18 @@ from ktbench.engine.serving.scheduler import Part, Scheduler, ServedSequence
 from ktbench.engine.serving.steps import StepRunner
 from ktbench.engine.weight_plan import WeightPlan
 from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.serving.pages import page_memory
 
 _PLAIN = ("DynamicLayer", "DynamicSlidingWindowLayer")
 # Rotations that follow the longest sequence of a pass: neighbours would change each other's.
 _BY_LENGTH = ("dynamic", "longrope")
-_MEMORY_SHARE = 4  # of the machine's memory, a 4th for keys and values where no number is given
 
 
 def open_serving(spec: RunSpec, host: HostRole, progress: LoadProgress = SILENT) -> BatchEngine:
     """The engine that serves the model of a cell. Raises ValueError as `load_components` does, Unsupported before."""
     require_servable(spec)
-    return BatchEngine(spec, load_components(spec.model, WeightPlan.of([spec], host), host, progress))
+    components = load_components(spec.model, WeightPlan.of([spec], host), host, progress)
+    return BatchEngine(spec, components, host.memory_bytes)
 
 
 def require_servable(spec: RunSpec) -> None:
@@ -64,17 +64,20 @@ def require_servable(spec: RunSpec) -> None:
 
 
 class BatchEngine:
-    """Implements `ktbench.engine.serving.requests.ServingEngine`; made by `open_serving`."""
+    """Implements `ktbench.engine.serving.requests.ServingEngine`; made by `open_serving`.
 
-    def __init__(self, spec: RunSpec, components: EngineComponents) -> None:
+    `memory_bytes` is what the machine has in all, 0 where it is not known.
+    """
+
+    def __init__(self, spec: RunSpec, components: EngineComponents, memory_bytes: int) -> None:
         self._components, engine = components, spec.engine
         components.prepare(spec)
         detach(components.operators)
         components.switch(engine, 0, 0)
         self._serving = serving = engine.serving
         shapes = _layer_shapes(components.network)
-        positions = _positions(components.network)
-        pages = _page_count(spec, shapes, positions)
+        positions = spec.model.shape.positions
+        pages = page_memory(serving, sum(one.numbers for one in shapes), positions, memory_bytes).count
         self.max_positions = min(positions, pages * serving.page_tokens)
         self._cache = PagedCache(shapes, pages + 1, serving.page_tokens)
         self._copies = PageCopies(serving.ram_bytes, _disk(spec) if engine.prefix_cache else None)
@@ -194,7 +197,7 @@ class BatchEngine:
         counted["prefill_tokens"] += sum(part.end - part.first for part in prompts)
         counted["decode_tokens"] += len(parts) - len(prompts)
         if engine.chunked_prefill:
-            counted["prefill_chunks"] += len(prompts)
+            counted["prefill_chunks"] += sum(not part.is_last for part in prompts)
 
     def _fill(self, key: bytes, page: int) -> bool:
         return self._copies.take(key, self._cache.content(page))
@@ -273,22 +276,6 @@ def _layer_shapes(network: PreTrainedModel) -> list[LayerShape]:
         (_, heads, _, key_width), value_width = layer.keys.shape, layer.values.shape[3]
         shapes.append(LayerShape(heads, key_width, value_width, latent=number in latent))
     return shapes
-
-
-def _positions(network: PreTrainedModel) -> int:
-    config: Any = network.config.get_text_config()
-    return int(getattr(config, "max_position_embeddings", None) or 1 << 20)
-
-
-def _page_count(spec: RunSpec, shapes: Sequence[LayerShape], positions: int) -> int:
-    """As many as the spec says; else for as many long sequences as may run, within a share of the memory."""
-    serving = spec.engine.serving
-    if serving.cache_tokens is not None:
-        return serving.cache_tokens // serving.page_tokens
-    page_bytes = 2 * serving.page_tokens * sum(one.numbers for one in shapes)
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // _MEMORY_SHARE
-    wanted = serving.max_sequences * -(-positions // serving.page_tokens)
-    return max(1, min(wanted, memory // page_bytes))
 
 
 def _disk(spec: RunSpec) -> PageStore | None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import Literal, Protocol
-
-from ktbench.engine.generate import Sampling
 
 # Why an answer ended: by a token that ends it, by its length, taken back, or by an error of the engine.
 Finish = Literal["stop", "length", "cancelled", "error"]
@@ -16,6 +15,29 @@ Top = tuple[tuple[int, float], ...]
 
 class QueueFull(Exception):
     """As many requests wait as may; the text says how many."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sampling:
+    """How the tokens of one answer are chosen: the likeliest at temperature 0, else drawn.
+
+    Of the tokens those are left whose probabilities, from the largest down, reach `top_p` first (Holtzman 2020). The
+    numbers drawn depend on `seed` alone, whatever else is in the batch. Before that, logits of tokens that the prompt
+    or the answer has are divided by `repetition_penalty`, or multiplied where they are below 0 (Keskar 2019).
+    """
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int = 0
+    repetition_penalty: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.repetition_penalty < inf:
+            raise ValueError(f"repetition_penalty={self.repetition_penalty}: must be above 0")
+        if self.temperature < 0:
+            raise ValueError(f"temperature={self.temperature}: must be 0 or above")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p={self.top_p}: allowed are values above 0 up to 1")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,7 +13,7 @@ import jinja2
 from lm_eval.models.utils import handle_stop_sequences, has_bos_prefix, normalize_gen_kwargs, postprocess_generated_text
 from transformers import PreTrainedTokenizerBase
 
-from ktbench.engine.generate import Sampling
+from ktbench.engine.serving.requests import Sampling
 from ktbench.eval.lm.cache import request_key
 
 

@@ -23,8 +23,7 @@ def open_serving(spec: RunSpec, host: HostRole) -> TransformersServing:
     network: Any = open_transformers(spec.model, host).network
     network.set_experts_implementation(spec.peer.implementation)
     torch.set_num_threads(host.threads_of(spec.engine))
-    positions = int(spec.model.config.get("max_position_embeddings") or 1 << 20)
-    return TransformersServing(network, positions, spec.engine.serving.cache_tokens or 1 << 16)
+    return TransformersServing(network, spec.model.shape.positions, spec.engine.serving.cache_tokens or 1 << 16)
 
 
 class TransformersServing:

@@ -12,11 +12,16 @@ import pytest
 from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.engine.serving.engine import open_serving
 from ktbench.engine.serving.requests import QueueFull, ServeRequest
+from ktbench.spec.cells import plan_cells
+from ktbench.spec.engine import ServingSpec
 from ktbench.spec.features import FEATURES
-from ktbench.spec.run_spec import ModelSpec
-from tests.engine.engines import FUSED, cell, needs_vector, saved
+from ktbench.spec.memory import MachineMemory, estimate_memory
+from ktbench.spec.run_spec import ModelSpec, WorkloadSpec
+from ktbench.spec.serving.stream import StreamSpec
+from ktbench.spec.sweep import SweepSpec
+from tests.engine.engines import CPUS, FUSED, TWO_CORES, cell, needs_vector, saved
 from tests.engine.families.zoo import tiny
-from tests.engine.serving.serving import answers, drawn, finished, opened, submit
+from tests.engine.serving.serving import SMALL, answers, drawn, finished, opened, submit
 from tests.engine.tiny import decode
 
 pytestmark = needs_vector()
@@ -109,6 +114,25 @@ def test_counters_show_which_features_ran(model: ModelSpec, features: dict[str, 
                 assert (moved > 0) == bool(features.get(feature.name)), feature.name
 
 
+@pytest.mark.parametrize("name", ["qwen3_moe", "deepseek_v3", "gpt_oss"])
+@pytest.mark.parametrize("cache_tokens", [200, None])
+@pytest.mark.parametrize("total_bytes", [0, 2**20])
+def test_the_plan_counts_the_bytes_of_all_pages(name: str, cache_tokens: int | None, total_bytes: int) -> None:
+    work = WorkloadSpec(phase="serve", prompt=1, steps=1, stream=StreamSpec(requests=1, concurrency=1))
+    spec = cell(tiny(name), work, serving=ServingSpec(cache_tokens=cache_tokens, max_sequences=3))
+    planned = estimate_memory(plan_cells(spec, SweepSpec()), MachineMemory(total_bytes=total_bytes))
+    with closing(open_serving(spec, HostRole(cores=1, memory_bytes=total_bytes))) as engine:
+        assert planned.cache == engine._cache.content(0).untyped_storage().nbytes()
+
+
+def test_a_chunk_counts_where_a_prompt_was_cut(model: ModelSpec) -> None:
+    with closing(opened(model, batching=True, chunked_prefill=True)) as engine:
+        for lengths, cuts in (((9, 7), 0), ((16,), 0), ((9, 8), 1), ((40,), 2)):  # chunks of 16
+            before = engine.counters()["prefill_chunks"]
+            answers(engine, drawn(lengths))
+            assert engine.counters()["prefill_chunks"] - before == cuts
+
+
 def test_prompt_tokens_from_the_cache_are_reported(model: ModelSpec) -> None:
     (prompt,) = drawn((20,))
     with closing(opened(model, prefix_cache=True)) as engine:
@@ -130,6 +154,22 @@ def test_deferral_acts_on_the_same_tokens_in_any_step(model: ModelSpec, deferral
         assert answers(engine, drawn((9, 40, 17))) == truth
         name = "skipped_experts" if "skipping" in deferral else "deferred_experts"
         assert engine.counters()[name] == counted[name] > 0
+
+
+@TWO_CORES
+@pytest.mark.parametrize("deferral", [{}, {"deferral": 1}, {"skipping": 1}], ids=str)
+@pytest.mark.parametrize("lean", [False, True])
+def test_roles_with_cores_of_their_own_give_the_same_answers(
+    model: ModelSpec, deferral: dict[str, Any], lean: bool
+) -> None:
+    arm = FUSED | deferral | {"packed_dense": lean}
+    with closing(opened(model, **arm)) as engine:
+        truth = answers(engine, drawn((9, 40, 17)))
+    split = cell(model, decode(), threads=None, roles="split", serving=ServingSpec(**SMALL), **arm, **ALL)
+    with closing(open_serving(split, HostRole(cores=len(CPUS), cpus=CPUS))) as engine:
+        assert answers(engine, drawn((9, 40, 17))) == truth
+        counted = engine.counters()
+        assert counted["host_busy_ns"] and counted["device_wait_ns"]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -11,13 +10,13 @@ from typing import Any
 import pytest
 import torch
 
-from ktbench.engine.generate import Generator, Sampling, open_generator
-from ktbench.engine.protocol import HostRole
-from ktbench.engine.serving.requests import ServeRequest
+from ktbench.engine.components import EngineComponents
+from ktbench.engine.generate import Generator
+from ktbench.engine.serving.requests import Sampling, ServeRequest
 from ktbench.spec.run_spec import ModelSpec
 from tests.engine.engines import FUSED, TOLERANCE, cell, needs_vector, saved
 from tests.engine.families.zoo import VOCAB, tiny
-from tests.engine.serving.serving import answers, drawn, finished, opened, submit
+from tests.engine.serving.serving import answers, drawn, finished, loaded, opened, submit
 from tests.engine.tiny import decode
 
 pytestmark = needs_vector()
@@ -57,26 +56,26 @@ def arm(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def alone(model: ModelSpec, arm: dict[str, Any]) -> list[list[int | None]]:
-    with closing(opened(model, **arm)) as engine:
+def held(model: ModelSpec, arm: dict[str, Any]) -> EngineComponents:
+    """Engines of all ways run on the same weights, one after the other, as those of a worker do."""
+    return loaded(model, **arm)
+
+
+@pytest.fixture(scope="module")
+def alone(model: ModelSpec, arm: dict[str, Any], held: EngineComponents) -> list[list[int | None]]:
+    with closing(opened(model, None, held, **arm)) as engine:
         return answers(engine, drawn(LENGTHS), max_new=NEW)
 
 
-@pytest.fixture
-def generator(model: ModelSpec, arm: dict[str, Any]) -> Iterator[Generator]:
-    spec = cell(model, decode(), **arm)
-    with closing(open_generator([spec], HostRole(cores=1))) as engine:
-        engine.use(spec)
-        yield engine
-
-
 def test_a_request_gets_what_the_generator_computes(
-    model: ModelSpec, arm: dict[str, Any], generator: Generator
+    model: ModelSpec, arm: dict[str, Any], held: EngineComponents
 ) -> None:
     """Of every token all probabilities; the likeliest, where it is ahead by more than the tolerance, is chosen."""
-    with closing(opened(model, **arm)) as engine:
+    with closing(opened(model, None, held, **arm)) as engine:
         submit(engine, drawn(LENGTHS), NEW, logprobs=VOCAB)
         events = finished(engine)
+    generator = Generator(model, held)
+    generator.use(cell(model, decode(), **arm))
     for i, prompt in enumerate(drawn(LENGTHS)):
         given = [one.token for one in events[str(i)] if one.token is not None]
         assert len(given) == NEW and events[str(i)][-1].finish == "length"
@@ -93,10 +92,10 @@ def test_a_request_gets_what_the_generator_computes(
 
 @pytest.mark.parametrize("way", WAYS)
 def test_who_shares_a_step_changes_nothing(
-    model: ModelSpec, arm: dict[str, Any], alone: list[list[int | None]], way: str
+    model: ModelSpec, arm: dict[str, Any], held: EngineComponents, alone: list[list[int | None]], way: str
 ) -> None:
     engine_features, limits = WAYS[way]
-    with closing(opened(model, limits, **arm, **engine_features)) as engine:
+    with closing(opened(model, limits, held, **arm, **engine_features)) as engine:
         for _ in range(2):  # the second time with what the first left behind
             assert answers(engine, drawn(LENGTHS), max_new=NEW) == alone
         counted = engine.counters()
@@ -107,10 +106,10 @@ def test_who_shares_a_step_changes_nothing(
 
 
 def test_cancelled_neighbours_change_nothing(
-    model: ModelSpec, arm: dict[str, Any], alone: list[list[int | None]]
+    model: ModelSpec, arm: dict[str, Any], held: EngineComponents, alone: list[list[int | None]]
 ) -> None:
     features = {"batching": True, "chunked_prefill": True, "prefix_cache": True}
-    with closing(opened(model, **arm, **features)) as engine:
+    with closing(opened(model, None, held, **arm, **features)) as engine:
         submit(engine, drawn(LENGTHS), NEW)
         for i, prompt in enumerate(drawn((30, 5, 50), seed=2)):
             engine.submit(ServeRequest(key=f"gone {i}", prompt=prompt, max_new=9))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from transformers import PreTrainedModel
 
-from ktbench.engine.generate import Sampling
+from ktbench.engine.serving.requests import Sampling
 from ktbench.eval.lm.generation import GeneratedText
 from ktbench.eval.lm.model import EngineLM
 from tests.eval.lm.checkpoints import MAX_LENGTH, Checkpoint, replies, theirs

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from transformers import PreTrainedModel
 
-from ktbench.engine.generate import Sampling
+from ktbench.engine.serving.requests import Sampling
 from ktbench.eval.lm.model import EngineLM
 from tests.eval.lm.checkpoints import MAX_LENGTH, Checkpoint, replies, theirs
 
