@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, cast
 
 from transformers import PreTrainedModel
 
+from ktbench.engine.decode.prefill import ReplayPrefill
 from ktbench.engine.decode.program import ProgramRecording, StepRecording
 from ktbench.engine.decode.step import DecodeState, ReplayDecoder
 from ktbench.engine.device_placement import MakeDeviceExperts, SameMemory
 from ktbench.engine.experts import ExpertsOperator, MoERuntimeState
 from ktbench.engine.roles import split_cpus, use_threads
 from ktbench.spec.engine import EngineSpec
-from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.run_spec import RunSpec, WorkloadSpec
 
 if TYPE_CHECKING:
     from ktbench.engine.cuda.attention import MaskedAttention
@@ -109,6 +110,12 @@ class EngineComponents:
         else:
             recording = ProgramRecording(self.network, self.state.recorder, self.attention.lower)
         return ReplayDecoder(self.network, self.attention, recording, self.state, state, room)
+
+    def prefill(self, state: DecodeState, workload: WorkloadSpec) -> ReplayPrefill:
+        """Recorded chunks of the prompts of a workload; raises ValueError, see `ReplayPrefill`."""
+        assert self.cuda is not None
+        cuda, recording = self.cuda, self.cuda.recording(self.state.counted)
+        return ReplayPrefill(self.network, cuda.attention, recording, self.state, state, workload)
 
     def device_experts_for(self, engine: EngineSpec) -> MakeDeviceExperts:
         """Who runs a layer's experts that live with the device role."""

@@ -13,7 +13,8 @@ import torch
 from numpy.typing import NDArray
 
 from ktbench.engine.components import EngineComponents
-from ktbench.engine.decode.step import StepRunner
+from ktbench.engine.decode.prefill import ReplayPrefill
+from ktbench.engine.decode.step import PassRunner, ReplayDecoder, StepRunner
 from ktbench.engine.decode.timeline import timeline
 from ktbench.engine.device_placement import DevicePlacement, detach
 from ktbench.engine.experts import Tap
@@ -97,21 +98,35 @@ class HybridEngine(ReplaySystem):
         return DevicePlacement(engine.placement, self.model, components.device_experts_for(engine), device)
 
     def _runner(self, engine: EngineSpec) -> StepRunner:
-        """Recorded decode steps where features need them; else, or where they cannot be (then with a note), passes."""
+        """Recorded steps where features need them; else, or where they cannot be (then with a note), passes."""
         trace, components = self._traced, self._components
-        passes = pass_runner(trace.workload, self._forward, components.state)
-        recorded = (engine.packed_dense or engine.cuda_graph) and trace.workload.phase == "decode"
+        passes, decodes = pass_runner(trace.workload, self._forward, components.state), trace.workload.phase == "decode"
+        recorded = engine.cuda_graph or (engine.packed_dense and decodes)
         if not recorded or components.attention is None:
             return passes
+        what = "steps" if decodes else "passes"
         try:
-            decoder = components.decoder(trace.start, trace.workload.prompt + trace.workload.steps)
+            runner = self._decoder() if decodes else self._prefill(passes)
         except ValueError as error:
-            self._notes.append(f"{engine.label}: steps are not recorded: {error}")
+            self._notes.append(f"{engine.label}: {what} are not recorded: {error}")
             return passes
-        decoder.record(trace.ids[0], trace.routing[0])
-        if decoder.why:
-            self._notes.append(f"{engine.label}: steps are not recorded: {decoder.why}")
-        return decoder
+        runner.record(trace.ids[0], trace.routing[0])
+        if runner.why:
+            self._notes.append(f"{engine.label}: {what} are not recorded: {runner.why}")
+        return runner
+
+    def _decoder(self) -> ReplayDecoder:
+        trace = self._traced
+        return self._components.decoder(trace.start, trace.workload.prompt + trace.workload.steps)
+
+    def _prefill(self, passes: PassRunner) -> ReplayPrefill:
+        """Its cache is like the one that a first chunk leaves."""
+        trace, work = self._traced, self._traced.workload
+        passes.begin(trace.start)
+        passes.step(trace.ids[0][:, : work.chunk], trace.routing[0][:1])
+        left = self._forward.remember()
+        self._forward.forget()
+        return self._components.prefill(left, work)
 
     def _choose_deferral(self, engine: EngineSpec) -> int:
         """Tries 0, 1, 2, ... deferred experts for a few steps each."""

@@ -232,12 +232,12 @@ def _simulation_reasons(spec: RunSpec, machine: MachineSpec) -> Iterator[Reason]
 def _as_simulated(spec: RunSpec) -> RunSpec:
     """The spec by which the rules of the engine judge a simulated cell.
 
-    Without +c in prefill, for which the engine has no graph but the paper's breakdown (Fig. 14) a row. The experts of a
-    single layer run on the host, with or without a GPU.
+    Without +c in prefill of whole prompts, for which the engine has no graph but the paper's breakdown (Fig. 14) a row.
+    The experts of a single layer run on the host, with or without a GPU.
     """
     if spec.workload.phase == "layer":
         return replace(spec, engine=replace(spec.engine, device="cpu"))
-    if spec.workload.phase == "prefill" and spec.engine.cuda_graph:
+    if spec.workload.phase == "prefill" and spec.workload.chunk is None:
         return replace(spec, engine=replace(spec.engine, cuda_graph=False))
     return spec
 

@@ -137,8 +137,7 @@ class CpuCosts:
         """Base submits nothing: all of it runs on the device role's cores."""
         return "host" if self.spec.engine.fused else "device"
 
-    @property
-    def shared_order(self) -> SharedOrder:
+    def shared_order(self, work: Pass) -> SharedOrder:
         """On shared cores, and in base, one part runs after the other."""
         return "beside" if self.spec.engine.roles == "split" and self.spec.engine.fused else "after"
 

@@ -43,7 +43,7 @@ class GpuCosts:
     machine: MachineSpec
     cost: Calibration
     sizes: Sizes
-    _calls: dict[tuple[int, int, Coverage], float] = field(default_factory=dict, init=False, compare=False)
+    _calls: dict[tuple[int, int, int, Coverage], float] = field(default_factory=dict, init=False, compare=False)
     _covered: dict[int, Coverage] = field(default_factory=dict, init=False, compare=False)
 
     @property
@@ -56,22 +56,21 @@ class GpuCosts:
         """Whether a step is a forward pass over prompts."""
         return self.spec.workload.phase == "prefill"
 
-    @property
-    def graph(self) -> bool:
-        """Whether a step is one CUDA graph, which holds the decode step alone."""
-        return self.spec.engine.cuda_graph and self.spec.workload.phase == "decode"
+    def captured(self, work: Pass) -> bool:
+        """Whether a pass is one CUDA graph: a decode step, or a whole chunk of a prompt."""
+        phase, chunk = self.spec.workload.phase, self.spec.workload.chunk
+        return self.spec.engine.cuda_graph and (phase == "decode" or (self.prefill and work.tokens == chunk))
 
     @property
     def host(self) -> Resource:
         """See `CostModel`."""
         return "host"
 
-    @property
-    def shared_order(self) -> SharedOrder:
+    def shared_order(self, work: Pass) -> SharedOrder:
         """See `CostModel`."""
         if self.base:
             return "after"
-        return "beside" if self.graph or self.sizes.family not in _BLOCKING_FAMILIES else "before"
+        return "beside" if self.captured(work) or self.sizes.family not in _BLOCKING_FAMILIES else "before"
 
     @property
     def step_launch_s(self) -> float:
@@ -89,29 +88,44 @@ class GpuCosts:
         sizes = self.sizes
         shared = _SHARED_KERNELS if sizes.shared_params else 0
         params = sizes.attention_params + sizes.fixed_params
-        read = sizes.attention_bytes(work.context * work.batch) + sizes.gate_bytes
+        beside, skips_half = self._beside(work), sizes.latent and not self._fixed
+        read = sizes.attention_bytes(beside * work.batch) + sizes.gate_bytes
         flops = sizes.absorbed_flops if work.tokens == 1 else sizes.score_flops
-        pairs = work.tokens * work.context + (work.tokens**2 / 2 if sizes.latent else work.tokens**2)
+        pairs = work.tokens * beside + work.tokens**2 / (2 if skips_half else 1)
         seconds = (
             self._dense_s(params, read, work.rows)
             + work.batch * pairs * flops / self._flops_per_s("attention")
+            + self._expanded_s(work.tokens, beside * work.batch)
             + self._moved_s(work.rows)
         )
-        return self._task("attention", "attention", seconds, self.layer_kernels - shared)
+        return self._task(work, "attention", "attention", seconds, self.layer_kernels - shared)
+
+    @property
+    def _fixed(self) -> bool:
+        """Whether attention of a prefill computes all positions that its cache has room for, as captured chunks do."""
+        return self.prefill and self.spec.engine.cuda_graph and self.spec.workload.has_whole_chunk
+
+    def _beside(self, work: Pass) -> int:
+        """Positions of a sequence that attention computes besides those of the pass."""
+        return self.spec.workload.prompt - work.tokens if self._fixed else work.context
+
+    def _expanded_s(self, tokens: int, latents: int) -> float:
+        """Latents besides those of the pass, which each chunk of a prompt expands again."""
+        return 2.0 * latents * self.sizes.fixed_params / self._flops_per_s("gemm") if tokens > 1 else 0.0
 
     def dense(self, work: Pass) -> DeviceTask:
         """See `CostModel`."""
-        return self._task("dense", "other", self._mlp_s(self.sizes.dense_params, work), _SHARED_KERNELS)
+        return self._task(work, "dense", "other", self._mlp_s(self.sizes.dense_params, work), _SHARED_KERNELS)
 
     def shared(self, work: Pass) -> DeviceTask | None:
         """See `CostModel`."""
         params = self.sizes.shared_params
-        return self._task("shared", "shared", self._mlp_s(params, work), _SHARED_KERNELS) if params else None
+        return self._task(work, "shared", "shared", self._mlp_s(params, work), _SHARED_KERNELS) if params else None
 
     def head(self, work: Pass) -> DeviceTask:
         """The output head in bf16."""
         params = self.sizes.head_params
-        return self._task("head", "other", self._dense_s(params, 2.0 * params, work.batch), 2)
+        return self._task(work, "head", "other", self._dense_s(params, 2.0 * params, work.batch), 2)
 
     def device_experts(self, work: Pass, layer: int) -> DeviceTask | None:
         """Routed experts that are placed on the device or stream to it, for their expected share of the selections."""
@@ -121,13 +135,13 @@ class GpuCosts:
         if not placed.device:
             return None
         loads = loads_of(self.spec, self.cost, work.rows, kept_experts(self.spec))[layer % SAMPLES]
-        return self.experts(int((loads > 0).sum()) * placed.device, int(loads.sum()) * placed.device)
+        return self.experts(work, int((loads > 0).sum()) * placed.device, int(loads.sum()) * placed.device)
 
-    def experts(self, count: float, tokens: float) -> DeviceTask:
+    def experts(self, work: Pass, count: float, tokens: float) -> DeviceTask:
         """`count` routed experts on the device for `tokens` selections."""
         read = count * self.sizes.expert_bytes
         flops_s = tokens * self.sizes.expert_flops / self._flops_per_s("gemm")
-        return self._task("device experts", "experts", max(read / self._stream, flops_s), _SHARED_KERNELS)
+        return self._task(work, "device experts", "experts", max(read / self._stream, flops_s), _SHARED_KERNELS)
 
     def routed_s(self, work: Pass, layer: int, first: int, last: int) -> float:
         """See `CostModel`; layers are drawn, and repeated through the depth of a model."""
@@ -156,14 +170,15 @@ class GpuCosts:
         moved = count * (sizes.expert_bytes + sizes.expert_flops * BF16_BYTES)
         multiplied_s = moved / self._stream + int(loads.sum()) * sizes.expert_flops / self._flops_per_s("gemm")
         kernels = _CHUNK_KERNELS * -(-count * sizes.expert_bytes // STREAMED_CHUNK_BYTES)
-        return self._task("streamed experts", "experts", written_s + max(copied_s, multiplied_s), kernels)
+        return self._task(work, "streamed experts", "experts", written_s + max(copied_s, multiplied_s), kernels)
 
     def _on_host_s(self, work: Pass, layer: int, first: int, last: int) -> float:
         picks, sample, placed = last - first, layer % SAMPLES, self._placed(layer)
-        if (sample, picks, placed) not in self._calls:
+        key = work.rows, sample, picks, placed
+        if key not in self._calls:
             loads = loads_of(self.spec, self.cost, work.rows, picks)[sample]
-            self._calls[sample, picks, placed] = self._call_s(loads, placed) if picks else 0.0
-        return self._calls[sample, picks, placed]
+            self._calls[key] = self._call_s(loads, placed) if picks else 0.0
+        return self._calls[key]
 
     def layer_alone_s(self) -> float:
         """Mean over the layers drawn."""
@@ -195,7 +210,7 @@ class GpuCosts:
         kernel = TorchExperts if self.base else DecodeExperts if decodes else PrefillExperts
         return kernel(spec=self.spec, machine=self.machine, cost=self.cost, sizes=self.sizes).seconds(loads, placed)
 
-    def _task(self, name: str, kind: str, work_s: float, kernels: int) -> DeviceTask:
+    def _task(self, work: Pass, name: str, kind: str, work_s: float, kernels: int) -> DeviceTask:
         """A part's work, the least that its kernels take, and their launches.
 
         A graph holds its launches; in base they are part of a kernel's time.
@@ -203,7 +218,7 @@ class GpuCosts:
         if self.base:
             return DeviceTask(name=name, kind=kind, seconds=work_s + kernels * self.cost["base_launch_us"] * 1e-6)
         least_us = self.cost["kernel_us"] * _A100_GHZ / self._of(self.machine.gpu_ghz)
-        launch_s = 0.0 if self.graph else kernels * self.cost["launch_us"] * 1e-6
+        launch_s = 0.0 if self.captured(work) else kernels * self.cost["launch_us"] * 1e-6
         return DeviceTask(name=name, kind=kind, seconds=work_s + kernels * least_us * 1e-6, launch_s=launch_s)
 
     def _mlp_s(self, params: int, work: Pass) -> float:

@@ -83,8 +83,7 @@ class CostModel(Protocol):
     def host(self) -> Resource:
         """The resource that runs the routed experts."""
 
-    @property
-    def shared_order(self) -> SharedOrder:
+    def shared_order(self, work: Pass) -> SharedOrder:
         """When a layer's shared expert runs: before the routed ones are submitted, beside them, or after they ended.
 
         With "after" each layer also waits for the experts that it defers.
@@ -156,7 +155,7 @@ class _Builder:
 
     def _moe(self, work: Pass, layer: int, attended: int, shared: DeviceTask | None) -> int:
         """The experts' calls between the copies, the shared expert at its place, and the sum."""
-        order, hand_over_s = self._cost.shared_order, self._cost.hand_over_s(work)
+        order, hand_over_s = self._cost.shared_order(work), self._cost.hand_over_s(work)
         ready = self._device(shared, layer, attended) if shared and order == "before" else attended
         sent = self._copy("submit", layer, hand_over_s, ready)
         routed = self._routed(work, layer, sent)

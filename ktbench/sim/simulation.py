@@ -124,15 +124,14 @@ def _require_gpu_cell(spec: RunSpec) -> None:
         raise ValueError(f"system={spec.system}: only system=ktbench is simulated")
     if spec.engine.packed_dense:
         raise ValueError("+l: the lean device role is one of CPU cores; with a GPU linear layers are PyTorch's")
-    if spec.workload.chunk is not None:
-        raise ValueError(f"workload.chunk={spec.workload.chunk}: with a GPU a prompt is simulated in one piece")
 
 
 def _notes(spec: RunSpec, resolved: RunSpec) -> Iterator[str]:
     if spec.engine.deferral == "auto":
         yield f"deferral=auto chose {resolved.engine.deferral}"
-    if spec.machine and spec.machine.gpu and spec.engine.cuda_graph and spec.workload.phase == "prefill":
-        yield "+c changes nothing: a graph holds the decode step alone"
+    work = spec.workload
+    if spec.engine.cuda_graph and work.phase == "prefill" and not work.has_whole_chunk:
+        yield "+c changes nothing: a graph holds whole chunks of a prompt, set workload.chunk"
 
 
 def _spans(graph: Graph, execution: Execution) -> Iterator[Span]:

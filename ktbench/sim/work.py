@@ -16,7 +16,7 @@ from ktbench.sim.cost_gpu import gpu_costs
 from ktbench.sim.graph import Pass, deferred_experts, has_effect, kept_experts, machine_of, passes_of
 from ktbench.sim.host_kernels import TASK_COLUMNS
 from ktbench.sim.placement import coverage
-from ktbench.sim.routing import counts, loads_of, selections
+from ktbench.sim.routing import SAMPLES, counts, loads_of, selections
 from ktbench.sim.sizes import BF16_BYTES, sizes_of
 from ktbench.spec.record import Work
 from ktbench.spec.run_spec import RunSpec
@@ -47,11 +47,11 @@ def step_work(spec: RunSpec, cost: Calibration) -> Work:
 
 def step_counters(spec: RunSpec, cost: Calibration) -> dict[str, int]:
     """Counters of the feature table (`ktbench.spec.features`) over one step whose deferral is a number."""
-    engine, phase = spec.engine, spec.workload.phase
+    engine = spec.engine
     tokens, layers = spec.workload.tokens_per_step, spec.model.shape.moe_layers
     calls = _gpu_calls(spec, cost) if _has_gpu(spec) else _cpu_calls(spec, cost)
     return _experts_counters(spec, calls) | {
-        "graph_replays": 1 if _has_gpu(spec) and engine.cuda_graph and phase == "decode" else 0,
+        "graph_replays": _replays(spec, cost) if _has_gpu(spec) else 0,
         "linear_calls": 0 if _has_gpu(spec) else _linear_calls(spec),
         "deferred_experts": tokens * deferred_experts(spec) * (layers - 1),
         "skipped_experts": tokens * engine.skipping * layers if has_effect(spec) else 0,
@@ -60,16 +60,15 @@ def step_counters(spec: RunSpec, cost: Calibration) -> dict[str, int]:
     }
 
 
+def _replays(spec: RunSpec, cost: Calibration) -> int:
+    """Passes of a step that are CUDA graphs."""
+    return sum(gpu_costs(spec, cost).captured(work) for work in passes_of(spec))
+
+
 def _streamed_bytes(spec: RunSpec, cost: Calibration) -> int:
     """Of the experts that have tokens, where they stream to the device."""
-    if not _streams(spec, cost):
-        return 0
-    loads, layers = _loads(spec, cost)
+    loads, layers = _loads(spec, cost, streamed=True)
     return round(layers * float((loads > 0).sum()) * sizes_of(spec).expert_bytes)
-
-
-def _streams(spec: RunSpec, cost: Calibration) -> bool:
-    return any(gpu_costs(spec, cost).streams(work) for work in passes_of(spec))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,10 +103,10 @@ def _experts_counters(spec: RunSpec, calls: _Calls) -> dict[str, int]:
 
 def _gpu_calls(spec: RunSpec, cost: Calibration) -> _Calls:
     """KTransformers: gate and up are split over the domains, down has all its columns in each."""
-    sizes, (loads, layers) = sizes_of(spec), _loads(spec, cost)
+    sizes, (loads, layers) = sizes_of(spec), _loads(spec, cost, streamed=False)
     domains = machine_of(spec).domains
     return _Calls(
-        tokens=loads[loads > 0] if not _streams(spec, cost) else loads[:0],
+        tokens=loads[loads > 0],
         layers=layers,
         kernels=1,
         tasks=2 * ceil(sizes.expert_ffn / TASK_COLUMNS) + domains * ceil(sizes.hidden / TASK_COLUMNS),
@@ -187,10 +186,15 @@ def _expert_tokens(spec: RunSpec, cost: Calibration, rows: int) -> list[NDArray[
     return [counts(ids[:, : kept_experts(spec)]) for ids in selections(spec, cost, rows)]
 
 
-def _loads(spec: RunSpec, cost: Calibration) -> tuple[NDArray[np.int64], float]:
-    """[samples, E] tokens of each expert in a layer, and how many layers on the host a sample stands for."""
-    loads = loads_of(spec, cost, spec.workload.tokens_per_step, kept_experts(spec))
-    return loads, _layers(spec) * _host_share(spec, cost) / len(loads)
+def _loads(spec: RunSpec, cost: Calibration, *, streamed: bool | None = None) -> tuple[NDArray[np.int64], float]:
+    """[N, E] tokens of each expert in a layer drawn for a pass, and how many layers on the host it stands for.
+
+    Of passes whose experts stream or do not where `streamed` is given.
+    """
+    costs, none = gpu_costs(spec, cost), np.zeros((0, spec.model.shape.experts), dtype=np.int64)
+    passes = [one for one in passes_of(spec) if streamed in (None, costs.streams(one))]
+    drawn = [loads_of(spec, cost, one.rows, kept_experts(spec)) for one in passes]
+    return np.concatenate([none, *drawn]), _layers(spec) * _host_share(spec, cost) / SAMPLES
 
 
 def _layers(spec: RunSpec) -> int:

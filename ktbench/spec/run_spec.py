@@ -142,6 +142,11 @@ class WorkloadSpec:
             raise ValueError(f"workload.active_experts={self.active_experts}: needs workload.routing=balanced")
 
     @property
+    def has_whole_chunk(self) -> bool:
+        """Whether a prompt begins with a chunk of `chunk` tokens."""
+        return self.chunk is not None and self.chunk <= self.prompt
+
+    @property
     def unit(self) -> str:
         """What a sample is the time of."""
         return {"layer": "layer", "serve": "token"}.get(self.phase, "step")

@@ -127,13 +127,21 @@ def _device_rules(spec: RunSpec) -> Iterator[Reason]:
     if engine.cuda_graph and not engine.fused:
         yield Reason("+c", "a CUDA graph cannot replay the Python experts of base, add +a, +v or +m")
     if engine.cuda_graph and spec.workload.phase == "prefill":
-        yield Reason("+c", "captures the decode step alone, leave it out with workload.phase=prefill")
+        yield from _chunk_rules(spec)
     if engine.packed_dense and engine.device == "cuda":
         yield Reason("+l", "packs linear layers for the CPU, leave it out with engine.device=cuda")
     if engine.handover == "flags" and engine.device == "cpu":
         yield Reason("engine.handover=flags", "needs a CUDA device, set engine.device=cuda")
     if engine.device_prefill_tokens:
         yield from _streaming_rules(spec)
+
+
+def _chunk_rules(spec: RunSpec) -> Iterator[Reason]:
+    work, streamed = spec.workload, spec.engine.device_prefill_tokens
+    if not work.has_whole_chunk:
+        yield Reason("+c", f"captures whole chunks of a prompt, set workload.chunk to {work.prompt} or less")
+    elif streamed == "auto" or 0 < streamed <= work.batch * (work.chunk or 0):
+        yield Reason("+c", "a graph cannot choose which experts stream, leave out engine.device_prefill_tokens")
 
 
 def _streaming_rules(spec: RunSpec) -> Iterator[Reason]:

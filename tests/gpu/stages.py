@@ -82,9 +82,10 @@ class Plan:
         yield self._sweep("depth", 150, "+ablation=depth", *self._model(self.layers), *self._prompts("64,2048,8192"))
 
     def _third(self) -> Iterator[Stage]:
-        """Prefill on the host and layerwise, DeepSeek-V3 at full width, Fiddler."""
+        """Prefill on the host, in chunks with and without a graph, layerwise; DeepSeek-V3 at full width, Fiddler."""
         yield self._sweep("prefill", 120, "+ablation=prefill", *self._model(self.layers), *self._prompts("2048"))
         if not self.dry:
+            yield self._sweep("prefill_graph", 120, *self._in_chunks())
             yield self._sweep("device_prefill", 200, *self._layerwise())
             deep = ("model=deepseek_v3", "model.layers=6", "precision=int8", "engine.device=cuda")
             yield self._sweep("deepseek_v3", 200, "+ablation=deferral", *deep)
@@ -99,6 +100,12 @@ class Plan:
         yield self._sweep("amx_few_tokens", 150, *kernels)
         prefill = ("engine.device=cpu", "sweep.arms=[base,+v+d,+m+d,+v+m+d]", "sweep.baseline=base")
         yield self._sweep("amx_prefill", 150, "+ablation=prefill", *self._model(4), *self._prompts("512"), *prefill)
+
+    def _in_chunks(self) -> tuple[str, ...]:
+        host = f"+{_VECTORS[self.vector]}+d"
+        shown = ("sweep.name=prefill_graph", f"sweep.baseline={host}", f"sweep.arms=[{host},{host}+c]")
+        work = ("workload=prefill", *self._prompts("1024"), "workload.chunk=16,128")
+        return *work, *self._model(self.layers), *shown
 
     def _layerwise(self) -> tuple[str, ...]:
         host = f"+{_VECTORS[self.vector]}+d"

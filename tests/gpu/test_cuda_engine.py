@@ -72,6 +72,21 @@ def test_replayed_steps(name: str, deferral: int, shortest: int | None) -> None:
 
 
 @needs_vector()
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("late", [{}, {"deferral": 1, "defer_prefill": True}], ids=["on time", "deferred"])
+@pytest.mark.parametrize("shortest", [None, 5])
+def test_replayed_chunks(name: str, late: dict[str, Any], shortest: int | None) -> None:
+    workload = prefill(batch=2, routing="balanced", shortest=shortest, chunk=5)
+    truth = logits(name, workload, **FUSED, **late)
+    system = engine(tiny_model(name), workload, **FUSED, **late, cuda_graph=True, device="cuda")
+    before = system.counters()
+    for _ in range(2):
+        assert_alike(run(system, workload.steps), truth)
+    for counter, count in (("graph_replays", 2), ("eager_passes", 1)):
+        assert system.counters()[counter] - before[counter] == 2 * workload.steps * count
+
+
+@needs_vector()
 def test_features_are_toggled_on_loaded_weights() -> None:
     """A call captured with other kernels is not replayed; what a step observes agrees with the reference."""
     model, workload = tiny_model(NAMES[0]), decode(batch=2, routing="balanced")

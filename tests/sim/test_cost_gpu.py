@@ -53,7 +53,7 @@ def parts_s(device: GpuCosts, tokens: int = 1, context: int = 32) -> dict[str, f
         "shared": shared_s(device, tokens),
         "dense": device.dense(one).seconds,
         "head": device.head(one).seconds,
-        "experts": device.experts(4.0, 8.0 * tokens).seconds,
+        "experts": device.experts(one, 4.0, 8.0 * tokens).seconds,
     }
 
 

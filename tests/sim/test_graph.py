@@ -11,6 +11,7 @@ import pytest
 from ktbench.sim.calibration import Calibration
 from ktbench.sim.cost_gpu import gpu_costs
 from ktbench.sim.executor import execute
+from ktbench.sim.graph import passes_of
 from ktbench.sim.simulation import step_graph
 from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.run_spec import ModelSpec, RunSpec
@@ -127,7 +128,8 @@ def test_the_shared_expert_runs_beside_the_experts_as_each_familys_module_has_it
 ) -> None:
     spec = real_cell(model, phase=phase, **engine)
     assert overlaps(spec) == wanted
-    assert (gpu_costs(spec, COST).shared_order == "beside") == wanted
+    (work,) = passes_of(spec)
+    assert (gpu_costs(spec, COST).shared_order(work) == "beside") == wanted
 
 
 @pytest.mark.parametrize("phase", ["decode", "prefill"])
@@ -210,6 +212,62 @@ def test_a_cell_on_a_machine_without_a_gpu_is_refused() -> None:
     for spec in (real_cell(QWEN3, machine=testbed(gpu=None)), replace(real_cell(QWEN3), machine=None)):
         with pytest.raises(ValueError, match="needs a machine that has one"):
             gpu_costs(spec, COST)
+
+
+# Chunks of a prompt.
+
+
+def chunked(model: ModelSpec = V3, chunk: int = 100, **engine: Any) -> RunSpec:
+    """A prompt of 256 tokens."""
+    return real_cell(model, phase="prefill", work={"prompt": 256, "chunk": chunk}, **engine)
+
+
+def test_chunks_go_through_one_after_the_other() -> None:
+    graph = step_graph(chunked(cuda_graph=False), COST)
+    assert names(graph, "experts") == [f"experts {layer}" for layer in (3, 4, 5)] * 3
+    heads = [at for at, task in enumerate(graph.tasks) if task.name == "head"]
+    assert len(heads) == 3
+    first = next(task for task in graph.tasks[heads[0] + 1 :] if task.name == "launch attention 0")
+    assert first.after == (heads[0],)
+
+
+def test_whole_chunks_are_graphs_and_what_is_left_is_launched() -> None:
+    launched, captured = (names(step_graph(chunked(cuda_graph=on), COST), "launch") for on in (False, True))
+    assert len(launched) == 3 * len(captured) > 0
+    assert len(names(step_graph(chunked(chunk=128, cuda_graph=True), COST), "launch")) == 0
+
+
+@pytest.mark.parametrize("model", [V3, QWEN2])
+def test_a_graph_of_chunks_saves_launches_and_nothing_else_of_one_chunk(model: ModelSpec) -> None:
+    """All of the prompt is there, so attention does not compute more; launches cost nothing without a graph, too."""
+    free = COST.changed({"launch_us": 0.0})
+    with_graph, without = (chunked(model, chunk=256, cuda_graph=on) for on in (True, False))
+    assert step_s(with_graph, COST) < step_s(without, COST)
+    attention = [
+        sum(task.seconds for task in step_graph(spec, free).tasks if task.kind == "attention")
+        for spec in (with_graph, without)
+    ]
+    assert attention[0] == pytest.approx(attention[1], rel=0.05)
+
+
+def test_in_a_graph_attention_computes_all_positions_of_the_prompt_in_every_chunk() -> None:
+    """Each chunk takes as long as the last one takes without a graph, of a family that computes no less there."""
+    cost = COST.changed({"launch_us": 0.0})
+
+    def attention_s(on: bool) -> list[float]:
+        graph = step_graph(chunked(QWEN3, chunk=64, cuda_graph=on), cost)
+        return [task.seconds for task in graph.tasks if task.name == "attention 0"]
+
+    captured, growing = attention_s(True), attention_s(False)
+    assert growing == sorted(set(growing))
+    assert captured == pytest.approx([growing[-1]] * 4)
+
+
+def test_latents_of_the_context_are_expanded_again_in_every_chunk() -> None:
+    cost = COST.changed({"launch_us": 0.0, "attention": 1e9})
+    graph = step_graph(chunked(chunk=64, cuda_graph=False), cost)
+    seconds = [task.seconds for task in graph.tasks if task.name == "attention 0"]
+    assert seconds == sorted(set(seconds))
 
 
 # Placement.

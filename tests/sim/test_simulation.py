@@ -112,11 +112,21 @@ def test_deferral_auto_is_settled_and_noted(model: ModelSpec) -> None:
     assert resolved.notes == ()
 
 
-def test_a_graph_in_prefill_is_noted_to_change_nothing() -> None:
+def test_a_graph_of_a_whole_prompt_is_noted_to_change_nothing() -> None:
     with_c, without = (simulate(real_cell(V3, phase="prefill", cuda_graph=c)) for c in (True, False))
     assert with_c.step_s == without.step_s
-    assert with_c.notes == ("+c changes nothing: a graph holds the decode step alone",)
+    (note,) = with_c.notes
+    assert "+c changes nothing" in note and "workload.chunk" in note
     assert without.notes == ()
+
+
+def test_a_graph_of_chunks_is_simulated() -> None:
+    work = {"prompt": 256, "chunk": 100}
+    with_c, without = (simulate(real_cell(V3, phase="prefill", work=work, cuda_graph=c)) for c in (True, False))
+    assert with_c.notes == without.notes == ()
+    assert (with_c.counters["graph_replays"], without.counters["graph_replays"]) == (2, 0)
+    assert "launch" in without.shares and with_c.shares["launch"] < without.shares["launch"]
+    assert with_c.work == without.work
 
 
 def test_a_machine_without_a_gpu_goes_to_the_cores() -> None:
@@ -156,9 +166,14 @@ def test_spans_of_a_step_are_those_of_its_layers() -> None:
     assert all(span.end_s > span.begin_s for span in found.timeline.spans)
 
 
-def test_a_prompt_in_chunks_is_refused() -> None:
-    with pytest.raises(ValueError, match="workload.chunk=64: with a GPU a prompt is simulated in one piece"):
-        simulate(real_cell(V3, phase="prefill", work={"chunk": 64}))
+def test_chunks_read_experts_anew() -> None:
+    whole, chunked = (
+        simulate(real_cell(V3, phase="prefill", work={"prompt": 512, "chunk": chunk})) for chunk in (None, 64)
+    )
+    assert chunked.work.tokens == whole.work.tokens == 512
+    assert chunked.work.flops == pytest.approx(whole.work.flops, rel=0.02)
+    assert chunked.work.weight_bytes > 2 * whole.work.weight_bytes
+    assert chunked.step_s > whole.step_s
 
 
 @pytest.mark.parametrize(("gpu", "calibration"), [(None, "ktransformers"), ("RTX 4080", "ktbench")])

@@ -77,6 +77,8 @@ HONEST: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
     ("decode", OFF | {"avx512": True, "skipping": 3}, {}),
     ("prefill", OFF | {"amx": True, "deferral": 2, "defer_prefill": True}, {}),
     ("prefill", OFF | {"amx": True, "skipping": 2, "defer_prefill": True}, {}),
+    ("prefill", OFF | {"amx": True, "cuda_graph": True}, {"chunk": 200}),
+    ("prefill", OFF | {"avx512": True, "device_prefill_tokens": 200}, {"chunk": 200}),
 )
 
 

@@ -17,6 +17,7 @@ from tests.tiny import tiny_spec
 V = {"avx512": True}
 LAYER = V | {"phase": "layer"}
 STREAMED = V | {"device": "cuda", "phase": "prefill", "device_prefill_tokens": 64}
+CHUNKED = V | {"device": "cuda", "phase": "prefill", "cuda_graph": True}
 STREAMED_KEY = "engine.device_prefill_tokens=64"
 HALF_AT_DEVICE = PlacementSpec(policy="uniform", ratio=0.5)
 # Changes of a spec, the key or feature at fault, and a word that says what is allowed.
@@ -26,7 +27,10 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     (V | {"cuda_graph": True}, "+c", "engine.device=cuda"),
     (LAYER | {"cuda_graph": True}, "+c", "engine.device=cuda"),
     ({"cuda_graph": True, "device": "cuda"}, "+c", "add +a, +v or +m"),
-    (V | {"cuda_graph": True, "device": "cuda", "phase": "prefill"}, "+c", "decode"),
+    (CHUNKED, "+c", "workload.chunk"),
+    (CHUNKED | {"workload": {"prompt": 8, "chunk": 9}}, "+c", "8 or less"),
+    (CHUNKED | {"workload": {"prompt": 8, "chunk": 4, "batch": 2}, "device_prefill_tokens": 8}, "+c", "tokens"),
+    (CHUNKED | {"workload": {"prompt": 8, "chunk": 4}, "device_prefill_tokens": "auto"}, "+c", "tokens"),
     (V | {"packed_dense": True, "device": "cuda"}, "+l", "engine.device=cuda"),
     (V | {"deferral": 1, "phase": "prefill"}, "engine.deferral=1", "engine.defer_prefill=true"),
     (V | {"skipping": 1, "phase": "prefill"}, "engine.skipping=1", "engine.defer_prefill=true"),
@@ -61,6 +65,9 @@ ALLOWED: list[dict[str, Any]] = [
     V | {"precision": "int8"},
     {"phase": "prefill", "amx": True, "precision": "int4_g128"},
     V | {"handover": "flags", "device": "cuda", "cuda_graph": True, "deferral": 1},
+    CHUNKED | {"workload": {"prompt": 8, "chunk": 8}},
+    CHUNKED | {"workload": {"prompt": 8, "chunk": 3}, "deferral": 1, "defer_prefill": True},
+    CHUNKED | {"workload": {"prompt": 8, "chunk": 4}, "device_prefill_tokens": 8},
     STREAMED,
     STREAMED | {"precision": "int4_g32", "device_prefill_tokens": "auto"},
     V | {"numa": True, "domains": 2, "threads": 2},

@@ -1,7 +1,7 @@
-"""Inputs and key-value cache of decode steps, in memory that does not move between steps.
+"""Inputs and key-value cache of passes, in memory that does not move between them.
 
-Letters: B sequences, N positions there is room for. Position p of the cache holds the p-th token of the longest
-sequence; shorter ones are padded on the left.
+Letters: B sequences, T tokens of each in a pass (one in a decode step), N positions there is room for. Position p of
+the cache holds the p-th token of the longest sequence; shorter ones are padded on the left.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PLAIN = ("DynamicLayer", "DynamicSlidingWindowLayer")
 
 
 class FixedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
-    """Keys and values [B, heads, N, width] of one layer; a step writes them at `slot` [1].
+    """Keys and values [B, heads, N, width] of one layer; a pass writes them at `slot` [T].
 
     Of latent attention they are the latents and the rotated keys that all heads share: `beside` [B, 1, N, both widths]
     has them side by side, as one key.
@@ -37,7 +37,7 @@ class FixedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         """Nothing to do: the memory is there."""
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """Writes one position [B, heads, 1, width], gives all N."""
+        """Writes T positions [B, heads, T, width], gives all N."""
         assert self.keys is not None and self.values is not None
         self.keys.index_copy_(2, self.slot, key_states)
         self.values.index_copy_(2, self.slot, value_states)
@@ -48,8 +48,8 @@ class FixedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         return self.get_max_length(), 0
 
     def get_seq_length(self) -> int:
-        """Positions written, known only where the slot is read: a recorded step must not do that."""
-        return int(self.slot.item())
+        """Positions written, known only where the slot is read: a recorded pass must not do that."""
+        return int(self.slot[0].item())
 
     def get_max_length(self) -> int:
         """N."""
@@ -74,6 +74,13 @@ def _fixed(layer: CacheLayerMixin, room: int, slot: Tensor) -> FixedLayer:
         return FixedLayer(beside[..., : widths[0]], beside[..., widths[0] :], slot, beside)
     keys, values = (held.new_zeros(*held.shape[:2], room, held.shape[3]) for held in (layer.keys, layer.values))
     return FixedLayer(keys, values, slot)
+
+
+def write_at(cache: Cache, slot: Tensor) -> None:
+    """From now on a pass writes at `slot` [T]."""
+    plain: list[Any] = list(cache.layers)
+    for fixed in plain:
+        fixed.slot = slot
 
 
 def fill(cache: Cache, layers: Sequence[Any]) -> None:
@@ -113,47 +120,69 @@ class AttentionWindows:
 
 
 class StepInputs:
-    """Inputs of a step of one token a sequence.
+    """Inputs of a pass of T = `tokens` of every sequence.
 
-    `ids` and `positions` [B, 1], `slot` [1], the same as `slots` [B], and `length` [B] int64: where the token is
-    written and how many positions are there with it; `first` [B]: the first position of a sequence that is no padding,
-    `first_near` [B] the first in its window. `masks` [B, 1, 1, N], by kind of layer, say the same to attention that
-    reads masks. All lie where `padding` does.
+    `ids` and `positions` [B, T], `slot` [T]: where the tokens are written; `slots` and `length` [B] int64: where the
+    last one is, and how many positions are there with it; `first` [B]: the first position of a sequence that is no
+    padding, `first_near` [B] the first in the window of the last token. `masks` [B, 1, T, N], by kind of layer, say the
+    same to attention that reads masks. All lie where `padding` does.
     """
 
-    def __init__(self, padding: Tensor, room: int, windows: AttentionWindows, dtype: torch.dtype | None) -> None:
+    def __init__(
+        self, padding: Tensor, room: int, windows: AttentionWindows, dtype: torch.dtype | None, tokens: int = 1
+    ) -> None:
         batch = len(padding)
-        self.ids = padding.new_zeros(batch, 1)
-        self.positions = padding.new_zeros(batch, 1)
-        self.slot = padding.new_zeros(1)
+        self.ids = padding.new_zeros(batch, tokens)
+        self.positions = padding.new_zeros(batch, tokens)
+        self.slot = padding.new_zeros(tokens)
         self.slots = padding.new_zeros(batch)
         self.length = padding.new_zeros(batch)
         self.first = padding.clone()
         self.first_near = padding.clone()
+        self._begin = padding.new_zeros(batch, tokens)
         self._windows = windows
         self._dtype = dtype
-        self.masks = {kind: padding.new_zeros(batch, 1, 1, room, dtype=dtype or torch.bool) for kind in windows.kinds}
+        shape = batch, 1, tokens, room
+        self.masks = {kind: padding.new_zeros(shape, dtype=dtype or torch.bool) for kind in windows.kinds}
+        self._tokens = torch.arange(tokens, device=padding.device)
         self._columns = torch.arange(room, device=padding.device)
 
+    @classmethod
+    def of(cls, config: Any, padding: Tensor, room: int, tokens: int = 1) -> StepInputs:
+        """Of a network with this configuration."""
+        dtype = torch.bfloat16 if config._attn_implementation == "eager" else None
+        return cls(padding, room, AttentionWindows.of(config), dtype, tokens)
+
+    @property
+    def tokens(self) -> int:
+        """T."""
+        return len(self.slot)
+
     def set(self, ids: Tensor, slot: int) -> None:
-        """The step that puts tokens `ids` [B, 1] at position `slot` of the cache; the rest must `follow`."""
+        """The pass that puts tokens `ids` [B, T] into the cache from position `slot` on; the rest must `follow`."""
         self.ids.copy_(ids)
-        self.slot.fill_(slot)
+        torch.add(self._tokens, slot, out=self.slot)
 
     def follow(self) -> None:
-        """Derive everything but masks from the slot, with operations that a recording can hold."""
-        self.slots.copy_(self.slot.expand_as(self.slots))
+        """Derive everything but masks from the slot, with operations that a recording can hold.
+
+        A token of padding stands for itself: it sees no other, and none sees it.
+        """
+        self.slots.copy_(self.slot[-1:].expand_as(self.slots))
         torch.add(self.slots, 1, out=self.length)
-        torch.sub(self.slots, self.first, out=self.positions[:, 0])
+        torch.minimum(self.first[:, None], self.slot, out=self._begin)
+        torch.sub(self.slot, self._begin, out=self.positions)
         if self._windows.width is not None:
             torch.maximum(self.first, self.length - self._windows.width, out=self.first_near)
 
     def show_masks(self) -> None:
         """Bring the masks up to date; who attends by `first` and `length` does not need them."""
         for kind, mask in self.masks.items():
-            first = self.first_near if kind == SLIDING else self.first
-            seen = (self._columns >= first[:, None]) & (self._columns < self.length[:, None])
-            mask[:, 0, 0] = seen if self._dtype is None else self._additive(seen)
+            first = self._begin
+            if kind == SLIDING and self._windows.width is not None:
+                first = torch.maximum(first, self.slot + 1 - self._windows.width)
+            seen = (self._columns >= first[..., None]) & (self._columns <= self.slot[:, None])
+            mask[:, 0] = seen if self._dtype is None else self._additive(seen)
 
     def _additive(self, seen: Tensor) -> Tensor:
         assert self._dtype is not None

@@ -9,8 +9,9 @@ A step puts one token of every sequence into the key-value cache and gives the l
 3. The output head computes logits at the last position.
 
 `PassRunner` runs the modelling code every time. `ReplayDecoder` records a step once, as a list of native calls on CPU
-cores or as a CUDA graph, and replays it. Measurements feed them the steps of a trace
-(`ktbench.engine.replay.TraceReplay`), generation feeds them sampled tokens (`ktbench.engine.decode.batch`).
+cores or as a CUDA graph, and replays it; `ReplayPrefill` does the same for chunks of prompts on a CUDA device.
+Measurements feed them the steps of a trace (`ktbench.engine.replay.TraceReplay`), generation feeds them sampled tokens
+(`ktbench.engine.decode.batch`).
 
 Letters: B sequences, T tokens. Shorter sequences are padded on the left.
 """
@@ -32,8 +33,10 @@ from transformers.cache_utils import (
     DynamicSlidingWindowLayer,
 )
 
-from ktbench.engine.decode.inputs import CACHE, AttentionWindows, StepInputs, fill, fixed_cache
-from ktbench.engine.decode.program import NotRecordable, StepRecording
+from ktbench.engine.decode.fixed import FixedPass, Given
+from ktbench.engine.decode.inputs import CACHE, StepInputs, fill, fixed_cache
+from ktbench.engine.decode.prefill import ReplayPrefill
+from ktbench.engine.decode.program import StepRecording
 from ktbench.engine.decode.timeline import Segment, joined
 
 if TYPE_CHECKING:
@@ -204,9 +207,7 @@ class PassRunner:
 class ReplayDecoder:
     """Steps of one token a sequence that are recorded once and replayed, on a cache of fixed size `room`.
 
-    Ids, positions, cache and routing lie in memory that does not move, so that a recording (a program of calls or a
-    CUDA graph) reads what changes from step to step. `recorded` is whether steps are replayed; `why` is the reason
-    where they cannot be, then the modelling code runs. Raises ValueError for a cache that is more than keys and values.
+    `recorded` and `why` are those of `FixedPass`. Raises ValueError for a cache that is more than keys and values.
     """
 
     def __init__(
@@ -218,19 +219,24 @@ class ReplayDecoder:
         state: DecodeState,
         room: int,
     ) -> None:
-        self._network, self._attention, self._recording, self._moe = network, attention, recording, moe
-        self.room, self.recorded, self.why = room, False, ""
-        config = network.config
-        additive = torch.bfloat16 if config._attn_implementation == "eager" else None
-        self._inputs = StepInputs(state.padding, room, AttentionWindows.of(config), additive)
-        self._routing: PassRouting | None = None
+        self.room = room
+        self._inputs = StepInputs.of(network.config, state.padding, room)
         attention.make_room(room)
         layers: list[Any] = [] if state.cache is None else list(state.cache.layers)
         self._cache = fixed_cache(layers, room, self._inputs.slot)
-        self._logits = torch.empty(0)
-        self._needs_masks = True
+        self._pass = FixedPass(network, attention, recording, moe, self._inputs, self._cache)
         self._slot = 0
         self.begin(state)
+
+    @property
+    def recorded(self) -> bool:
+        """Whether steps are replayed."""
+        return self._pass.recorded
+
+    @property
+    def why(self) -> str:
+        """Why they are not, once that was tried."""
+        return self._pass.why
 
     @property
     def width(self) -> int:
@@ -244,76 +250,38 @@ class ReplayDecoder:
         self._slot = state.seen
         fill(self._cache, state.cache.layers)
 
-    @torch.inference_mode()
     def record(self, ids: Tensor, routing: StepRouting) -> None:
         """Record the step on `ids`; it is done as well, so the cache holds its token and counters have moved."""
-        self._set(ids, routing)
-        before = self._attention.by_mask
-        try:
-            self._logits, self.recorded, self.why = self._recording.record(self._run), True, ""
-        except NotRecordable as error:
-            self.recorded, self.why = False, str(error)
-        # A recording that was given up may not have come as far as the attention that needs them.
-        self._needs_masks = not self.recorded or self._attention.by_mask > before
+        self._pass.record(self._given(ids, routing))
 
-    @torch.inference_mode()
     def step(self, ids: Tensor, routing: StepRouting) -> Tensor:
         """See `PassRunner`. The first step is recorded before, unless `record` was called."""
         if not self.recorded and not self.why:
             self.record(ids, routing)
-        self._set(ids, routing)
-        if self.recorded:
-            self._recording.replay()
-        else:
-            self._logits = self._run()
+        logits = self._pass.do(self._given(ids, routing))
         self._slot += 1
-        return self._logits
+        return logits
 
     def undo(self, tokens: int) -> bool:
         """See `PassRunner`."""
         self._slot -= tokens
         return True
 
-    @torch.inference_mode()
     def run_model(self, ids: Tensor, routing: StepRouting) -> Tensor:
         """See `PassRunner`."""
-        self._set(ids, routing)
+        logits = self._pass.run_model(self._given(ids, routing))
         self._slot += 1
-        return self._run()
+        return logits
 
-    @torch.inference_mode()
     def watched(self, ids: Tensor, routing: StepRouting) -> list[Segment]:
         """See `PassRunner`."""
-        self._set(ids, routing)
+        segments = self._pass.watched(self._given(ids, routing))
         self._slot += 1
-        if self.recorded:
-            return joined(self._recording.replay_timed())
-        with self._recording.watch.on(self._network) as segments:
-            self._run()
-        return joined(segments)
+        return segments
 
-    def _set(self, ids: Tensor, routing: StepRouting) -> None:
-        """Write what changes from step to step to where the recording reads it."""
-        self._inputs.set(ids, self._slot)
-        if not self._attention.follows:
-            self._inputs.follow()
-            if self._needs_masks:
-                self._inputs.show_masks()
-        if routing is None:
-            return
-        (of_pass,) = routing
-        if self._routing is None:
-            self._routing = of_pass.clone()
-        else:
-            self._routing.copy_(of_pass)
-
-    def _run(self) -> Tensor:
-        """The modelling code, in inference mode; a recording may run it several times."""
-        self._moe.begin(self._routing)
-        with self._attention.of_step(self._inputs):
-            output = self._network(**self._inputs.arguments, **{CACHE: self._cache}, use_cache=True, logits_to_keep=1)
-        logits: Tensor = output.logits
-        return logits[:, -1]
+    def _given(self, ids: Tensor, routing: StepRouting) -> Given:
+        (of_pass,) = routing or (None,)
+        return Given(ids, self._slot, of_pass)
 
     def select(self, rows: Tensor) -> DecodeState:
         """Where these sequences of the batch stand, in a copy."""
@@ -339,4 +307,4 @@ def _dynamic(keys: Tensor, values: Tensor) -> DynamicLayer:
 
 
 # Runs the steps of `width` sequences, whatever they come from.
-StepRunner = PassRunner | ReplayDecoder
+StepRunner = PassRunner | ReplayDecoder | ReplayPrefill

@@ -150,11 +150,13 @@ def timeline(title: str, device: Sequence[Segment], host: NDArray[np.int64], *, 
 
 
 def _host_jobs(jobs: NDArray[np.int64], step: tuple[int, int], on_time: bool) -> Iterator[Segment]:
-    """Of two jobs of one layer the second is what it deferred; the last layer defers nothing."""
+    """Of two jobs of one layer in a pass the second is what it deferred; the last layer defers nothing."""
     began, ended = step
     last = max((layer for layer, *_ in jobs.tolist()), default=-1)
-    seen: set[int] = set() if on_time else set(range(last))
+    before, is_second = -1, False
     for layer, begin, end in jobs.tolist():
         if layer >= 0 and began <= begin and end <= ended:
-            yield Segment(Where("deferred" if layer in seen else "experts", layer), begin, end)
-            seen.add(layer)
+            is_second = layer == before and not is_second
+            is_late = layer < last and (is_second or not on_time)
+            yield Segment(Where("deferred" if is_late else "experts", layer), begin, end)
+            before = layer

@@ -101,7 +101,7 @@ def inactive_feature(spec: RunSpec, task: TaskSpec) -> str:
     if needs_decode(task):
         return ""
     if engine.cuda_graph:
-        return "+c: captures the decode step, of which this task has none"
+        return "+c: captures decode steps and chunks of a fixed size, of which this task has none"
     if engine.defer_prefill or not (engine.deferral or engine.skipping):
         return ""
     feature = "Expert Deferral" if engine.deferral else "Expert Skipping"

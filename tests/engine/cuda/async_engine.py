@@ -52,6 +52,10 @@ class Case:
 
 
 PREFILL = prefill(batch=2, steps=2, routing="balanced", shortest=5)
+# Two whole chunks and what is left, and three whole ones.
+CHUNKS, WHOLE = (
+    prefill(batch=2, steps=2, routing="balanced", shortest=5, prompt=prompt, chunk=5) for prompt in (13, 15)
+)
 LATE: dict[str, Any] = {"deferral": 1, "defer_prefill": True}
 FLAGS: dict[str, Any] = {"handover": "flags"}
 WAITED_FOR = {"fork": "main", "join": "side", "done": "transfers", "late": "transfers"}
@@ -73,6 +77,11 @@ CASES = {
         DECODE, FUSED | FLAGS | {"cuda_graph": True, "deferral": 2, "placement": HALF}, FUSED | {"deferral": 2}
     ),
     "flags_prefill": Case(PREFILL, FUSED | FLAGS | LATE, FUSED | LATE),
+    "chunks": Case(CHUNKS, FUSED, FUSED),
+    "graph_chunks": Case(CHUNKS, FUSED | {"cuda_graph": True}, FUSED),
+    "graph_chunks_deferral": Case(WHOLE, FUSED | LATE | {"cuda_graph": True}, FUSED | LATE),
+    "graph_chunks_placement": Case(WHOLE, FUSED | {"cuda_graph": True, "placement": HALF}, FUSED),
+    "flags_graph_chunks": Case(WHOLE, FUSED | FLAGS | {"cuda_graph": True}, FUSED),
     "streamed_deferral": Case(PREFILL, FUSED | LATE | {"device_prefill_tokens": 1}, FUSED | LATE),
 }
 

@@ -21,9 +21,12 @@ Seen = dict[str, dict[str, Any]]
 TOLERANCE = 0.01
 # Of Python to the device between two replays of a graph.
 MOST_OPERATIONS = 12
-FLAGS = ("flags", "flags_deferral", "flags_graph", "flags_graph_deferral", "flags_prefill")
-CASES = ("base", "steps", "graph", "deferral", "skipping", "placement", "moving", "streamed_deferral", *FLAGS)
-RECORDED = ("graph", "skipping", "placement", "flags_graph", "flags_graph_deferral")
+FLAGS = ("flags", "flags_deferral", "flags_graph", "flags_graph_deferral", "flags_prefill", "flags_graph_chunks")
+CHUNKS = ("graph_chunks_deferral", "graph_chunks_placement", "flags_graph_chunks")
+CASES = ("base", "steps", "graph", "deferral", "skipping", "placement", "moving", "streamed_deferral", "chunks")
+CASES = (*CASES, *CHUNKS[:-1], *FLAGS)
+FAMILY_CASES = ("graph_deferral", "prefill", "streamed", "graph_chunks")
+RECORDED = ("graph", "skipping", "placement", "flags_graph", "flags_graph_deferral", *CHUNKS)
 
 
 def start(*requests: str) -> subprocess.CompletedProcess[str]:
@@ -42,7 +45,7 @@ def run(*requests: str) -> Seen:
 
 @pytest.fixture(scope="module")
 def families() -> Seen:
-    return run(*(f"{name}:{case}" for name in NAMES for case in ("graph_deferral", "prefill", "streamed")))
+    return run(*(f"{name}:{case}" for name in NAMES for case in FAMILY_CASES))
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +67,20 @@ def test_families_with_graphs_and_deferral(families: Seen, name: str) -> None:
     if name != "qwen3_next_80b_a3b":  # its linear attention keeps a state, which is not recorded
         assert_replayed(one)
         assert one["counters"]["deferred_experts"] > 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_families_with_graphs_of_chunks(families: Seen, name: str) -> None:
+    """In two turns of two prompts, each of two whole chunks and what is left."""
+    one = families[f"{name}:graph_chunks"]
+    assert one["error"] < TOLERANCE
+    (note,) = one["notes"]
+    if name == "qwen3_next_80b_a3b":  # its linear attention keeps a state
+        assert "not plain keys and values" in note
+        return
+    assert "the last 3 tokens" in note
+    assert set(one["waits"]) == {1}
+    assert (one["counters"]["graph_replays"], one["counters"]["eager_passes"]) == (8, 4)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -109,6 +111,68 @@ def test_replayed_steps_are_those_of_the_modelling_code(deferral: int, faked: li
     assert system.counters()["graph_replays"] - before == 2 * workload.steps
     assert system.notes() == ()
     assert faked[-1].aside_count == 1
+
+
+@needs_vector()
+@pytest.mark.parametrize("chunk", [1, 5, 13])
+@pytest.mark.parametrize("late", [{}, {"deferral": 1, "defer_prefill": True}], ids=["on time", "deferred"])
+def test_replayed_chunks_are_those_of_the_modelling_code(
+    chunk: int, late: dict[str, Any], faked: list[FakeDevice]
+) -> None:
+    workload = prefill(batch=3, shortest=4, chunk=chunk)
+    plain = expected(workload, **FUSED, **late)
+    system = engine(workload, **FUSED, **late, cuda_graph=True)
+    before = system.counters()
+    for _ in range(2):
+        for one, other in zip(run(system, workload.steps), plain, strict=True):
+            assert (one - other).norm() < 0.01 * other.norm()
+    moved = {name: count - before[name] for name, count in system.counters().items()}
+    assert moved["graph_replays"] == 2 * workload.steps * (13 // chunk)
+    assert moved["eager_passes"] == (2 * workload.steps if 13 % chunk else 0)
+    assert moved["deferred_experts"] == (2 * workload.steps * 3 * 13 if late else 0)
+    assert faked[-1].aside_count == 1
+
+
+@needs_vector()
+def test_observations_and_timeline_of_replayed_chunks() -> None:
+    """What is observed is the last prompt, chunk by chunk; its timeline has a span for each."""
+    system = engine(prefill(batch=2, chunk=5), **FUSED, cuda_graph=True)
+    timed = run(system, 2)[-1]
+    observed = system.observe()
+    assert len(observed) == 3 * 2, "three chunks, two MoE layers"
+    for seen in observed:
+        truth = torch.from_numpy(system.reference(seen))
+        assert (torch.from_numpy(seen.output) - truth).norm() <= 0.02 * truth.norm()
+    assert (torch.from_numpy(system.logits()) - timed).norm() <= 0.01 * timed.norm()
+    spans = system.timeline().spans
+    device = [span.kind for span in spans if span.resource == "device"]
+    assert device[:2] == ["graph"] * 2 and "attention" in device[2:]
+    assert [span.kind for span in spans if span.resource == "host"] == ["experts"] * 3 * 2
+
+
+class EndRaises(FakeDevice):
+    """The end of every capture raises, as CUDA does after work that it cannot capture."""
+
+    @contextmanager
+    def captured(self) -> Iterator[Any]:
+        with super().captured() as graph:
+            yield graph
+        raise RuntimeError("operation failed due to a previous error during capture")
+
+
+@needs_vector()
+@pytest.mark.parametrize("workload", [decode(batch=2), prefill(batch=2, chunk=5)], ids=["decode", "prefill"])
+def test_a_capture_whose_end_raises_leaves_the_modelling_code(
+    workload: WorkloadSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "open_cuda", lambda recorder: role_on(EndRaises(), recorder))
+    plain = expected(workload, **FUSED)
+    system = engine(workload, **FUSED, cuda_graph=True)
+    for one, other in zip(run(system, workload.steps), plain, strict=True):
+        assert (one - other).norm() < 0.01 * other.norm()
+    (note,) = system.notes()
+    assert "previous error during capture" in note
+    assert system.counters()["graph_replays"] == 0
 
 
 @needs_vector()

@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 from transformers import AutoConfig, DynamicCache
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
-from ktbench.engine.decode.inputs import FULL, SLIDING, AttentionWindows, FixedLayer, StepInputs, fill, fixed_cache
+from ktbench.engine.decode.inputs import (
+    FULL,
+    SLIDING,
+    AttentionWindows,
+    FixedLayer,
+    StepInputs,
+    fill,
+    fixed_cache,
+    write_at,
+)
 
 pytestmark = pytest.mark.usefixtures("inference")
 
@@ -52,6 +61,31 @@ def test_limits_and_masks_say_the_same(
         assert first.tolist() == [row.index(True) for row in expected]
         if dtype is not None:
             assert mask[:, 0, 0][~shown].eq(torch.finfo(dtype).min).all()
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.integers(0, 9), min_size=1, max_size=3),
+    st.integers(1, 5),
+    st.integers(0, ROOM - 5),
+    st.none() | st.integers(1, 15),
+)
+def test_each_token_of_a_chunk_sees_what_it_would_see_alone(
+    padding: list[int], tokens: int, slot: int, width: int | None
+) -> None:
+    """One of padding sees itself, so that no row is empty."""
+    inputs = StepInputs(torch.tensor(padding), ROOM, AttentionWindows(width, width is not None), None, tokens)
+    inputs.set(torch.zeros(len(padding), tokens, dtype=torch.int64), slot)
+    inputs.follow()
+    inputs.show_masks()
+    places = range(slot, slot + tokens)
+    assert inputs.slot.tolist() == [*places]
+    assert inputs.length.tolist() == [slot + tokens] * len(padding)
+    assert inputs.positions.tolist() == [[max(place - pad, 0) for place in places] for pad in padding]
+    for kind, mask in inputs.masks.items():
+        window = width if kind == SLIDING else None
+        expected = [[seen(place, min(pad, place), window) for place in places] for pad in padding]
+        assert mask[:, 0].tolist() == expected
 
 
 def test_memory_stays_where_it_is() -> None:
@@ -150,6 +184,18 @@ def test_keys_and_values_stay_in_their_memory() -> None:
         assert (held[0].data_ptr(), held[1].data_ptr()) == memory
         assert cache.get_mask_sizes(1, 0) == (9, 0)
     assert fixed.keys.shape == (BATCH, HEADS, 9, WIDTH)
+
+
+def test_a_chunk_is_written_from_its_slot_on() -> None:
+    layer, whole = prompted(3), torch.arange(3)
+    cache = fixed_cache([layer], 9, whole)
+    fixed: Any = cache.layers[0]
+    cache.update(drawn(3, 1), drawn(3, 2), 0)
+    write_at(cache, torch.arange(3, 5))
+    cache.update(drawn(2, 3), drawn(2, 4), 0)
+    assert torch.equal(fixed.keys[:, :, :5], torch.cat([drawn(3, 1), drawn(2, 3)], dim=2))
+    assert torch.equal(fixed.values[:, :, :5], torch.cat([drawn(3, 2), drawn(2, 4)], dim=2))
+    assert not fixed.keys[:, :, 5:].any()
 
 
 def test_filling_leaves_the_original_alone_and_starts_anew() -> None:

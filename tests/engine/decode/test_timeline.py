@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import OrderedDict
 from itertools import count, pairwise
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from ktbench.engine.decode.timeline import ModuleWatch, Segment, Where, joined, layer_of, timed
+from ktbench.engine.decode.timeline import ModuleWatch, Segment, Where, joined, layer_of, timed, timeline
 
 
 class Ticking(ModuleWatch):
@@ -96,6 +97,26 @@ def test_neighbours_of_one_kind_become_one() -> None:
     segments = [Segment(a, 0, 2), Segment(a, 2, 3), Segment(b, 4, 5), Segment(a, 5, 6)]
     assert joined(segments) == [Segment(a, 0, 3), Segment(b, 4, 5), Segment(a, 5, 6)]
     assert joined([]) == []
+
+
+@pytest.mark.parametrize(
+    ("layers", "on_time", "deferred"),
+    [
+        ((3, 4), True, ()),
+        ((3, 3, 4, 4, 5), True, (1, 3)),
+        ((3, 4, 3, 4), True, ()),  # two passes
+        ((3, 3, 4, 3, 3, 4), True, (1, 4)),
+        ((4, 4), True, ()),  # the last layer defers nothing
+        ((3, 4), False, (0,)),
+    ],
+)
+def test_of_two_jobs_of_a_layer_in_a_pass_the_second_is_deferred(
+    layers: tuple[int, ...], on_time: bool, deferred: tuple[int, ...]
+) -> None:
+    jobs = np.array([(layer, at, at + 1) for at, layer in enumerate(layers)])
+    spans = timeline("t", [Segment(Where("graph"), 0, len(layers))], jobs, on_time=on_time).spans
+    kinds = [span.kind for span in spans if span.resource == "host"]
+    assert kinds == ["deferred" if at in deferred else "experts" for at in range(len(layers))]
 
 
 def test_calls_are_made_in_order_and_timed() -> None:
