@@ -123,6 +123,31 @@ def peers(session: nox.Session) -> None:
         session.run("python", "-m", "pytest", "-m", "peers", *session.posargs)
 
 
+@nox.session
+def llama_programs(session: nox.Session) -> None:
+    """Build llama-server and llama-bench into `.nox/llama_programs/build/bin`, as `peers` builds llama.cpp.
+
+    Their source is that of the newest llama-cpp-python, kept beside them.
+    """
+    home = Path(".nox") / "llama_programs"
+    source, build = home / "source", home / "build"
+    if not source.is_dir():
+        fetch = ["download", "--no-deps", "--no-binary=llama-cpp-python", f"--dest={home}", "llama-cpp-python"]
+        session.run("python", "-m", "pip", *fetch, external=True)
+        part = home / "source.part"
+        part.mkdir(exist_ok=True)
+        (archive,) = map(str, home.glob("llama_cpp_python-*.tar.gz"))
+        session.run("tar", "-xzf", archive, "-C", str(part), "--strip-components=1", external=True)
+        part.rename(source)
+    left_out = ("LLAMA_USE_PREBUILT_UI", "LLAMA_BUILD_TESTS", "LLAMA_BUILD_EXAMPLES", "LLAMA_BUILD_APP")
+    options = ["-DCMAKE_BUILD_TYPE=Release", *(f"-D{name}=OFF" for name in ("BUILD_SHARED_LIBS", *left_out))]
+    options += shlex.split(_without_amx().get("CMAKE_ARGS", ""))
+    where = ["-S", str(source / "vendor" / "llama.cpp"), "-B", str(build), "-G", "Ninja"]
+    session.log("llama.cpp is built from source the first time: about 15 minutes on 2 cores")
+    session.run("cmake", *where, *options, external=True)
+    session.run("cmake", "--build", str(build), "--target", "llama-server", "llama-bench", external=True)
+
+
 def _without_amx() -> dict[str, str]:
     """llama.cpp's AMX multiplication ends the process on some x86 machines (ggml-org/llama.cpp#20824)."""
     if platform.machine() not in ("x86_64", "AMD64"):

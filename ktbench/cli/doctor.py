@@ -139,8 +139,9 @@ def _peers() -> list[Line]:
 
 def _peer(peer: Peer) -> str:
     """Its version and where it is installed, `available` where it comes with ktbench, or what it lacks."""
-    if peer.name == "llama-bench" and (version := program_versions((peer.name,))[peer.name]):
-        return f"{version} (peer.llama_bench={peer.name})"
+    setting, _, kind = peer.install.partition("=")
+    if kind == "PATH" and (version := program_versions((peer.name,))[peer.name]):
+        return f"{version} ({setting}={peer.name})"
     if reason := peer_reason(peer, PeerSpec()):
         return dash(reason)
     found = find_peer(peer, PeerSpec())

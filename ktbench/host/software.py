@@ -134,11 +134,12 @@ def interpreters(spec: PeerSpec) -> tuple[str, ...]:
     return (sys.executable, str(session)) if session.is_file() else (sys.executable,)
 
 
-def _program_reason(program: str | None) -> str:
+def _program_reason(key: str, program: str | None) -> str:
     if program is None:
-        return "set peer.llama_bench=PATH to the program llama-bench of a llama.cpp build"
+        program = key.replace("_", "-")
+        return f"set peer.{key}=PATH to the program {program} of a llama.cpp build (nox -s llama_programs makes one)"
     found = shutil.which(program)
-    return "" if found and os.access(found, os.X_OK) else f"peer.llama_bench={program}: no such program"
+    return "" if found and os.access(found, os.X_OK) else f"peer.{key}={program}: no such program"
 
 
 # What its program alone offers, and the commands that build it.
@@ -174,7 +175,8 @@ def _help_reason(program: str) -> str:
 
 # Peers that no package brings, and why they cannot run here.
 _REASONS: Mapping[str, Callable[[PeerSpec], str]] = {
-    "llama-bench": lambda spec: _program_reason(spec.llama_bench),
+    "llama-bench": lambda spec: _program_reason("llama_bench", spec.llama_bench),
+    "llama-server": lambda spec: _program_reason("llama_server", spec.llama_server),
     "ik_llama.cpp": lambda spec: _ik_reason(spec.ik_llama),
     "fiddler": lambda spec: read_cuda_devices().reason,
     "openai": lambda spec: "" if spec.url else "set peer.url=http://HOST:PORT to a running server",

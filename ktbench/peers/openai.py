@@ -30,8 +30,9 @@ _MOST_LINE = 1 << 24
 _NO_SUCCESS = 300
 
 
-def open_serving(spec: RunSpec, host: HostRole) -> OpenAIServing:
+def open_serving(specs: Sequence[RunSpec], host: HostRole) -> OpenAIServing:
     """The server at `peer.url`. Raises Unsupported where it does not answer, or serves no model of that name."""
+    spec = specs[0]
     assert spec.peer.url is not None
     server = Server.at(spec.peer.url)
     # As many positions as the model was made for; the server refuses what it does not take.
@@ -129,6 +130,10 @@ class OpenAIServing:
         """None."""
         return {}
 
+    def notes(self) -> tuple[str, ...]:
+        """None."""
+        return ()
+
     def close(self) -> None:
         """The server goes on."""
         self._running.clear()
@@ -171,7 +176,8 @@ def events_of(request: ServeRequest, messages: Iterator[Mapping[str, Any]]) -> I
                     yield held
                 held, count = TokenEvent(key=request.key, token=token), count + 1
             finish = choice.get("finish_reason") or finish
-        if held is not None and not message.get("choices") and count_said > count:
+        is_last = finish is not None or not message.get("choices")
+        if held is not None and is_last and count_said > count:
             for _ in range(count_said - count):  # came in pieces of several tokens
                 yield held
             count = count_said

@@ -62,7 +62,7 @@ def open_system(specs: Sequence[RunSpec], host: HostRole, progress: LoadProgress
     `progress` is told of weights of whole networks of ours.
     """
     if specs[0].system != "ktbench":
-        return _open_serving_peer(specs[0], host) if specs[0].workload.phase == "serve" else open_peer(specs, host)
+        return _open_serving_peer(specs, host) if specs[0].workload.phase == "serve" else open_peer(specs, host)
     if specs[0].workload.phase == "serve":
         return _open_serving(specs, host, progress)
     plan = WeightPlan.of(specs, host)
@@ -75,12 +75,15 @@ def open_system(specs: Sequence[RunSpec], host: HostRole, progress: LoadProgress
     return load_engine(specs[0].model, plan, host, progress)
 
 
-def _open_serving_peer(spec: RunSpec, host: HostRole) -> System:
-    peer = BY_NAME[spec.system]
+def _open_serving_peer(specs: Sequence[RunSpec], host: HostRole) -> System:
+    """The peer, opened for all cells that differ in their streams alone; that of the first is: loading is no trial."""
+    peer = BY_NAME[specs[0].system]
     if not peer.serves:
         raise Unsupported(f"{peer.name} runs {' and '.join(peer.phases)}, not workload.phase=serve")
     module = import_module(peer.serves)
-    return StreamSystem(lambda spec: module.open_serving(spec, host))
+    system = StreamSystem(lambda spec: module.open_serving([one for one in specs if one.engine == spec.engine], host))
+    system.configure(specs[0])
+    return system
 
 
 def _open_serving(specs: Sequence[RunSpec], host: HostRole, progress: LoadProgress) -> System:
@@ -210,8 +213,10 @@ def _roofs(specs: Sequence[RunSpec], topology: Topology) -> Roofs:
         return open_pool_roofs(cpus[: engine.threads], rest_s=_rest_s(specs))
 
 
-def _watch(specs: Sequence[RunSpec], topology: Topology) -> MachineWatch:
-    """Watches all cpus, siblings included, and the GPUs where cells use them."""
+def _watch(specs: Sequence[RunSpec], topology: Topology) -> MachineWatch | None:
+    """Watches all cpus, siblings included, and the GPUs where cells use them; None for peers in another program."""
+    if specs[0].system != "ktbench" and BY_NAME[specs[0].system].apart:
+        return None
     on_cuda = any(spec.engine.device == "cuda" for spec in specs)
     return MachineWatch(topology.cpus, open_meters(read_cuda_devices() if on_cuda else None))
 

@@ -12,6 +12,7 @@ System = Literal[
     "ktbench",
     "llama.cpp",
     "llama-bench",
+    "llama-server",
     "ik_llama.cpp",
     "transformers",
     "kt-kernel",
@@ -48,8 +49,9 @@ class Peer:
     be observed. Formats in `avx512` run on CPUs with AVX-512 only. One without `chunks` chooses the chunks of a prompt
     itself; one with `gguf` maps such a file. Hidden and expert widths must be multiples of `multiple`. Those with
     `own_threads` start and place their own threads, where others run on PyTorch's; `spin_s` is how many seconds these
-    poll for more work before they sleep. A `remote` one runs elsewhere: here it takes no memory. `serves` is the module
-    whose `open_serving(spec, host)` opens the peer for workload.phase=serve.
+    poll for more work before they sleep. A `remote` one runs elsewhere: here it takes no memory. Those `apart` work in
+    another program while they are timed: what the kernel counts of the worker is none of theirs. `serves` is the module
+    whose `open_serving(specs, host)` opens the peer for workload.phase=serve, for cells that differ in their streams.
     """
 
     name: System
@@ -69,6 +71,7 @@ class Peer:
     own_threads: bool = False
     spin_s: float = 0.0
     remote: bool = False
+    apart: bool = False
     serves: str = ""
 
 
@@ -97,6 +100,19 @@ PEERS: tuple[Peer, ...] = (
         gguf=True,
         chunks=False,
         own_threads=True,
+    ),
+    Peer(
+        name="llama-server",
+        title="llama.cpp's own server",
+        install="peer.llama_server=PATH",
+        phases=("serve",),
+        types=_GGUF,
+        black_box=True,
+        gguf=True,
+        chunks=False,
+        own_threads=True,
+        apart=True,
+        serves="ktbench.peers.llama.server",
     ),
     Peer(
         name="ik_llama.cpp",
@@ -183,6 +199,7 @@ PEERS: tuple[Peer, ...] = (
         chunks=False,
         own_threads=True,
         remote=True,
+        apart=True,
         serves="ktbench.peers.openai",
     ),
 )
@@ -195,16 +212,17 @@ class PeerSpec:
     """How a peer is run.
 
     `implementation` is that of plain Transformers' experts. `python` is the interpreter of the environment that holds
-    the peer (None: this one, else that of the session `peers`), `llama_bench` the program of system=llama-bench,
-    `ik_llama` the folder that holds a build of ik_llama.cpp, `exports` the folder where GGUF files of our models are
-    kept, `url` and `served_model` the address of system=openai and the model that it is asked for (None: the first that
-    it serves), `tune_s` how many seconds a peer may try its own settings (threads, batch sizes) before its first trial
-    of a workload.
+    the peer (None: this one, else that of the session `peers`), `llama_bench` and `llama_server` the programs of
+    system=llama-bench and llama-server, `ik_llama` the folder that holds a build of ik_llama.cpp, `exports` the folder
+    where GGUF files of our models are kept, `url` and `served_model` the address of system=openai and the model that it
+    is asked for (None: the first that it serves), `tune_s` how many seconds a peer may try its own settings (threads,
+    batch sizes) before its first trial of a workload.
     """
 
     implementation: Implementation = "grouped_mm"
     python: str | None = None
     llama_bench: str | None = None
+    llama_server: str | None = None
     ik_llama: str | None = None
     exports: str = "runs/gguf"
     url: str | None = None

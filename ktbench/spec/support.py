@@ -212,6 +212,11 @@ def _black_box_rules(spec: RunSpec, peer: Peer) -> Iterator[Reason]:
         yield Reason(
             f"workload.shortest={work.shortest}", f"{peer.name} takes prompts of one length, set workload.shortest=null"
         )
+    if peer.name == "llama-server" and work.stream is not None and work.stream.turns > 1:
+        yield Reason(
+            f"workload.stream.turns={work.stream.turns}",
+            f"{peer.name} answers in text, prompts of later turns need its tokens; set workload.stream.turns=1",
+        )
     if work.chunk is not None and not peer.chunks:
         yield Reason(f"workload.chunk={work.chunk}", f"{peer.name} sets its own chunks, set workload.chunk=null")
 

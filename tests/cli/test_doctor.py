@@ -60,3 +60,4 @@ def test_a_peer_that_is_installed_has_its_version_and_place(
 def test_a_program_on_the_path_is_offered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "program_versions", lambda names: dict.fromkeys(names, "5581"))
     assert lines_of_peers()["llama-bench"].endswith(": 5581 (peer.llama_bench=llama-bench)")
+    assert lines_of_peers()["llama-server"].endswith(": 5581 (peer.llama_server=llama-server)")

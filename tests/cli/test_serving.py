@@ -46,6 +46,8 @@ def test_requests_are_served_measured_and_reported(tmp_path: Path) -> None:
         (("workload.stream.concurrency=3",), "workload.stream.requests=4: must be at least workload.steps=2"),
         (("machine=paper_a100",), "is not simulated"),
         (("system=openai",), "set peer.url="),
+        (("system=llama-server",), "set peer.llama_server="),
+        (("system=llama-server", "peer.llama_server=gone"), "peer.llama_server=gone: no such program"),
     ],
 )
 def test_what_cannot_be_served_is_said_before_anything_loads(words: tuple[str, ...], why: str, tmp_path: Path) -> None:

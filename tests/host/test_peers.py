@@ -56,11 +56,12 @@ def test_the_environment_of_the_nox_session_comes_second(checkout: Path) -> None
     assert interpreters(PeerSpec()) == (sys.executable, str(session))
 
 
-def test_a_program_is_asked_for_by_path(tmp_path: Path) -> None:
-    peer = BY_NAME["llama-bench"]
-    assert "set peer.llama_bench=PATH" in peer_reason(peer, PeerSpec())
-    assert peer_reason(peer, PeerSpec(llama_bench="/nowhere")) == "peer.llama_bench=/nowhere: no such program"
-    assert peer_reason(peer, PeerSpec(llama_bench=python_with("1", tmp_path))) == ""
+@pytest.mark.parametrize("name", ["llama-bench", "llama-server"])
+def test_a_program_is_asked_for_by_path(name: str, tmp_path: Path) -> None:
+    peer, key = BY_NAME[name], name.replace("-", "_")
+    assert f"set peer.{key}=PATH" in peer_reason(peer, PeerSpec())
+    assert peer_reason(peer, PeerSpec(**{key: "/nowhere"})) == f"peer.{key}=/nowhere: no such program"
+    assert peer_reason(peer, PeerSpec(**{key: python_with("1", tmp_path)})) == ""
 
 
 def build_with(text: str, folder: Path) -> str:

@@ -87,7 +87,7 @@ def spec_of(url: str | None, model: str | None = None) -> RunSpec:
 def test_a_server_gets_the_stream_and_its_delays_are_seen(url: str) -> None:
     spec = spec_of(url)
     stream = draw_stream(spec.workload, 256)
-    driver = Driver(engine=open_serving(spec, HostRole(cores=1)), stream=stream, concurrency=2)
+    driver = Driver(engine=open_serving([spec], HostRole(cores=1)), stream=stream, concurrency=2)
     driver.run_until(4)
     replay = driver.replay()
     assert {tuple(one["prompt"]) for one in Stub.asked} == {one.tokens for one in stream}
@@ -104,7 +104,7 @@ def test_a_trial_of_a_server_is_a_record(url: str) -> None:
     cell = tiny_cell(
         "openai", phase="serve", system="openai", peer=PeerSpec(url=url), workload={"stream": stream, "steps": 2}
     )
-    system = StreamSystem(lambda spec: open_serving(spec, HostRole(cores=1)))
+    system = StreamSystem(lambda spec: open_serving([spec], HostRole(cores=1)))
     record = Session(system=system, roofs=FakeRoofs(), ids=RecordIds(code_id="c", env_id="e")).trial(cell, 0)
     assert record.outcome is Outcome.OK, record.why
     assert record.replay is not None
@@ -115,7 +115,9 @@ def test_a_trial_of_a_server_is_a_record(url: str) -> None:
 
 def test_a_server_that_fails_ends_the_trial(url: str) -> None:
     spec = spec_of(url, "broken")
-    driver = Driver(engine=open_serving(spec, HostRole(cores=1)), stream=draw_stream(spec.workload, 256), concurrency=2)
+    driver = Driver(
+        engine=open_serving([spec], HostRole(cores=1)), stream=draw_stream(spec.workload, 256), concurrency=2
+    )
     with pytest.raises(RequestFailed, match="ended by error after 0 of 3 tokens: status 500"):
         driver.run_until(4)
 
@@ -124,10 +126,10 @@ def test_where_there_is_no_server_the_reason_says_so() -> None:
     reason = feasibility(spec_of(None), Machine.local())
     assert "set peer.url=http://HOST:PORT" in str(reason)
     with pytest.raises(Unsupported, match="names no model at /models"):
-        open_serving(spec_of("http://127.0.0.1:9"), HostRole(cores=1))
+        open_serving([spec_of("http://127.0.0.1:9")], HostRole(cores=1))
     for wrong in ("ftp://x", "http://", "http://x:y"):
         with pytest.raises(Unsupported, match="peer.url="):
-            open_serving(spec_of(wrong), HostRole(cores=1))
+            open_serving([spec_of(wrong)], HostRole(cores=1))
 
 
 def events(*messages: dict[str, Any], max_new: int = 3) -> list[TokenEvent]:
@@ -144,6 +146,15 @@ def test_pieces_without_ids_count_as_tokens_and_usage_has_the_last_word() -> Non
     assert [event.finish for event in found] == [None, None, "length"]
     assert found[0].token != found[1].token == found[2].token
     assert found[2].cached_tokens == 1
+
+
+def test_the_last_piece_may_have_the_usage() -> None:
+    """As llama.cpp's server has it."""
+    found = events(
+        {"choices": [{"text": "one"}]},
+        {"choices": [{"text": "", "finish_reason": "length"}], "usage": {"completion_tokens": 3}},
+    )
+    assert [event.finish for event in found] == [None, None, "length"]
 
 
 def test_an_answer_that_stops_early_says_so() -> None:

@@ -44,4 +44,4 @@ def test_every_row_names_a_module_that_opens_it(peer: Peer) -> None:
     if set(peer.phases) != {"serve"}:
         assert list(signature(import_module(peer.opener).open_peer).parameters) == ["specs", "host"]
     if "serve" in peer.phases:
-        assert list(signature(import_module(peer.serves).open_serving).parameters) == ["spec", "host"]
+        assert list(signature(import_module(peer.serves).open_serving).parameters) == ["specs", "host"]

@@ -24,7 +24,7 @@ def test_answers_are_those_of_plain_generation() -> None:
         workload={"stream": stream, "steps": 2},
         serving=ServingSpec(cache_tokens=1024),
     )
-    engine = open_serving(spec, HOST)
+    engine = open_serving([spec], HOST)
     driver = Driver(engine=engine, stream=draw_stream(spec.workload, 256), concurrency=2)
     driver.run_until(4)
     assert engine.state.running == 0

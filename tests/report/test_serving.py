@@ -49,7 +49,7 @@ def test_the_figure_has_a_panel_for_each_rate_and_latency(run: Run) -> None:
     figure = speed_figure(run)
     assert len(figure.axes) == 6
     assert {axes.get_xlabel() for axes in figure.axes} == {"users"}
-    assert [len(axes.containers) for axes in figure.axes] == [4] * 6
+    assert [len(axes.containers) for axes in figure.axes] == [5] * 6
 
 
 def test_the_interactivity_of_arms_is_drawn_with_its_frontier(tmp_path: Path) -> None:

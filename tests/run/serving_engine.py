@@ -138,5 +138,8 @@ class FakeServing:
     def counters(self) -> Mapping[str, int]:
         return dict(self.counts)
 
+    def notes(self) -> tuple[str, ...]:
+        return ()
+
     def close(self) -> None:
         self.closed = True

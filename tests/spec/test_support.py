@@ -10,6 +10,7 @@ import pytest
 from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.features import FEATURES
 from ktbench.spec.peers import PeerSpec
+from ktbench.spec.serving.stream import StreamSpec
 from ktbench.spec.support import features_missing, rules_broken, unsupported
 from ktbench.spec.weights import StoredLayer
 from tests.tiny import tiny_spec
@@ -58,6 +59,11 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"system": "llama.cpp", "workload": {"routing": "zipf"}}, "workload.routing=zipf", "workload.routing=model"),
     ({"system": "llama.cpp", "workload": {"shortest": 2}}, "workload.shortest=2", "workload.shortest=null"),
     ({"system": "llama-bench", "workload": {"chunk": 2}}, "workload.chunk=2", "workload.chunk=null"),
+    (
+        {"system": "llama-server", "phase": "serve", "workload": {"stream": StreamSpec(turns=2)}},
+        "workload.stream.turns=2",
+        "workload.stream.turns=1",
+    ),
     ({"system": "fiddler"}, "engine.device=cpu", "engine.device=cuda"),
     ({"system": "transformers", "device": "cuda"}, "engine.device=cuda", "engine.device=cpu"),
 ]

@@ -26,7 +26,7 @@ _DIGITS = 12
 
 MISSING = "gguf is not installed; bring it with: pip install gguf"
 # Of what is written, and of how synthetic weights are drawn: a change makes older files unusable.
-_FORM = 1
+_FORM = 2
 _DIGEST_BYTES = 16
 _TOKENIZER = "tokenizer.json"
 

@@ -23,8 +23,8 @@ from ktbench.spec.weights import BLOCK
 # Whose file type goes by another name.
 _FILE_TYPES: Mapping[str, str] = {"MXFP4": "MXFP4_MOE"}
 _QUANTISED = ("Q8_0", "Q4_0", "MXFP4")
-# Token ids go in and out: llama.cpp then makes dummy tokens, as many as the metadata say.
-_NO_VOCABULARY = "no_vocab"
+# SentencePiece's, whose tokens are texts with this in place of a space.
+_TOKENIZER, _SPACE = "llama", "▁"
 _VALUES = {
     bool: gguf.GGUFValueType.BOOL,
     int: gguf.GGUFValueType.UINT32,
@@ -139,7 +139,10 @@ def write_head(path: Path, architecture: str, metadata: Mapping[str, Value], pla
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_file_type(gguf.LlamaFileType[f"MOSTLY_{_FILE_TYPES.get(main, main)}"])
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
-    writer.add_tokenizer_model(_NO_VOCABULARY)
+    # Token ids go in and out. llama.cpp's server needs a text for each, too: its number.
+    writer.add_tokenizer_model(_TOKENIZER)
+    writer.add_token_list([f"{_SPACE}{token}" for token in range(int(metadata[f"{architecture}.vocab_size"]))])
+    writer.add_add_bos_token(False)
     for key, value in metadata.items():
         writer.add_key_value(key, value, _VALUES[type(value)])
     writer.add_custom_alignment(ALIGNMENT)

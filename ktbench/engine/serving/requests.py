@@ -126,5 +126,8 @@ class ServingEngine(Protocol):
     def counters(self) -> Mapping[str, int]:
         """Cumulative counts by the names of the feature table, and others."""
 
+    def notes(self) -> tuple[str, ...]:
+        """Remarks on how it runs, such as the settings that it was tuned to."""
+
     def close(self) -> None:
         """Release weights, threads and files; what the disk level holds stays usable."""

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import math
-import os
 import re
-import signal
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, NoReturn, TypeVar
@@ -19,14 +15,13 @@ from typing import Any, NoReturn, TypeVar
 from ktbench.engine.gguf.header import GgufHeader
 from ktbench.engine.protocol import HostRole, Unsupported, configured
 from ktbench.peers.llama.black_box import BlackBoxMixin, file_of, read_weights, require, work_of
+from ktbench.peers.llama.program import tied
 from ktbench.peers.llama.settings import LlamaSettings, first_settings, walks
 from ktbench.peers.tuning import Trial, Tuned, search
 from ktbench.spec.record import Work
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
 
-_PR_SET_PDEATHSIG = 1
 B = TypeVar("B", bound="LlamaBench")
-_LIBC = ctypes.CDLL(None)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -146,9 +141,9 @@ class Program:
         RuntimeError with its last line if it fails or is ended, else the rows that were done are given.
         """
         command = [self.program, "-m", str(self.file), *options(workload, candidates, self.dialect)]
-        tied, why = partial(_tie, os.getpid()), ""
+        why = ""
         try:
-            ended = subprocess.run(command, capture_output=True, timeout=limit_s, check=False, preexec_fn=tied)
+            ended = subprocess.run(command, capture_output=True, timeout=limit_s, check=False, preexec_fn=tied())
             output = _text(ended.stdout)
             if ended.returncode:
                 why = f"llama-bench exited with {ended.returncode}: {_last_line(ended.stderr)}"
@@ -193,16 +188,6 @@ def options(
 def _distinct(values: Iterable[int]) -> str:
     """llama-bench runs a test for each value of a list, in order."""
     return ",".join(map(str, dict.fromkeys(values)))
-
-
-def _tie(parent: int) -> None:
-    """Have the kernel end this process with its parent (Linux, prctl(2)).
-
-    Left alone it would go on loading every core beside the next timing.
-    """
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 def _text(output: bytes | str | None) -> str:

@@ -14,6 +14,11 @@ from ktbench.spec.run_spec import WorkloadSpec
 _CELLS = 256
 
 
+def whole_cells(positions: int) -> int:
+    """So many positions of a sequence as llama.cpp rounds them up."""
+    return _CELLS * -(-positions // _CELLS)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenLayout:
     """One call of llama_decode over N tokens, sequence after sequence: all arrays are [N].
@@ -53,7 +58,7 @@ class Script:
         """Positions that the memory of all sequences has to hold."""
         work = self.workload
         deepest = work.prompt + (work.steps if work.phase == "decode" else 0)
-        return work.batch * _CELLS * -(-deepest // _CELLS)
+        return work.batch * whole_cells(deepest)
 
 
 def write_script(workload: WorkloadSpec, vocab: int) -> Script:

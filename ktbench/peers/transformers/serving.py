@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,8 +18,9 @@ _PAGE = 256  # the manager's own default
 _POLL_S = 0.01  # arrivals are noticed after so long at the latest
 
 
-def open_serving(spec: RunSpec, host: HostRole) -> TransformersServing:
+def open_serving(specs: Sequence[RunSpec], host: HostRole) -> TransformersServing:
     """Plain Transformers with its manager. Raises as `open_transformers`, and Unsupported where it does not start."""
+    spec = specs[0]
     network: Any = open_transformers(spec.model, host).network
     network.set_experts_implementation(spec.peer.implementation)
     torch.set_num_threads(host.threads_of(spec.engine))
@@ -91,6 +92,10 @@ class TransformersServing:
     def counters(self) -> Mapping[str, int]:
         """None."""
         return {}
+
+    def notes(self) -> tuple[str, ...]:
+        """None."""
+        return ()
 
     def close(self) -> None:
         """End the manager's thread."""

@@ -139,8 +139,8 @@ class StreamSystem:
         return {"batching": False, "static_batch": 0} if single else {}
 
     def notes(self) -> tuple[str, ...]:
-        """How many answers of a peer were those to single requests."""
-        return self._notes
+        """Those of the engine, and how many answers of a peer were those to single requests."""
+        return (*configured(self._engine).notes(), *self._notes)
 
     def work(self) -> None:
         """Not known: it depends on which requests share a step."""
@@ -188,7 +188,7 @@ class StreamSystem:
 
     def _on_disk(self, spec: RunSpec) -> RunSpec:
         serving = spec.engine.serving
-        if serving.disk is None:
+        if serving.disk is None or spec.system != "ktbench":
             return spec
         self._disk = self._disk or Path(serving.disk) / f"replay-{uuid4().hex[:8]}"
         return replace(spec, engine=replace(spec.engine, serving=replace(serving, disk=str(self._disk))))

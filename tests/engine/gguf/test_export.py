@@ -98,7 +98,7 @@ def test_metadata_say_whose_numbers_they_are(tmp_path: Path) -> None:
     lines = {key: field.contents() for key, field in fields.items()}
     assert json.loads(lines["ktbench.config"]) == model.config
     assert lines["ktbench.weights"] == weights_digest(model, "Q8_0", "BF16")
-    assert lines["tokenizer.ggml.model"] == "no_vocab"
+    assert lines["tokenizer.ggml.tokens"] == [f"▁{token}" for token in range(256)]
     assert (lines["qwen3moe.vocab_size"], lines["qwen3moe.expert_count"]) == (256, 8)
 
 
