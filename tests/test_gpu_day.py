@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import os
+import subprocess
 import sys
 import tarfile
 import time
+from importlib.util import find_spec
 from pathlib import Path
+from shutil import which
 
 import pytest
+import torch
 
+from ktbench.cli import VERBS
+from ktbench.cli import main as ktbench
 from ktbench.host.capabilities import feature_reasons
 from ktbench.run.feasibility import Machine, feasibility
 from ktbench.run.request import cells_of, one_cell_request, read_request
 from ktbench.spec.record import Cell
+from ktbench.spec.run_spec import RunSpec
+from tests.gpu import profile_step
 from tests.gpu.day import Call, main, pack, run
-from tests.gpu.stages import PARTS, Plan, Stage
+from tests.gpu.stages import PARTS, ROOT, Plan, Stage
+from tests.tiny import tiny_spec
 
+PROFILE = profile_step.__name__
+NO_DEVICE = "no CUDA device: this machine has none"
+# Stages of a dry call, of seconds each.
+DRY = ("facts", "device", "handover", "profile")
 ALL = dict.fromkeys(("avx2", "avx512", "amx", "numa", "cuda"), "")
 ONE_NODE = ALL | {"numa": "one NUMA node"}
 MACHINES = {
@@ -88,17 +103,35 @@ def plans(**others: object) -> dict[str, Plan]:
     return {name: Plan.of(missing, **others) for name, missing in MACHINES.items()}
 
 
-def cells_in(stage: Stage) -> list[Cell]:
-    """What the command would measure. Raises RequestError where it is not valid."""
-    _, _, _, verb, *words = stage.command
-    words = [word.replace("resume=", "run_name=") for word in words]
-    request = read_request(words) if verb == "sweep" else one_cell_request(verb, words)
-    return [cell for cell in cells_of(request) if cell.role == "arm"]
+def every(plan: Plan) -> list[Stage]:
+    return [one for part in PARTS for one in plan.stages(part)]
+
+
+def module_of(stage: Stage) -> tuple[str, list[str]]:
+    """What Python runs, and its words; a program that is not Python has none."""
+    _, flag, module, *words = stage.command
+    return (module, words) if flag == "-m" else ("", [])
+
+
+def asked(stage: Stage) -> tuple[str, list[str]] | None:
+    """The verb and the overrides of a command that measures cells."""
+    module, words = module_of(stage)
+    if module == PROFILE:
+        return "profile_step", words
+    if module == "ktbench" and words[0] in ("sweep", "trace"):
+        return words[0], [word.replace("resume=", "run_name=") for word in words[1:]]
+    return None
 
 
 def measuring(plan: Plan) -> list[Stage]:
-    stages = [one for part in PARTS for one in plan.stages(part)]
-    return [one for one in stages if one.command[1:3] == ("-m", "ktbench") and one.command[3] in ("sweep", "trace")]
+    return [one for one in every(plan) if asked(one) is not None]
+
+
+def cells_in(stage: Stage) -> list[Cell]:
+    """What the command would measure. Raises RequestError where it is not valid."""
+    verb, words = asked(stage) or ("", [])
+    request = read_request(words) if verb == "sweep" else one_cell_request(verb, words)
+    return [cell for cell in cells_of(request) if cell.role == "arm"]
 
 
 @pytest.mark.parametrize("name", MACHINES)
@@ -130,21 +163,101 @@ def test_a_dry_run_asks_for_no_device_and_its_commands_are_valid(name: str, monk
         assert {cell.spec.engine.device for cell in cells_in(one)} == {"cpu"}
 
 
+@pytest.fixture(params=MACHINES)
+def without_device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A machine like those, but for the device."""
+    missing = MACHINES[request.param] | {"cuda": NO_DEVICE}
+    for module in ("request", "feasibility"):
+        monkeypatch.setattr(f"ktbench.run.{module}.machine_capabilities", lambda: missing)
+    monkeypatch.setattr("ktbench.run.request.available_memory_bytes", lambda: 128 << 30)
+    return str(request.param)
+
+
+def test_without_a_device_every_command_that_measures_lacks_it_and_nothing_else(
+    without_device: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A key, a value or an ablation that is wrong would be told first."""
+    for one in measuring(plans()[without_device]):
+        _, words = asked(one) or ("", [])
+        on_device = {cell.spec.engine.device for cell in cells_in(one)} == {"cuda"}
+        ended, told = ktbench(["plan", *words]), capsys.readouterr()
+        if on_device:
+            assert (ended, told.out) == (2, ""), one.name
+            assert told.err.startswith(f"ktbench: engine.device=cuda: {NO_DEVICE}"), one.name
+        else:
+            assert (ended, told.err) == (0, ""), one.name
+
+
+def test_what_other_commands_run_is_there() -> None:
+    for one in (one for plan in plans().values() for one in every(plan)):
+        module, words = module_of(one)
+        if module == "ktbench":
+            assert words[0] in VERBS
+        elif module == "pytest":
+            assert Path(words[0]).exists()
+        else:
+            assert find_spec(module) if module else which(one.command[0])
+
+
+@pytest.mark.parametrize("name", ["tests_gpu", "tests_amx"])
+def test_stages_that_select_tests_find_some(name: str) -> None:
+    (one,) = (one for one in every(Plan(amx=True)) if one.name == name)
+    command = [*one.command, "--collect-only"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
+    assert found.returncode == 0, found.stdout + found.stderr
+
+
+class Spinning:
+    """A system whose steps multiply."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def configure(self, _spec: RunSpec) -> None:
+        self.steps = 0
+
+    def start(self) -> None:
+        pass
+
+    def step(self) -> None:
+        self.steps += 1
+        torch.ones(8, 8) @ torch.ones(8, 8)
+
+    def notes(self) -> tuple[str, ...]:
+        return ("a note",)
+
+
+@pytest.mark.filterwarnings("ignore:CUDA is not available")
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_step_is_profiled_on_either_device(device: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    profile_step.profiled(Spinning(), tiny_spec(device=device, avx2=True), tmp_path)  # type: ignore[arg-type]
+    told = capsys.readouterr().out
+    assert "a note" in told and "aten::mm" in told
+    (trace,) = tmp_path.iterdir()
+    assert json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
+
+
 def test_names_are_unique_and_amx_is_measured_where_it_is_granted() -> None:
     for name, plan in plans().items():
-        stages = [one for part in PARTS for one in plan.stages(part)]
+        stages = every(plan)
         assert len({one.name for one in stages}) == len(stages)
         assert any(one.name == "tests_amx" for one in stages) == (name == "amx")
 
 
 def test_a_dry_call_ends_well_and_says_where_it_ran(tmp_path: Path) -> None:
-    words = ["first", "--dry-run", "--only", "facts", "handover", "--out", str(tmp_path)]
-    assert main(words) == 0
+    """By its session of nox, on the machine that this is."""
+    pytest.importorskip("nox", reason="nox is not installed")
+    words = ["first", "--dry-run", "--only", *DRY, "--out", str(tmp_path)]
+    command = [sys.executable, "-m", "nox", "-f", str(ROOT / "noxfile.py"), "-s", "gpu", "--", *words]
+    python_first = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    subprocess.run(command, check=True, env=os.environ | {"PATH": python_first}, timeout=280)
     (folder,) = (path for path in tmp_path.iterdir() if path.is_dir())
     told = json.loads((folder / "call.json").read_text())
     assert told["machine"]["commit"] or told["machine"]["code_id"]
-    assert [one["how"] for one in told["stages"]] == ["ok", "ok"]
+    assert {one["name"]: one["how"] for one in told["stages"]} == dict.fromkeys(DRY, "ok")
     assert "hand-over by flags" in (folder / "logs" / "handover.log").read_text()
+    assert "ms a step" in (folder / "logs" / "profile.log").read_text()
+    assert [*folder.glob("profile_*.json.gz")]
 
 
 @pytest.mark.parametrize("words", [["fourth"], ["first", "--limit", "900"], ["first", "--limit", "soon"], []])

@@ -124,7 +124,7 @@ class Plan:
         return ("workload=decode", *self._model(4), f"engine.{self.vector}=true", "engine.dynamic=true")
 
     def _on(self) -> tuple[str, ...]:
-        return ("--dry-run",) if self.dry else ()
+        return ("--dry-run", "--layers", "4") if self.dry else ()
 
     def _model(self, layers: int) -> tuple[str, ...]:
         if self.dry:
