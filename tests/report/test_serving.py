@@ -63,7 +63,8 @@ def test_the_interactivity_of_arms_is_drawn_with_its_frontier(tmp_path: Path) ->
 
 @pytest.mark.parametrize("name", ["concurrency", "chunk", "interactivity"])
 def test_chunked_prefill_cuts_prompts_of_every_point(name: str, tmp_path: Path) -> None:
-    run = served_run(tmp_path, name, "sweep.arms=[+v+d+l+b,+v+d+l+b+k]", "sweep.baseline=+v+d+l+b", rounds=1)
+    arms = ("sweep.arms=[+v+d+l+b,+v+d+l+b+k]", "sweep.baseline=+v+d+l+b")
+    run = served_run(tmp_path, name, *arms, "workload.stream.answer=4", rounds=1)
     assert "IDLE" not in {row.outcome for row in rows_of(run)}
 
 
