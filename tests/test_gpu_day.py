@@ -21,6 +21,7 @@ from ktbench.cli import main as ktbench
 from ktbench.host.capabilities import feature_reasons
 from ktbench.run.feasibility import Machine, feasibility
 from ktbench.run.request import cells_of, one_cell_request, read_request
+from ktbench.spec.memory import MachineMemory
 from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import RunSpec
 from tests.gpu import profile_step
@@ -169,7 +170,8 @@ def without_device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
     missing = MACHINES[request.param] | {"cuda": NO_DEVICE}
     for module in ("request", "feasibility"):
         monkeypatch.setattr(f"ktbench.run.{module}.machine_capabilities", lambda: missing)
-    monkeypatch.setattr("ktbench.run.request.available_memory_bytes", lambda: 128 << 30)
+    memory = MachineMemory(free_bytes=128 << 30, total_bytes=128 << 30, cache_bytes=32 << 20)
+    monkeypatch.setattr("ktbench.run.request._machine_memory", lambda: memory)
     return str(request.param)
 
 
