@@ -44,7 +44,10 @@ class Kept:
 
 @cache
 def kept() -> tuple[Kept, ...]:
-    """Arms of our engine that were timed and can be simulated; the trace behind routing=recorded is not shipped."""
+    """Arms of our engine that were timed and can be simulated.
+
+    The trace behind routing=recorded is not shipped. Of served requests a trial is a replay, not steps of equal work.
+    """
     return tuple(one for folder in RUNS for one in _of_run(folder) if one.records and tells_formats(one.cell.spec))
 
 
@@ -52,7 +55,8 @@ def _of_run(folder: Path) -> Iterator[Kept]:
     run = read_run(folder)
     machine = recorded_machine(run.environments[0], run.latest().values())
     for cell in run.header.cells:
-        ours = cell.spec.system == "ktbench" and cell.spec.workload.routing != "recorded"
+        work = cell.spec.workload
+        ours = cell.spec.system == "ktbench" and work.routing != "recorded" and work.phase != "serve"
         if ours and cell.role == "arm":
             timed = tuple(record for record in run.of_cell(cell.key) if record.samples_s)
             yield Kept(run=folder, cell=cell, records=timed, machine=machine)
