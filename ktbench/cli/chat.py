@@ -6,8 +6,8 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
-from ktbench.run.open_serving import not_served, open_here, serving_spec, use_all_cores
 from ktbench.run.progress import loading_line, say
+from ktbench.run.serving.opening import not_served, open_here, serving_spec, use_all_cores
 from ktbench.serve.settings import ChatSettings, take_settings
 from ktbench.spec.errors import FAILED, RequestError
 from ktbench.spec.run_spec import RunSpec

@@ -9,7 +9,8 @@ from ktbench.cli.what_if import answer, read_what_if
 from ktbench.config import RequestPart
 from ktbench.report.conditions import simulated_on
 from ktbench.report.text import counted
-from ktbench.run.feasibility import GpuMemory, Machine, gpu_workers
+from ktbench.run.feasibility import Machine
+from ktbench.run.gpu_memory import GpuMemory, gpu_workers
 from ktbench.run.progress import names_in_part
 from ktbench.run.request import Planned, eval_request, plan_request
 from ktbench.spec.cells import worker_groups

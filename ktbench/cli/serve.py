@@ -8,8 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ktbench.resources import checkpoint_name
-from ktbench.run.open_serving import not_served, open_here, serving_spec, use_all_cores
 from ktbench.run.progress import loading_line, say
+from ktbench.run.serving.opening import not_served, open_here, serving_spec, use_all_cores
 from ktbench.serve.settings import ServerSettings, bind, read_api_key, take_settings
 from ktbench.spec.errors import FAILED, RequestError
 from ktbench.spec.run_spec import RunSpec

@@ -27,8 +27,8 @@ from ktbench.config import split_launcher
 from ktbench.host.memory import Memory
 from ktbench.run.export import read_export
 from ktbench.run.feasibility import Machine, feasibility
-from ktbench.run.open_serving import serving_spec
 from ktbench.run.request import Planned, eval_request, plan_request, read_request, take_word
+from ktbench.run.serving.opening import serving_spec
 from ktbench.serve.settings import ChatSettings, ServerSettings, take_settings
 from ktbench.sim.cost_search import read_prices
 from ktbench.spec.errors import RequestError

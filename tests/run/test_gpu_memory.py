@@ -9,7 +9,8 @@ import pytest
 
 from ktbench.cli import plan
 from ktbench.run import feasibility as module
-from ktbench.run.feasibility import GpuMemory, Machine, feasibility, gpu_memory, unsupported_locally
+from ktbench.run.feasibility import Machine, feasibility, unsupported_locally
+from ktbench.run.gpu_memory import GpuMemory, gpu_memory
 from ktbench.spec.engine import EngineSpec, PlacementSpec
 from ktbench.spec.features import FEATURES
 from ktbench.spec.record import Cell

@@ -1,1 +1,1 @@
-"""Measures engines that serve: drives them with a stream of requests and notes when each token came."""
+"""Engines that serve: opened for a command line, or driven with a stream of requests whose tokens' times are noted."""
