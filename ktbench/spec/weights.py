@@ -138,9 +138,10 @@ def stands_for_all(precision: Precision, stored: Collection[Precision]) -> bool:
 
 
 def expert_bytes(shape: MoEShape, precision: Precision, down: Precision | None = None) -> int:
-    """Bytes of one routed expert's weights and scales, without any padding of the tiles that they are packed in.
+    """Bytes of one routed expert's weights and scales, without the padding of the strips that they are packed in.
 
-    `down` is the precision of the down projection, where it has another.
+    Rows that end within a tile of FP8 or a super-block count as filled up, as they are stored and read. `down` is the
+    precision of the down projection, where it has another.
     """
     gate_up = 2 * shape.expert_ffn * _row_bytes(shape.hidden, precision)
     return round(gate_up + shape.hidden * _row_bytes(shape.expert_ffn, down or precision))
@@ -167,6 +168,8 @@ def dense_bytes(shape: MoEShape, precision: Precision) -> int:
 def _row_bytes(columns: int, precision: Precision) -> float:
     row = FORMATS[precision]
     groups = ceil(columns / row.group) if row.group else 0
+    if row.block_bytes and not row.whole_blocks:
+        columns = groups * row.group
     return ceil(columns * row.bits / 8) + groups * row.scale_bytes / row.scale_rows + row.row_bytes
 
 

@@ -32,7 +32,7 @@ def test_every_precision_has_a_row() -> None:
 
 
 @pytest.mark.parametrize("precision", FORMATS)
-@pytest.mark.parametrize(("hidden", "ffn"), [(2048, 768), (7168, 2048)])
+@pytest.mark.parametrize(("hidden", "ffn"), [(2048, 768), (2048, 1408), (7168, 2048)])
 def test_the_extension_allocates_as_many(precision: Any, hidden: int, ffn: int) -> None:
     kernels = pytest.importorskip("ktbench._kernels", reason="the extension is not built", exc_type=ImportError)
     shape = moe_shape(CONFIG | {"hidden_size": hidden, "moe_intermediate_size": ffn})
