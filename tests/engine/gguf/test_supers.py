@@ -101,7 +101,8 @@ def _model(exported: Any, tmp_path: Path, request: pytest.FixtureRequest) -> tup
         for name, projection in PROJECTIONS.items():
             weight = truth.get_parameter(f"model.layers.{layer}.self_attn.{projection}.weight")
             weight.copy_(unpermuted(held[f"blk.{layer}.{name}.weight"], name, truth.config))
-    return replace(model, path=str(tmp_path / "mixed.gguf")), truth
+    path = str(tmp_path / "mixed.gguf")
+    return replace(model, path=path, stored=stored_formats(path).layers), truth
 
 
 def unpermuted(weight: torch.Tensor, name: str, config: Any) -> torch.Tensor:
