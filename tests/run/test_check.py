@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -41,6 +43,16 @@ def test_rounding_passes_and_every_mutant_fails(seed: int, tokens: int, top_k: i
     for name, mutant in mutants(seen, truth, reference):
         wrong = ExpertsObservation(layer=3, hidden=seen.hidden, ids=seen.ids, gates=seen.gates, output=mutant)
         assert check([wrong], reference, tolerance=0.01).outcome is Outcome.WRONG, name
+
+
+@pytest.mark.parametrize(
+    ("tokens", "error", "outcome"),
+    [(1, 0.036, Outcome.OK), (1, 0.045, Outcome.WRONG), (12, 0.032, Outcome.OK), (12, 0.036, Outcome.WRONG)],
+)
+def test_the_error_of_few_tokens_scatters(tokens: int, error: float, outcome: Outcome) -> None:
+    seen = observed(1, tokens, 2)
+    wrong = replace(seen, output=reference(seen) * np.float32(1 + error))
+    assert check([wrong], reference, tolerance=0.03).outcome is outcome
 
 
 def test_a_tolerance_that_cannot_fail_is_found_out() -> None:
