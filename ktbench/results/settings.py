@@ -15,7 +15,7 @@ from ktbench.spec.inject import InjectSpec
 from ktbench.spec.machine import CONSTANTS, MachineSpec
 from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import RunSpec
-from ktbench.spec.sweep import PRECISIONS
+from ktbench.spec.sweep import PRECISIONS, START_KEY, STARTS
 from ktbench.spec.wire import digest, from_plain, to_plain
 
 K = TypeVar("K")
@@ -24,6 +24,7 @@ Setting: TypeAlias = bool | int | float | str | None
 TOKENS = "tokens per expert"
 _MACHINE = ("vector", "gpu", *(constant.name for constant in CONSTANTS), "calibration")
 _OF_SERVING = ("workload.stream", "engine.serving.")  # that are not there where nothing is served
+_WORDS = {"precision": PRECISIONS, START_KEY: STARTS}  # that labels may name
 _DIGESTS: dict[str, str] = {}
 # Shown only where nothing else tells two groups apart: they go with another setting that varies.
 _FOLLOWING = (
@@ -79,15 +80,16 @@ def _of_machine(machine: MachineSpec) -> dict[str, Setting]:
 def cell_settings(cells: Sequence[Cell]) -> dict[str, dict[str, Setting]]:
     """Settings of cells by key, with the same settings in all cells of a part: equal settings make a group.
 
-    Where labels of a part name a precision, it belongs to the arm and is no setting. The threshold of the hybrid of
-    AVX-512 and AMX is empty in a part that has none.
+    Where labels of a part name a precision, or what the prefix cache has at the begin, that belongs to the arm and is
+    no setting. The threshold of the hybrid of AVX-512 and AMX is empty in a part that has none.
     """
     found: dict[str, dict[str, Setting]] = {}
     for part in dict.fromkeys(cell.part for cell in cells):
         mine = [cell for cell in cells if cell.part == part]
-        dropped = "precision" if any(precision_word(cell.label) for cell in mine) else ""
+        words = {word for cell in mine for word in cell.label.split()}
+        dropped = {key for key, known in _WORDS.items() if not words.isdisjoint(known)}
         idle = {} if any(cell.spec.engine.hybrid for cell in mine) else {"engine.amx_min_tokens": None}
-        keyed = ({k: v for k, v in (settings_of(cell.spec) | idle).items() if k != dropped} for cell in mine)
+        keyed = ({k: v for k, v in (settings_of(cell.spec) | idle).items() if k not in dropped} for cell in mine)
         found |= zip((cell.key for cell in mine), alike(keyed), strict=True)
     return found
 

@@ -17,8 +17,8 @@ from ktbench.spec.machine import BY_NAME as CONSTANTS
 from ktbench.spec.machine import with_constant
 from ktbench.spec.peers import is_black_box
 from ktbench.spec.record import Cell
-from ktbench.spec.run_spec import RunSpec
-from ktbench.spec.sweep import SweepSpec, arm_changes, arm_precision
+from ktbench.spec.run_spec import RunSpec, WorkloadSpec
+from ktbench.spec.sweep import SweepSpec, arm_changes, arm_precision, arm_start
 from ktbench.spec.wire import from_plain, spec_id, to_plain
 
 # Smaller layers are those of toy models, which may stay in the cache.
@@ -90,23 +90,25 @@ def _change(content: dict[str, Any], key: str, value: Any) -> None:
 def points_of(cells: Sequence[Cell]) -> tuple[tuple[Cell, ...], ...]:
     """Cells that are compared with each other together, in the order of the plan: arms and control of one point.
 
-    They differ in system and features, and in precision where labels of their part name one.
+    They differ in system and features, and in what labels of their part name: precisions, states of the prefix cache.
     """
-    worded = {cell.part for cell in cells if arm_precision(cell.arm)}
+    precisions = {cell.part for cell in cells if arm_precision(cell.arm)}
+    starts = {cell.part for cell in cells if arm_start(cell.arm)}
     points: dict[tuple[object, ...], list[Cell]] = {}
     for cell in cells:
-        points.setdefault(_point(cell, worded=cell.part in worded), []).append(cell)
+        precision = "" if cell.part in precisions else cell.spec.precision
+        work = cell.spec.workload.without_start if cell.part in starts else cell.spec.workload
+        points.setdefault(_point(cell, precision, work), []).append(cell)
     return tuple(tuple(point) for point in points.values())
 
 
-def _point(cell: Cell, *, worded: bool) -> tuple[object, ...]:
+def _point(cell: Cell, precision: str, work: WorkloadSpec) -> tuple[object, ...]:
     spec = cell.spec
     engine = tuple(repr(getattr(spec.engine, f.name)) for f in fields(spec.engine) if f.name not in BY_NAME)
-    precision = "" if worded else spec.precision
     return (
         cell.part,
         repr(spec.model),
-        repr(spec.workload),
+        repr(work),
         repr(spec.inject),
         repr(spec.machine),
         *engine,

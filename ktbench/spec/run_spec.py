@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from ktbench.spec.engine import EngineSpec
@@ -142,6 +142,11 @@ class WorkloadSpec:
             raise ValueError(f"workload.active_experts={self.active_experts}: needs workload.routing=balanced")
 
     @property
+    def without_start(self) -> WorkloadSpec:
+        """The same, whatever the prefix cache holds before."""
+        return self if self.stream is None else replace(self, stream=replace(self.stream, cache="cold"))
+
+    @property
     def has_whole_chunk(self) -> bool:
         """Whether a prompt begins with a chunk of `chunk` tokens."""
         return self.chunk is not None and self.chunk <= self.prompt
@@ -238,6 +243,7 @@ class RunSpec:
             raise ValueError("workload.routing=recorded: is for workload.phase=layer, or set machine= to simulate it")
         if self.system != "ktbench" and self.engine.label != "base":
             raise ValueError(f"system={self.system}: has none of our features, leave out {self.engine.label}")
+        self._check_cache()
         top_k, engine = self.model.shape.top_k, self.engine
         if engine.placement.policy == "frequency" and engine.placement.profile is None and self.machine is None:
             raise ValueError("engine.placement: policy=frequency needs profile=FILE, or set machine= to simulate it")
@@ -252,6 +258,16 @@ class RunSpec:
             raise ValueError(
                 f"workload.active_experts={active}: allowed are {top_k} to {experts} for {self.model.name}"
             )
+
+    def _check_cache(self) -> None:
+        start = None if self.workload.stream is None else self.workload.stream.cache
+        if not self.engine.prefix_cache:
+            return
+        serving = self.engine.serving
+        if start in ("disk", "restarted") and serving.disk is None:
+            raise ValueError(f"workload.stream.cache={start}: needs a folder, set engine.serving.disk and disk_bytes")
+        if start == "ram" and not serving.ram_bytes:
+            raise ValueError("workload.stream.cache=ram: needs engine.serving.ram_bytes above 0")
 
     @property
     def label(self) -> str:

@@ -5,27 +5,32 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations, product
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.errors import at_least, repeated, require_name
 from ktbench.spec.features import BY_NAME, FUSED, FeatureValue, features_label, parse_features
 from ktbench.spec.peers import IMPLEMENTATIONS, PEERS
+from ktbench.spec.serving.stream import Start
 from ktbench.spec.weights import Precision
 
+Word = TypeVar("Word", bound=str)
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+STARTS: tuple[Start, ...] = get_args(Start)
+START_KEY = "workload.stream.cache"
 
 
 def arm_changes(arm: str) -> dict[str, bool | int | str]:
-    """Spec changes by dotted key of an arm such as `base`, `+v+d`, `+v int8`, `llama.cpp` or `transformers eager`.
+    """Spec changes by dotted key of an arm: `base`, `+v+d`, `+v int8`, `llama.cpp`, `transformers eager`, `+v+p warm`.
 
-    Every feature and the system are set, `precision` where it is named. Raises ValueError in one line for an unknown
-    word, for a second precision, and for a precision that no operator of the arm would have.
+    Every feature and the system are set, `precision` and what the prefix cache has at the begin where they are named.
+    Raises ValueError in one line for an unknown word, for a second one of a kind, and for a precision that no operator
+    of the arm would have.
     """
-    precision = arm_precision(arm)
+    named = {"precision": arm_precision(arm), START_KEY: arm_start(arm)}
     changes: dict[str, bool | int | str] = {BY_NAME[name].key: value for name, value in arm_features(arm).items()}
     changes |= _system_changes(arm)
-    return changes if precision is None else changes | {"precision": precision}
+    return changes | {key: value for key, value in named.items() if value is not None}
 
 
 def _system_changes(arm: str) -> dict[str, str]:
@@ -48,24 +53,38 @@ def arm_peer(arm: str) -> str | None:
 def arm_features(arm: str) -> dict[str, FeatureValue]:
     """Feature values of an arm by feature name. Raises ValueError naming the unknown word and the allowed ones."""
     peers = {peer.name for peer in PEERS}
-    words = " ".join(word for word in arm.split() if word not in {*PRECISIONS, *peers, *IMPLEMENTATIONS})
+    words = " ".join(word for word in arm.split() if word not in {*PRECISIONS, *STARTS, *peers, *IMPLEMENTATIONS})
     if words and arm_peer(arm):
         raise ValueError(f"arm {arm!r}: {arm_peer(arm)} has none of our features, leave out {words}")
     try:
         return parse_features(words)
     except ValueError as error:
-        raise ValueError(f"arm {arm!r}: {error}, one of {', '.join((*PRECISIONS, *sorted(peers)))}") from None
+        known = ", ".join((*PRECISIONS, *STARTS, *sorted(peers)))
+        raise ValueError(f"arm {arm!r}: {error}, one of {known}") from None
 
 
 def arm_precision(arm: str) -> Precision | None:
     """The precision that an arm names; None where it leaves that to the spec. Raises ValueError as `arm_changes`."""
-    named = [precision for word in arm.split() for precision in PRECISIONS if word == precision]
-    if len(named) > 1:
-        raise ValueError(f"arm {arm!r}: names {len(named)} precisions, allowed is one")
+    named = _named(arm, PRECISIONS, "precisions")
     features = arm_features(arm)
-    if named and named[0] != "bf16" and not (any(features[name] for name in FUSED) or arm_peer(arm)):
-        raise ValueError(f"arm {arm!r}: {named[0]} needs +a, +v or +m, without them the experts run in bf16")
-    return named[0] if named else None
+    if named and named != "bf16" and not (any(features[name] for name in FUSED) or arm_peer(arm)):
+        raise ValueError(f"arm {arm!r}: {named} needs +a, +v or +m, without them the experts run in bf16")
+    return named
+
+
+def arm_start(arm: str) -> Start | None:
+    """What the prefix cache has at the begin, by an arm that names it; None where it leaves that to the spec."""
+    named = _named(arm, STARTS, "states of the prefix cache")
+    if named and not arm_features(arm)["prefix_cache"]:
+        raise ValueError(f"arm {arm!r}: {named} needs +p, without it nothing is kept")
+    return named
+
+
+def _named(arm: str, words: Sequence[Word], what: str) -> Word | None:
+    found = [known for word in arm.split() for known in words if word == known]
+    if len(found) > 1:
+        raise ValueError(f"arm {arm!r}: names {len(found)} {what}, allowed is one")
+    return found[0] if found else None
 
 
 DesignKind = Literal["ladder", "leave_one_out", "factorial"]

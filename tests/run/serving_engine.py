@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ktbench.engine.serving.requests import QueueFull, ServeRequest, ServingState, TokenEvent
 from ktbench.spec.features import FEATURES
 
@@ -38,7 +41,7 @@ class FakeServing:
 
     Up to `most` requests run; prompts go through whole, in the step that admits their request, or `chunk` tokens of all
     of them a step, and the first token comes with the last of a prompt. Up to `most_waiting` wait. `wrong` makes
-    another token of one that is given to one of several.
+    another token of one that is given to one of several, `blurred` other logits.
     """
 
     def __init__(
@@ -51,17 +54,19 @@ class FakeServing:
         token_s: float = 0.1,
         features: Mapping[str, object] | None = None,
         wrong: Callable[[int], int] = lambda token: token,
+        blurred: Callable[[NDArray[np.float32], bool], NDArray[np.float32]] = lambda logits, several: logits,
         ends: str = "length",
         chunk: int | None = None,
     ) -> None:
         self.clock, self.most, self.most_waiting = clock, most, most_waiting
         self.prompt_s, self.token_s, self.wrong, self.ends = prompt_s, token_s, wrong, ends
-        self.chunk = chunk
+        self.chunk, self.blurred = chunk, blurred
         self.features = features or {}
         self.waiting: list[_Sequence] = []
         self.running: list[_Sequence] = []
         self.counts = {feature.counter: 0 for feature in FEATURES}
         self.prompts: list[tuple[int, ...]] = []
+        self.moved: list[bool] = []
         self.closed = False
 
     def submit(self, request: ServeRequest) -> None:
@@ -107,10 +112,12 @@ class FakeServing:
         scores = self.scores((*one.request.prompt, *one.answer))
         token = max(scores, key=lambda token: scores[token])
         token = self.wrong(token) if several else token
+        if one.request.forced:
+            token = one.request.forced[len(one.answer)]
         one.answer.append(token)
-        top = () if one.request.logprobs is None else tuple(sorted(scores.items(), key=lambda item: -item[1]))
+        logits = self.blurred(np.array([*scores.values()], np.float32), several) if one.request.logits else None
         last = len(one.answer) == one.request.max_new
-        return TokenEvent(key=one.request.key, token=token, finish=self.ends if last else None, top=top)  # type: ignore[arg-type]
+        return TokenEvent(key=one.request.key, token=token, finish=self.ends if last else None, logits=logits)  # type: ignore[arg-type]
 
     @staticmethod
     def scores(tokens: tuple[int, ...]) -> dict[int, float]:
@@ -140,6 +147,9 @@ class FakeServing:
 
     def notes(self) -> tuple[str, ...]:
         return ()
+
+    def move_cached(self, *, to_disk: bool) -> None:
+        self.moved.append(to_disk)
 
     def close(self) -> None:
         self.closed = True

@@ -89,8 +89,8 @@ def test_a_turn_has_all_that_was_said_before_in_its_prompt() -> None:
     driver = Driver(engine=serving, stream=stream, concurrency=2, clock=clock, sleep=clock.sleep)
     driver.run_until(4)
     for number in (2, 3):
-        before, answer = driver.answers[number - 2]
-        assert driver.answers[number][0] == (*before, *answer, *stream[number].tokens)
+        before = driver.answers[number - 2]
+        assert driver.answers[number].prompt == (*before.prompt, *before.answer, *stream[number].tokens)
     assert [one.prompt for one in driver.replay().requests] == [8, 8, 19, 19]
 
 
@@ -145,6 +145,34 @@ def test_answers_that_are_others_among_others_are_wrong() -> None:
     assert "of its answer is" in record.why
 
 
+@pytest.mark.parametrize("error", [0.03, 0.3])
+def test_the_same_tokens_by_other_logits_are_wrong(error: float) -> None:
+    noise = np.random.default_rng(1)
+
+    def blurred(logits: Any, several: bool) -> Any:
+        return logits + several * error * np.std(logits) * noise.normal(size=logits.shape).astype(np.float32)
+
+    record = trial(engine={"blurred": blurred})
+    assert (record.outcome is Outcome.WRONG) == (error > 0.1), record.why
+    assert "the logits of its answer differ" in record.why or error < 0.1
+
+
+def test_requests_that_get_the_same_answers_do_not_make_the_check_vacuous() -> None:
+    favourite = np.zeros(64, np.float32)
+    favourite[7] = 100.0
+    fixed = {"blurred": lambda logits, _: logits + favourite, "wrong": lambda _: 7}
+    record = trial(engine=fixed)
+    assert record.outcome is Outcome.OK, record.why
+
+
+def test_the_answer_to_a_single_request_is_told_from_one_that_lacks_half_of_its_prompt() -> None:
+    single = replace(STREAM, requests=1, concurrency=1)
+    cell = tiny_cell(phase="serve", workload={"stream": single, "steps": 1})
+    assert session(FakeClock()).trial(cell, 0).outcome is Outcome.OK
+    same = {"blurred": lambda logits, _: np.ones_like(logits)}
+    assert session(FakeClock(), **same).trial(cell, 0).outcome is Outcome.VACUOUS
+
+
 def test_tokens_that_are_about_as_likely_are_no_error() -> None:
     close = {"wrong": lambda token: (token + 62) % 64}  # the third likeliest
     assert trial(engine=close).outcome is Outcome.WRONG
@@ -197,8 +225,19 @@ def test_a_request_longer_than_the_engine_takes_is_unsupported() -> None:
         system.configure(tiny_spec(phase="serve", workload={"stream": replace(STREAM, answer=5000), "steps": 1}))
 
 
-@pytest.mark.parametrize(("cache", "opened", "served"), [("cold", 1, 0), ("warm", 1, 8), ("restarted", 2, 0)])
-def test_the_prefix_cache_begins_as_the_stream_asks(cache: Any, opened: int, served: int, tmp_path: Any) -> None:
+@pytest.mark.parametrize(
+    ("cache", "opened", "served", "moved"),
+    [
+        ("cold", 1, 0, []),
+        ("warm", 1, 8, []),
+        ("ram", 1, 8, [False]),
+        ("disk", 1, 8, [True]),
+        ("restarted", 2, 0, []),
+    ],
+)
+def test_the_prefix_cache_begins_as_the_stream_asks(
+    cache: Any, opened: int, served: int, moved: list[bool], tmp_path: Any
+) -> None:
     clock = FakeClock()
     engines: list[tuple[FakeServing, RunSpec]] = []
 
@@ -209,13 +248,14 @@ def test_the_prefix_cache_begins_as_the_stream_asks(cache: Any, opened: int, ser
     system = StreamSystem(open_one, clock=clock, rest=clock.sleep)
     from ktbench.spec.engine import ServingSpec
 
-    serving = ServingSpec(disk=str(tmp_path), disk_bytes=1000)
+    serving = ServingSpec(ram_bytes=1000, disk=str(tmp_path), disk_bytes=1000)
     stream = replace(STREAM, cache=cache)
     spec = tiny_spec(phase="serve", workload={"stream": stream, "steps": 1}, prefix_cache=True, serving=serving)
     system.configure(spec)
     system.start()
     assert len(engines) == opened
     assert len(engines[-1][0].prompts) == served
+    assert engines[-1][0].moved == moved
     folders = {one.engine.serving.disk for _, one in engines}
     assert len(folders) == 1
     assert folders != {str(tmp_path)}, "files of others stay"
@@ -223,7 +263,7 @@ def test_the_prefix_cache_begins_as_the_stream_asks(cache: Any, opened: int, ser
     assert len(engines[-1][0].prompts) == served + 8
     system.start()
     assert [one.closed for one, _ in engines[:-1]] == [True] * (len(engines) - 1)
-    assert {"cold": 2, "warm": 1, "restarted": 4}[cache] == len(engines)
+    assert {"cold": 2, "restarted": 3}.get(cache, 1) == len(engines)
 
 
 def test_percentiles_are_those_of_numpy() -> None:

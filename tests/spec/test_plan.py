@@ -12,9 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ktbench.resources import data_folder
-from ktbench.spec.cells import layer_copies, plan_cells, turn_order, worker_groups
-from ktbench.spec.engine import PlacementSpec
+from ktbench.results.settings import cell_settings
+from ktbench.spec.cells import layer_copies, plan_cells, points_of, turn_order, worker_groups
+from ktbench.spec.engine import PlacementSpec, ServingSpec
 from ktbench.spec.errors import RequestError
+from ktbench.spec.serving.stream import StreamSpec
 from ktbench.spec.sweep import SweepSpec
 from ktbench.spec.wire import to_plain
 from tests.tiny import tiny_spec
@@ -36,6 +38,19 @@ def test_arms_change_the_precision_too_and_the_control_is_the_baseline() -> None
     assert [cell.spec.precision for cell in cells] == ["int4_g32", "int4_g32", "int8", "int8"]
     assert (cells[3].label, cells[3].spec) == ("+v int8 (A/A)", cells[2].spec)
     assert [len(group) for group in worker_groups(cells)] == [2, 2]
+
+
+def test_arms_that_say_what_the_prefix_cache_has_are_compared_at_one_point() -> None:
+    stream = StreamSpec(requests=1, concurrency=1)
+    serving = ServingSpec(ram_bytes=1)
+    spec = tiny_spec(phase="serve", workload={"stream": stream, "steps": 1}, serving=serving)
+    cells = plan_cells(spec, SweepSpec(arms=("base", "+p cold", "+p warm", "+p ram")))
+    starts = [cell.spec.workload.stream and cell.spec.workload.stream.cache for cell in cells]
+    assert starts == ["cold", "cold", "warm", "ram", "cold"]
+    assert points_of(cells) == (cells,)
+    assert len({tuple(settings.items()) for settings in cell_settings(cells).values()}) == 1
+    with pytest.raises(RequestError, match=r"cache=disk: needs a folder, set engine\.serving\.disk"):
+        plan_cells(spec, SweepSpec(arms=("base", "+p disk")))
 
 
 def test_where_precisions_vary_an_arm_has_no_cell_at_those_that_it_has_no_weights_of() -> None:

@@ -64,6 +64,7 @@ ALL_OFF: dict[str, object] = {feature.key: feature.off for feature in FEATURES} 
         ("llama.cpp", {"system": "llama.cpp"}),
         ("kt-kernel int8", {"system": "kt-kernel", "precision": "int8"}),
         ("transformers eager", {"system": "transformers", "peer.implementation": "eager"}),
+        ("+p restarted", {"engine.prefix_cache": True, "workload.stream.cache": "restarted"}),
     ],
 )
 def test_words_become_changes_of_every_feature_of_the_system_and_of_the_precision_where_named(
@@ -94,6 +95,8 @@ def test_features_and_precision_of_an_arm() -> None:
         ("+v int8 bf16", "names 2 precisions, allowed is one"),
         ("+v int8 int8", "names 2 precisions"),
         ("base int8", r"int8 needs \+a, \+v or \+m"),
+        ("+b warm", r"warm needs \+p"),
+        ("+p warm ram", "names 2 states of the prefix cache"),
         ("llama.cpp +v", r"llama.cpp has none of our features, leave out \+v"),
         ("llama.cpp kt-kernel", "names 2 systems, allowed is one"),
         ("llama.cpp eager", "eager goes with transformers, once"),

@@ -121,6 +121,11 @@ class DiskPages:
                 self._forget_ahead(next(iter(self._ahead)))
             self._changed.notify_all()
 
+    def flush(self) -> None:
+        """Wait until all that is queued is written, or dropped where the disk takes no more."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._queued)
+
     def counters(self) -> Mapping[str, int]:
         """Cumulative counts of pages, and what is held, queued and read ahead now."""
         names = ("disk_hits", "disk_misses", "disk_written", "disk_dropped", "disk_deleted", "disk_damaged")
@@ -184,6 +189,7 @@ class DiskPages:
             self._held[name] = size
             self._held_bytes += size
             self._counts["disk_written"] += 1
+            self._changed.notify_all()
 
     def _shrink_to(self, most_bytes: int) -> None:
         """Delete least recently used pages. Raises OSError where they stay."""
@@ -209,6 +215,7 @@ class DiskPages:
                 self._counts["disk_dropped"] += len(self._queued)
                 self._queued.clear()
                 self._queued_bytes = 0
+                self._changed.notify_all()
             self._warn_unwritten(error.reason if isinstance(error, NotWritten) else error.strerror or str(error))
 
     def _warn_unwritten(self, why: str) -> None:

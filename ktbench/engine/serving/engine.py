@@ -161,6 +161,8 @@ class BatchEngine:
 
     def _chosen(self, sequence: ServedSequence, logits: Tensor, likeliest: int) -> int:
         request = sequence.request
+        if request.forced:
+            return request.forced[len(sequence.tokens) - len(request.prompt)]
         if not request.sampling.temperature and request.sampling.repetition_penalty == 1:
             return likeliest
         chooser = self._choosers.get(sequence)
@@ -185,6 +187,7 @@ class BatchEngine:
             top=top,
             cached_tokens=sequence.cached or 0,
             prompt_logprobs=before,
+            logits=logits.to(torch.float32, copy=True).numpy() if request.logits else None,
         )
 
     def _count(self, parts: Sequence[Part]) -> None:
@@ -198,6 +201,12 @@ class BatchEngine:
         counted["decode_tokens"] += len(parts) - len(prompts)
         if engine.chunked_prefill:
             counted["prefill_chunks"] += sum(not part.is_last for part in prompts)
+
+    def move_cached(self, *, to_disk: bool) -> None:
+        """See `KeepsPages`."""
+        self._scheduler.pool.drop_cached()
+        if to_disk:
+            self._copies.to_disk()
 
     def _fill(self, key: bytes, page: int) -> bool:
         return self._copies.take(key, self._cache.content(page))

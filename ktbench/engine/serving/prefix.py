@@ -36,6 +36,9 @@ class PageStore(Protocol):
     def read_ahead(self, keys: Sequence[bytes]) -> None:
         """Contents that will be asked for."""
 
+    def flush(self) -> None:
+        """Wait until what was put is written."""
+
     def counters(self) -> Mapping[str, int]:
         """What was read, written and deleted, by names of its own."""
 
@@ -101,10 +104,19 @@ class PageCopies:
 
     def close(self) -> None:
         """What is in memory goes to the disk, where there is one."""
-        while self._held:
-            self._write(*self._pop())
+        self._write_all()
         if self._disk is not None:
             self._disk.close()
+
+    def to_disk(self) -> None:
+        """The same, and what comes later is kept again."""
+        self._write_all()
+        if self._disk is not None:
+            self._disk.flush()
+
+    def _write_all(self) -> None:
+        while self._held:
+            self._write(*self._pop())
 
     def _pop(self) -> tuple[bytes, Tensor]:
         key, content = self._held.popitem(last=False)

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
 
 # Why an answer ended: by a token that ends it, by its length, taken back, or by an error of the engine.
 Finish = Literal["stop", "length", "cancelled", "error"]
@@ -46,7 +49,11 @@ class ServeRequest:
 
     An answer ends with the first token of `stop_ids`, which is part of it. `logprobs` asks for the natural logarithm of
     the probability of each new token and of so many of the likeliest ones, `prompt_logprobs` for the same of the tokens
-    of the prompt. Probabilities are those of the logits, before temperature, top_p and repetition penalty.
+    of the prompt. Probabilities are those of the logits, before temperature, top_p and repetition penalty. `logits`
+    asks for the logits themselves.
+
+    `forced` are the tokens of the answer whatever the logits say. Such a request is what others are compared with: it
+    takes nothing from the prefix cache, and leaves nothing there.
     """
 
     key: str
@@ -56,6 +63,8 @@ class ServeRequest:
     stop_ids: frozenset[int] = frozenset()
     logprobs: int | None = None
     prompt_logprobs: bool = False
+    logits: bool = False
+    forced: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.prompt:
@@ -66,6 +75,8 @@ class ServeRequest:
             raise ValueError(f"request {self.key}: logprobs={self.logprobs}, must be 0 or more")
         if self.prompt_logprobs and self.logprobs is None:
             raise ValueError(f"request {self.key}: prompt_logprobs=True, logprobs must say how many")
+        if self.forced and len(self.forced) != self.max_new:
+            raise ValueError(f"request {self.key}: {len(self.forced)} tokens are forced, max_new={self.max_new}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,6 +87,7 @@ class TokenEvent:
     token and log-probability from the likeliest down, are there where the request asked for them. `cached_tokens` is
     how many tokens of the prompt came from the prefix cache. Where the request asked for them, its first event has
     `prompt_logprobs`: for each token of the prompt but the first its log-probability and the likeliest in its place.
+    `logits` [vocabulary] are those that the token was chosen by, where the request asked for them.
     """
 
     key: str
@@ -86,6 +98,7 @@ class TokenEvent:
     top: Top = ()
     cached_tokens: int = 0
     prompt_logprobs: tuple[tuple[float, Top], ...] = ()
+    logits: NDArray[np.float32] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -131,3 +144,11 @@ class ServingEngine(Protocol):
 
     def close(self) -> None:
         """Release weights, threads and files; what the disk level holds stays usable."""
+
+
+@runtime_checkable
+class KeepsPages(Protocol):
+    """An engine whose prefix cache has levels of its own."""
+
+    def move_cached(self, *, to_disk: bool) -> None:
+        """Moves pages that only the prefix cache holds to memory, and those in memory on to the disk; waits for it."""

@@ -34,6 +34,11 @@ class ServedSequence:
         return self.request.prompt_logprobs and len(self.tokens) == len(self.request.prompt)
 
     @property
+    def is_cached(self) -> bool:
+        """Whether it takes pages from the prefix cache and leaves its own there."""
+        return not self.request.forced
+
+    @property
     def left(self) -> int:
         """Tokens to compute before the next one is known."""
         return len(self.tokens) - self.computed
@@ -105,7 +110,7 @@ class Scheduler:
         sequence = ServedSequence(request=request, number=self._submitted, tokens=list(request.prompt))
         self._submitted += 1
         self.waiting.append(sequence)
-        if self._engine.prefix_cache:
+        if self._engine.prefix_cache and sequence.is_cached:
             self._copies.read_ahead(self._keys_of_prompt(sequence))
 
     def take_back(self, key: str) -> ServedSequence | None:
@@ -132,7 +137,7 @@ class Scheduler:
         """A part is done: whole pages can be found from now on."""
         sequence, size = part.sequence, self._serving.page_tokens
         sequence.computed = part.end
-        if self._engine.prefix_cache:
+        if self._engine.prefix_cache and sequence.is_cached:
             for block in range(part.first // size, part.end // size):
                 self.pool.name(sequence.pages[block], self._key(sequence, block))
 
@@ -157,7 +162,7 @@ class Scheduler:
     def _give_pages(self, sequence: ServedSequence) -> bool:
         """Pages for all its tokens, as many as can be with contents; with one to spare for each that runs."""
         size = self._serving.page_tokens
-        looks = self._engine.prefix_cache and not sequence.is_scored
+        looks = self._engine.prefix_cache and sequence.is_cached and not sequence.is_scored
         keys = self._keys_of_prompt(sequence) if looks else []
         sequence.pages = self._shared(keys)
         more = -(-len(sequence.tokens) // size) - len(sequence.pages)

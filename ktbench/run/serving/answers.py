@@ -1,81 +1,108 @@
-"""Whether answers that were given among others are those that the engine gives to one request alone."""
+"""Whether answers that were given among others are those that the engine gives to one request alone.
+
+Letters: T tokens of an answer, V vocabulary.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import fsum, sqrt
+from math import sqrt
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ktbench.engine.serving.requests import ServeRequest, ServingEngine
 
 Ids = tuple[int, ...]
-# Two logits with errors of so many standard deviations each may change places.
+Logits = NDArray[np.float32]
+# Two numbers with errors of so many standard deviations each may change places.
 _DEVIATIONS = 4.0
 _SAMPLED = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Answered:
-    """One request of a replay: its number, its prompt, and the answer that it got."""
+    """One request of a replay: its number, its prompt, its answer, and the logits [T, V] that each token was chosen by.
+
+    An engine that gives no logits leaves them empty [0].
+    """
 
     number: int
     prompt: Ids
     answer: Ids
+    logits: Logits
 
 
-def sampled(answers: Sequence[tuple[Ids, Ids]], count: int = _SAMPLED) -> tuple[Answered, ...]:
-    """So many requests of a replay, evenly spread from the first to the last."""
-    last, most = len(answers) - 1, min(count, len(answers))
-    numbers = dict.fromkeys(round(last * i / max(most - 1, 1)) for i in range(most))
-    return tuple(Answered(number=number, prompt=answers[number][0], answer=answers[number][1]) for number in numbers)
+def sampled(requests: int, count: int = _SAMPLED) -> tuple[int, ...]:
+    """The numbers of so many requests, evenly spread from the first to the last."""
+    most = min(count, requests)
+    return tuple(dict.fromkeys(round((requests - 1) * i / max(most - 1, 1)) for i in range(most)))
 
 
-def alone(
-    engine: ServingEngine, prompt: Ids, max_new: int, logprobs: int | None = None
-) -> tuple[Ids, dict[int, float]]:
-    """The answer to a prompt that is the only one, and the log-probabilities before its last token, by token.
+def alone(engine: ServingEngine, prompt: Ids, max_new: int) -> Ids:
+    """The answer to a prompt that is the only one. Raises RuntimeError for a request that fails."""
+    return _alone(engine, ServeRequest(key="alone", prompt=prompt, max_new=max_new))[0]
+
+
+def logits_alone(engine: ServingEngine, prompt: Ids, answer: Ids) -> Logits:
+    """The logits [T, V] before each token of an answer to a prompt that is the only one, computed as a whole.
 
     Raises RuntimeError for a request that fails.
     """
-    engine.submit(ServeRequest(key="alone", prompt=prompt, max_new=max_new, logprobs=logprobs))
+    request = ServeRequest(key="alone", prompt=prompt, max_new=len(answer), forced=answer, logits=True)
+    return stacked(_alone(engine, request)[1])
+
+
+def stacked(rows: Sequence[Logits | None]) -> Logits:
+    """Logits [T, V] of those of each token; empty [0] where there are none."""
+    known = [row for row in rows if row is not None]
+    return np.stack(known) if known else np.empty(0, np.float32)
+
+
+def _alone(engine: ServingEngine, request: ServeRequest) -> tuple[Ids, list[Logits | None]]:
+    engine.submit(request)
     answer: list[int] = []
-    top: dict[int, float] = {}
+    logits: list[Logits | None] = []
     while True:
         for event in engine.step():
             if event.token is not None:
                 answer.append(event.token)
-                top = dict(event.top)
+                logits.append(event.logits)
             if event.finish in ("error", "cancelled"):
                 raise RuntimeError(f"a request alone ended by {event.finish}: {event.why}")
             if event.finish is not None:
-                return tuple(answer), top
+                return tuple(answer), logits
 
 
-def difference(engine: ServingEngine, seen: Answered, tolerance: float, vocab: int) -> str:
-    """Why an answer cannot be that of the same model; empty where it can.
+def difference(seen: Answered, expected: Logits, tolerance: float) -> str:
+    """Why an answer cannot be that of the model whose logits before its tokens, alone, are `expected` [T, V].
 
-    Where it parts from the answer to the same request alone, both tokens must be about equally likely there: logits
-    that carry a relative error of `tolerance` each may change places.
+    Empty where it can. Every token must be about as likely as the likeliest: logits that carry a relative error of
+    `tolerance` each may change places. The logits that it was chosen by must be those within such errors, too: the same
+    token may be the likeliest after quite different prompts.
     """
-    expected, _ = alone(engine, seen.prompt, len(seen.answer))
-    at = next((i for i, pair in enumerate(zip(seen.answer, expected, strict=True)) if pair[0] != pair[1]), None)
-    if at is None:
-        return ""
-    _, top = alone(engine, (*seen.prompt, *expected[:at]), 1, logprobs=vocab)
-    gap, allowed = _gap(top, seen.answer[at]), _DEVIATIONS * sqrt(2) * tolerance * _deviation(list(top.values()))
-    if gap <= allowed:
+    allowed = _DEVIATIONS * sqrt(2) * tolerance
+    for at, (token, row) in enumerate(zip(seen.answer, expected, strict=True)):
+        gap, most = float(row.max() - row[token]), allowed * float(row.std())
+        if gap > most:
+            return (
+                f"request {seen.number}: token {at + 1} of its answer is {token}, alone it is {row.argmax()}, "
+                f"{gap:.3g} nats likelier; rounding allows {most:.3g}"
+            )
+    error = relative_error(seen.logits, expected)
+    if error <= allowed:
         return ""
     return (
-        f"request {seen.number}: token {at + 1} of its answer is {seen.answer[at]}, alone it is {expected[at]}, "
-        f"{gap:.3g} nats likelier; rounding allows {allowed:.3g}"
+        f"request {seen.number}: the logits of its answer differ from those alone by {error:.3g} of their size, "
+        f"rounding allows {allowed:.3g}"
     )
 
 
-def _gap(top: dict[int, float], token: int) -> float:
-    """Nats between the likeliest token and another one; infinite where that is not among those listed."""
-    return max(top.values()) - top[token] if token in top else float("inf")
+def relative_error(found: Logits, expected: Logits) -> float:
+    """Of logits [T, V] against others: the median over tokens of the Euclidean norms of the difference, by theirs.
 
-
-def _deviation(values: Sequence[float]) -> float:
-    mean = fsum(values) / len(values)
-    return sqrt(fsum((value - mean) ** 2 for value in values) / len(values))
+    The median, as rounding that sends one token to another expert says nothing about the others.
+    """
+    errors = np.linalg.norm(found - expected, axis=1) / np.linalg.norm(expected, axis=1)
+    return float(np.median(errors))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, takewhile
 from time import perf_counter, sleep
 
 from ktbench.engine.serving.requests import QueueFull, ServeRequest, ServingEngine, TokenEvent
 from ktbench.engine.workload.stream import StreamRequest
+from ktbench.run.serving.answers import Answered, Logits, stacked
 from ktbench.spec.serving.replay import Replay, ServedRequest, runs_of, spans_of
 
 # Times are kept in microseconds: steps take a hundred times as long at least.
@@ -26,6 +27,7 @@ class _Request:
     prompt: tuple[int, ...]
     arrived_s: float
     tokens: list[int] = field(default_factory=list)
+    logits: list[Logits | None] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)
     cached: int = 0
     taken: bool = False
@@ -35,12 +37,14 @@ class _Request:
 class Driver:
     """One replay of a stream on an engine with nothing to do. `concurrency` users take turns where it is closed.
 
-    One thread: arrivals are noticed between steps, and every token of a step comes when the step ends.
+    One thread: arrivals are noticed between steps, and every token of a step comes when the step ends. The requests of
+    the numbers `watched` are asked for their logits.
     """
 
     engine: ServingEngine
     stream: Sequence[StreamRequest]
     concurrency: int
+    watched: Collection[int] = ()
     clock: Callable[[], float] = perf_counter
     sleep: Callable[[float], None] = sleep
     answered: int = 0
@@ -69,10 +73,14 @@ class Driver:
             self._note(events, self._now_s())
 
     @property
-    def answers(self) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
-        """Prompt and answer of every request that was sent, in the order of the stream."""
-        found = (self._sent[number] for number in sorted(self._sent))
-        return tuple((request.prompt, tuple(request.tokens)) for request in found)
+    def answers(self) -> tuple[Answered, ...]:
+        """Of every request that was sent, in the order of the stream; the watched ones with logits."""
+        return tuple(self._answered(number) for number in sorted(self._sent))
+
+    def _answered(self, number: int) -> Answered:
+        request = self._sent[number]
+        logits = stacked(request.logits)
+        return Answered(number=number, prompt=request.prompt, answer=tuple(request.tokens), logits=logits)
 
     def replay(self) -> Replay:
         """What was noted. Raises ValueError where not every request is answered."""
@@ -127,7 +135,8 @@ class Driver:
         return (*before.prompt, *before.tokens, *request.tokens)
 
     def _take(self, number: int, request: _Request) -> bool:
-        new = ServeRequest(key=str(number), prompt=request.prompt, max_new=self.stream[number].answer)
+        longest, asks = self.stream[number].answer, number in self.watched
+        new = ServeRequest(key=str(number), prompt=request.prompt, max_new=longest, logits=asks)
         try:
             self.engine.submit(new)
         except QueueFull:
@@ -159,6 +168,7 @@ class Driver:
         request.cached = max(request.cached, event.cached_tokens)
         if event.token is not None:
             request.tokens.append(event.token)
+            request.logits.append(event.logits)
             request.steps.append(step)
         if event.finish is not None:
             self._require_whole(number, event)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from shutil import rmtree
 from time import perf_counter, sleep
@@ -14,13 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ktbench.engine.protocol import ExpertsObservation, Unsupported, configured
-from ktbench.engine.serving.requests import ServingEngine
+from ktbench.engine.serving.requests import KeepsPages, ServingEngine
 from ktbench.engine.workload.stream import StreamRequest, draw_stream, longest_request
-from ktbench.run.serving.answers import Answered, alone, difference, sampled
+from ktbench.run.serving.answers import Answered, Ids, Logits, alone, difference, logits_alone, sampled
 from ktbench.run.serving.driver import Driver
+from ktbench.spec.engine import ServingSpec
 from ktbench.spec.features import FeatureValue
 from ktbench.spec.peers import BY_NAME
-from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.run_spec import RunSpec, WorkloadSpec
 from ktbench.spec.serving.replay import Replay
 from ktbench.spec.serving.stream import StreamSpec
 from ktbench.spec.timeline import Timeline
@@ -51,7 +51,8 @@ class StreamSystem:
         self._stream: tuple[StreamRequest, ...] = ()
         self._engine: ServingEngine | None = None
         self._driver: Driver | None = None
-        self._served: object = None  # the stream that was served since the engine was opened
+        self._cached: WorkloadSpec | None = None  # whose requests the prefix cache knows
+        self._alone: dict[tuple[object, Ids, Ids], Logits] = {}
         self._disk: Path | None = None
         self._steps = 0
         self._notes: tuple[str, ...] = ()
@@ -59,8 +60,9 @@ class StreamSystem:
     def configure(self, spec: RunSpec) -> None:
         """Draw the stream and open the engine. Raises Unsupported where a request has more tokens than it takes."""
         before, self._spec = self._spec, spec
-        if before is None or before.workload != spec.workload:
+        if before is None or before.workload.without_start != spec.workload.without_start:
             self._stream = draw_stream(spec.workload, spec.model.shape.vocab)
+            self._alone.clear()
         if self._engine is None or before is None or before.engine != spec.engine:
             self._open(empty=True)
         longest, most = longest_request(self._stream), configured(self._engine).max_positions
@@ -87,30 +89,52 @@ class StreamSystem:
     def differing(self, tolerance: float) -> str:
         """Why a sample of the answers is not what the engine answers to one request alone; empty where it is.
 
-        With a prefix cache it is asked of an empty one, which has to compute what the answers found there. Of a peer,
-        whose rounding is not known, it is a note.
+        Alone is computed as a whole, whatever the prefix cache knows. Of a peer, whose rounding is not known, it is a
+        note.
         """
-        seen, spec = sampled(configured(self._driver).answers), configured(self._spec)
-        if _has_cache(spec):
-            self._open(empty=True)
-        engine, vocab = configured(self._engine), spec.model.shape.vocab
-        if spec.system != "ktbench":
-            same = sum(alone(engine, one.prompt, len(one.answer))[0] == one.answer for one in seen)
+        seen = self._seen()
+        if configured(self._spec).system != "ktbench":
+            engine = configured(self._engine)
+            same = sum(alone(engine, one.prompt, len(one.answer)) == one.answer for one in seen)
             self._notes = (f"{same} of {len(seen)} answers are those to the same requests alone",)
             return ""
-        return next(filter(None, (difference(engine, one, tolerance, vocab) for one in seen)), "")
+        return next(filter(None, (difference(one, self._expected(one), tolerance) for one in seen)), "")
 
     def passed_mutant(self, tolerance: float) -> str:
-        """A wrong answer that `differing` would pass: that to another request. Empty where it finds all of them."""
-        seen, spec = sampled(configured(self._driver).answers), configured(self._spec)
-        if spec.system != "ktbench":
+        """Logits of another request that `differing` would pass as those of one; empty where it finds all of them.
+
+        Of a single request: those that it has without the first half of its prompt.
+        """
+        seen = self._seen()
+        if configured(self._spec).system != "ktbench":
             return ""
-        for one, other in pairwise(seen):
-            answer = (other.answer * len(one.answer))[: len(one.answer)]
-            mutant = Answered(number=one.number, prompt=one.prompt, answer=answer)
-            if not difference(configured(self._engine), mutant, tolerance, spec.model.shape.vocab):
-                return f"request {one.number}: the check would pass the answer to request {other.number}"
+        for one in seen:
+            for what, logits in self._mutants(one, seen):
+                length = min(len(one.answer), len(logits))
+                mutant = replace(one, answer=one.answer[:length], logits=logits[:length])
+                if not difference(mutant, self._expected(one)[:length], tolerance):
+                    return f"request {one.number}: the check would pass the logits {what}"
         return ""
+
+    def _seen(self) -> tuple[Answered, ...]:
+        answers = configured(self._driver).answers
+        return tuple(answers[number] for number in sampled(len(answers)))
+
+    def _expected(self, one: Answered) -> Logits:
+        """The logits [T, V] before each token of its answer where it is alone; features of serving alter none."""
+        engine = configured(self._spec).engine
+        key = (replace(engine.without_serving, serving=ServingSpec()), one.prompt, one.answer)
+        if key not in self._alone:
+            self._alone[key] = logits_alone(configured(self._engine), one.prompt, one.answer)
+        return self._alone[key]
+
+    def _mutants(self, one: Answered, seen: Sequence[Answered]) -> Iterator[tuple[str, Logits]]:
+        for other in seen:
+            if other.prompt != one.prompt:
+                yield f"of request {other.number}", other.logits
+        if len(seen) == 1:
+            half = replace(one, prompt=one.prompt[len(one.prompt) // 2 :])
+            yield "without the first half of its prompt", self._expected(half)
 
     def logits(self) -> NDArray[np.float32]:
         """Raises Unsupported: requests get tokens."""
@@ -133,10 +157,14 @@ class StreamSystem:
         raise Unsupported("workload.phase=serve has no single step to draw, set workload=decode or prefill")
 
     def chosen(self) -> Mapping[str, FeatureValue]:
-        """Off where there is a single user: no step has tokens of several requests."""
+        """Off where there is a single user: no step has tokens of several requests. Nor is anything cached for one."""
         stream = self._of_spec()
-        single = not stream.is_open and stream.concurrency == 1
-        return {"batching": False, "static_batch": 0} if single else {}
+        off: dict[str, FeatureValue] = {}
+        if not stream.is_open and stream.concurrency == 1:
+            off |= {"batching": False, "static_batch": 0}
+        if stream.requests == 1 and stream.cache == "cold":
+            off["prefix_cache"] = False
+        return off
 
     def notes(self) -> tuple[str, ...]:
         """Those of the engine, and how many answers of a peer were those to single requests."""
@@ -158,15 +186,22 @@ class StreamSystem:
         return stream
 
     def _prepare(self, stream: StreamSpec) -> None:
-        workload = configured(self._spec).workload
-        if self._served is not None and (stream.cache != "warm" or self._served != workload):
+        """Have the prefix cache know what the stream asks for, where it asks for it."""
+        requests = configured(self._spec).workload.without_start
+        if self._cached is not None and (stream.cache == "cold" or self._cached != requests):
             self._open(empty=True)
-        if stream.cache == "cold" or self._served == workload:
+        if stream.cache == "cold":
             return
-        self._begin()
-        configured(self._driver).run_until(len(self._stream))
+        if self._cached != requests:
+            self._begin()
+            configured(self._driver).run_until(len(self._stream))
         if stream.cache == "restarted":
             self._open(empty=False)
+        elif stream.cache != "warm":
+            engine = configured(self._engine)
+            if not isinstance(engine, KeepsPages):
+                raise Unsupported(f"workload.stream.cache={stream.cache}: its prefix cache is not ours to move")
+            engine.move_cached(to_disk=stream.cache == "disk")
 
     def _begin(self) -> None:
         spec = configured(self._spec)
@@ -174,17 +209,19 @@ class StreamSystem:
             engine=configured(self._engine),
             stream=self._stream,
             concurrency=self._of_spec().concurrency,
+            watched=sampled(len(self._stream)) if spec.system == "ktbench" else (),
             clock=self._clock,
             sleep=self._rest,
         )
-        self._steps, self._served = 0, spec.workload
+        self._steps, self._cached = 0, spec.workload.without_start
 
     def _open(self, *, empty: bool) -> None:
         """An engine anew; `empty`: with nothing in its prefix cache, on disk neither."""
         if empty:
             self.close()
+            self._cached = None
         self._close()
-        self._engine, self._served = self._open_serving(self._on_disk(configured(self._spec))), None
+        self._engine = self._open_serving(self._on_disk(configured(self._spec)))
 
     def _on_disk(self, spec: RunSpec) -> RunSpec:
         serving = spec.engine.serving

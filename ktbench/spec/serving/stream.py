@@ -8,7 +8,7 @@ from typing import Literal
 from ktbench.spec.errors import at_least, number_at_least
 
 Arrivals = Literal["closed", "poisson", "gamma", "trace"]
-Start = Literal["cold", "warm", "restarted"]
+Start = Literal["cold", "warm", "ram", "disk", "restarted"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,8 +45,9 @@ class StreamSpec:
     lengths, whatever the arrivals. `shared_prefix` tokens in front of every prompt are the same. With several `turns`
     requests form conversations: a prompt is what was said so far, with the answers that were given, and new tokens.
 
-    What the prefix cache has at the begin of a replay: nothing (cold), what a replay of the same stream left (warm), or
-    what is left of that after the server was started anew (restarted).
+    What the prefix cache has at the begin of a replay: nothing (cold), or what a replay of the same stream left, where
+    it left it (warm), moved to memory (ram) or to the disk (disk), or what is left of it after the server was started
+    anew (restarted).
     """
 
     arrivals: Arrivals = "closed"
@@ -97,7 +98,7 @@ class StreamSpec:
             "closed": f" of {self.concurrency} user{'' if self.concurrency == 1 else 's'}",
             "trace": " as they arrived in a trace",
         }.get(self.arrivals, f", {self.rate:g} a second ({self.arrivals})")
-        return f"{self.requests} requests{of}"
+        return f"{self.requests} request{'' if self.requests == 1 else 's'}{of}"
 
     def require_blocks(self, blocks: int) -> None:
         """Raises ValueError for more blocks than a sample of each can be taken of.

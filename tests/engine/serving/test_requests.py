@@ -12,6 +12,7 @@ import pytest
 from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.engine.serving.engine import open_serving
 from ktbench.engine.serving.requests import QueueFull, ServeRequest
+from ktbench.run.serving.answers import relative_error
 from ktbench.spec.cells import plan_cells
 from ktbench.spec.engine import ServingSpec
 from ktbench.spec.features import FEATURES
@@ -19,8 +20,8 @@ from ktbench.spec.memory import MachineMemory, estimate_memory
 from ktbench.spec.run_spec import ModelSpec, WorkloadSpec
 from ktbench.spec.serving.stream import StreamSpec
 from ktbench.spec.sweep import SweepSpec
-from tests.engine.engines import CPUS, FUSED, TWO_CORES, cell, changed, needs_vector, saved
-from tests.engine.families.zoo import tiny
+from tests.engine.engines import CPUS, FUSED, TOLERANCE, TWO_CORES, cell, changed, needs_vector, saved
+from tests.engine.families.zoo import VOCAB, tiny
 from tests.engine.serving.serving import SMALL, answers, drawn, finished, opened, submit
 from tests.engine.tiny import decode
 
@@ -186,3 +187,43 @@ def test_what_cannot_be_served_is_refused_before_anything_loads(
     monkeypatch.delattr("ktbench.engine.serving.engine.load_components")
     with pytest.raises(Unsupported, match=named):
         open_serving(cell(tiny(name), decode(), threads=None, **engine), HostRole(cores=2))
+
+
+def test_a_forced_answer_has_the_logits_that_its_tokens_were_chosen_by(model: ModelSpec) -> None:
+    (prompt,) = drawn((30,))
+    with closing(opened(model, **ALL)) as engine:
+        submit(engine, [prompt], logits=True)
+        free = finished(engine)["0"]
+        answer = tuple(one.token for one in free if one.token is not None)
+        before = engine.counters()["cached_prompt_tokens"]
+        submit(engine, [prompt], max_new=len(answer), forced=answer, logits=True)
+        forced = finished(engine)["0"]
+        assert engine.counters()["cached_prompt_tokens"] == before
+        assert tuple(one.token for one in forced) == answer
+        for one, other in zip(free, forced, strict=True):
+            assert one.logits is not None and other.logits is not None
+            assert int(one.logits.argmax()) == one.token
+            assert relative_error(one.logits[None], other.logits[None]) < TOLERANCE
+        others = tuple((token + 1) % VOCAB for token in answer)
+        submit(engine, [prompt], max_new=len(answer), forced=others)
+        assert tuple(one.token for one in finished(engine)["0"]) == others
+
+
+def test_a_forced_answer_is_as_long_as_the_answer() -> None:
+    with pytest.raises(ValueError, match="2 tokens are forced, max_new=3"):
+        ServeRequest(key="1", prompt=(1,), max_new=3, forced=(1, 2))
+
+
+@pytest.mark.parametrize("to_disk", [False, True])
+def test_cached_pages_are_found_where_they_were_moved(model: ModelSpec, to_disk: bool, tmp_path: Path) -> None:
+    (prompt,) = drawn((33,))
+    levels = {"ram_bytes": 1 << 20, "disk": str(tmp_path), "disk_bytes": 1 << 20}
+    with closing(opened(model, levels, **ALL)) as engine:
+        (first,) = answers(engine, [prompt])
+        held = engine.state.cached_pages
+        engine.move_cached(to_disk=to_disk)
+        assert held and not engine.state.cached_pages
+        assert answers(engine, [prompt]) == [first]
+        counted = engine.counters()
+        assert counted["cached_prompt_tokens"] == 32
+        assert (counted["ram_pages_read"], counted["disk_hits"]) == ((0, 8) if to_disk else (8, 0))
