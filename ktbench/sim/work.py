@@ -130,12 +130,20 @@ def _cpu_calls(spec: RunSpec, cost: Calibration) -> _Calls:
 
 
 def _linear_calls(spec: RunSpec) -> int:
-    """Two products of an attention, two of an MLP, the head."""
+    """Products of an attention, two of an MLP, the head."""
     if not spec.engine.packed_dense or spec.workload.phase == "layer":
         return 0
     shape = spec.model.shape
     mlps = shape.dense_layers + (shape.moe_layers if shape.shared_ffn else 0)
-    return len(passes_of(spec)) * (2 * shape.layers + 2 * mlps + 1)
+    return len(passes_of(spec)) * (_attention_products(spec) * shape.layers + 2 * mlps + 1)
+
+
+def _attention_products(spec: RunSpec) -> int:
+    """Queries, keys and values as one, and the output; of latent attention queries in one step or two, and latents."""
+    config = spec.model.config
+    if not config.get("kv_lora_rank"):
+        return 2
+    return 3 if config.get("q_lora_rank") is None else 4
 
 
 def _host_work(spec: RunSpec, cost: Calibration) -> Work:
