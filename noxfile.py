@@ -126,6 +126,13 @@ def peers(session: nox.Session) -> None:
         session.run("python", "-m", "pytest", "-m", "peers", *session.posargs)
 
 
+@nox.session(venv_backend="virtualenv", reuse_venv=True)
+def load_generator(session: nox.Session) -> None:
+    """Install GuideLLM in an environment of its own, and run it against `ktbench serve model=nano`."""
+    session.install("guidellm")
+    session.run(sys.executable, "-m", "pytest", "tests/serve/test_guidellm.py", *session.posargs, external=True)
+
+
 @nox.session
 def llama_programs(session: nox.Session) -> None:
     """Build llama-server and llama-bench into `.nox/llama_programs/build/bin`, as `peers` builds llama.cpp.

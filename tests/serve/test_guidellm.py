@@ -36,12 +36,11 @@ def command(port: int, report: Path) -> list[str]:
     """Some users at once, with prompts and answers of fixed lengths in the nano model's tokens."""
     assert FOUND is not None
     options = {
-        "--target": f"http://127.0.0.1:{port}",
-        "--processor": str(checkout() / "evals" / "nano"),
-        "--data": f"prompt_tokens={PROMPT},output_tokens={ANSWER}",
-        "--profile": "concurrent",
-        "--rate": USERS,
-        "--max-requests": REQUESTS,
-        "--output-path": report,
+        "--backend": f"kind=openai_http,target=http://127.0.0.1:{port},request_format=/v1/completions",
+        "--tokenizer": f"kind=huggingface_auto,model={checkout() / 'evals' / 'nano'}",
+        "--data": f"kind=synthetic_text,prompt_tokens={PROMPT},output_tokens={ANSWER}",
+        "--profile": f"kind=concurrent,streams={USERS}",
+        "--constraint": f"kind=max_requests,count={REQUESTS}",
+        "--output": f"kind=json,path={report}",
     }
-    return [FOUND, "benchmark", *(str(word) for option in options.items() for word in option)]
+    return [FOUND, "run", *(word for option in options.items() for word in option)]
