@@ -23,7 +23,7 @@ from tests.faults.findings import Finding
 
 _WORDS = (
     *("engine.avx2=true", "engine.batching=true", "engine.chunked_prefill=true", "engine.prefix_cache=true"),
-    "engine.serving.cache_tokens=16384",  # pages that the first hundreds of requests fill, so that memory stays after them
+    "engine.serving.cache_tokens=16384",  # pages that the first hundreds of requests fill: memory stays from then on
 )
 _CLIENTS = 16
 _LONGEST = 24  # tokens of an answer
