@@ -88,7 +88,10 @@ def gpu(session: nox.Session) -> None:
 
 @nox.session
 def faults(session: nox.Session) -> None:
-    """Kill sweeps hundreds of times, fill disks, flip bits, and report what was lost; `-- --kills 50` for fewer."""
+    """Kill sweeps hundreds of times, fill disks, flip bits, and report what was lost; `-- --kills 50` for fewer.
+
+    `-- --requests 10000` puts so many requests to one server, of which clients leave some, and nothing else.
+    """
     session.run("python", "-m", "tests.faults", *session.posargs, external=True)
 
 
@@ -121,6 +124,13 @@ def peers(session: nox.Session) -> None:
             session.warn(f"no wheel of {package} for this platform: its rows will be UNSUPPORTED, its tests skip")
     if session.posargs != ["--install-only"]:
         session.run("python", "-m", "pytest", "-m", "peers", *session.posargs)
+
+
+@nox.session(venv_backend="virtualenv", reuse_venv=True)
+def load_generator(session: nox.Session) -> None:
+    """Install GuideLLM in an environment of its own, and run it against `ktbench serve model=nano`."""
+    session.install("guidellm")
+    session.run(sys.executable, "-m", "pytest", "tests/serve/test_guidellm.py", *session.posargs, external=True)
 
 
 @nox.session

@@ -32,6 +32,7 @@ def serving_columns(compared: Sequence[RowColumn]) -> tuple[RowColumn, ...]:
         Column("waiting, mean (requests)", _served(lambda one: _middle(one.waiting)), blanks=(DASH, "0")),
         Column("waiting, most (requests)", _served(lambda one: _middle(one.most_waiting)), blanks=(DASH, "0")),
         Column("prompt from the cache (%)", _served(lambda one: _middle(one.cached, 100)), blanks=(DASH, "0")),
+        Column("scheduler and cache (% of a step)", _served(lambda one: _middle(one.scheduler, 100))),
     )
 
 

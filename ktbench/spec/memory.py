@@ -12,7 +12,9 @@ from ktbench.spec.errors import RequestError
 from ktbench.spec.peers import BY_NAME, KT_MOST_BYTES, KT_SETTINGS
 from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import RunSpec
-from ktbench.spec.serving.pages import PageMemory, page_memory
+from ktbench.spec.serving.pages import PageMemory, copies_bytes, page_memory, whole_cells
+from ktbench.spec.serving.stream import StreamSpec
+from ktbench.spec.shape import cached_in_all
 from ktbench.spec.weights import Precision, dense_bytes, expert_bytes
 
 
@@ -42,7 +44,7 @@ def _held(cells: Sequence[Cell], sizes: dict[WeightsKey, int]) -> int:
 
 
 _GIB = 2**30
-_BF16_BYTES = 2
+_BF16_BYTES = _F16_BYTES = 2
 _GGUF = ".gguf"
 # Interpreter, PyTorch and Transformers once imported (resident set of an idle worker), and the buffer of the read roof.
 _PROCESS_BYTES = int(0.6 * _GIB)
@@ -60,7 +62,7 @@ class MemoryEstimate:
 
     `dense` are packed linear layers, which come on top of the `others` that they are packed from. What a peer holds in
     a format of its own counts as packed, too. `cache` are the pages of served requests, and the copies of them that the
-    prefix cache has room for.
+    prefix cache has room for, or the slots of llama.cpp's server.
     """
 
     original: int
@@ -96,7 +98,7 @@ def estimate_memory(cells: Sequence[Cell], memory: MachineMemory) -> MemoryEstim
         packed=_packed(specs, copied(_packed_bytes(specs[0]))) + _saved(specs),
         others=0 if is_layer else _others(specs[0]),
         dense=dense_bytes(shape, _held_as(specs[0], specs[0].device_precision)) if _packs_dense(specs) else 0,
-        cache=max(_cache(spec, memory) for spec in specs),
+        cache=max(*(_cache(spec, memory) for spec in specs), _slots(specs)),
         workspace=max(_workspace(spec) for spec in specs),
         fixed=_PROCESS_BYTES + _ROOF_BYTES,
     )
@@ -194,13 +196,34 @@ def _pages(spec: RunSpec, memory: MachineMemory) -> PageMemory | None:
     if spec.workload.phase != "serve" or spec.system != "ktbench":
         return None
     shape = spec.model.shape
-    return page_memory(spec.engine.serving, shape.layers * shape.cached_numbers, shape.positions, memory.total_bytes)
+    numbers = cached_in_all(spec.model.config, shape.layers)
+    return page_memory(spec.engine.serving, numbers, shape.positions, memory.total_bytes)
 
 
 def _cache(spec: RunSpec, memory: MachineMemory) -> int:
     pages = _pages(spec, memory)
-    copies = spec.engine.serving.ram_bytes if spec.engine.prefix_cache else 0
+    copies = copies_bytes(spec.engine.serving) if spec.engine.prefix_cache else 0
     return 0 if pages is None else pages.nbytes + copies
+
+
+def _slots(specs: Sequence[RunSpec]) -> int:
+    """Keys and values of llama.cpp's server, in F16: of as many of the longest request as any cell has at once."""
+    if specs[0].system != "llama-server":
+        return 0
+    longest = whole_cells(1 + max(map(_longest, specs)))
+    numbers = cached_in_all(specs[0].model.config, specs[0].model.shape.layers)
+    return max(spec.most_at_once for spec in specs) * longest * numbers * _F16_BYTES
+
+
+def _longest(spec: RunSpec) -> int:
+    stream = spec.workload.stream
+    assert stream is not None
+    return _longest_prompt(spec.workload.prompt, stream) + (stream.longest_answer or stream.answer)
+
+
+def _longest_prompt(prompt: int, stream: StreamSpec) -> int:
+    """Of lengths that are drawn without a limit the mean counts."""
+    return stream.shared_prefix + (stream.longest_prompt or prompt)
 
 
 def _workspace(spec: RunSpec) -> int:
@@ -210,14 +233,11 @@ def _workspace(spec: RunSpec) -> int:
 
 
 def _step_tokens(spec: RunSpec) -> int:
-    """Tokens of the largest step; where requests are served, the next one of each, and prompts, without +k whole ones.
-
-    Of lengths that are drawn without a limit the mean counts.
-    """
+    """Of the largest step; where requests are served, the next token of each, and prompts, without +k whole ones."""
     work, serving = spec.workload, spec.engine.serving
     if work.stream is None:
         return work.batch * work.prompt
-    longest = work.stream.shared_prefix + (work.stream.longest_prompt or work.prompt)
+    longest = _longest_prompt(work.prompt, work.stream)
     prompts = serving.chunk_tokens + (0 if spec.engine.chunked_prefill else longest)
     return serving.max_sequences + prompts
 

@@ -334,6 +334,13 @@ class RunSpec:
         )
 
     @property
+    def most_at_once(self) -> int:
+        """Requests that are served at the same time at most; in an open loop all of them may be there."""
+        stream = self.workload.stream
+        assert stream is not None
+        return min(stream.requests if stream.is_open else stream.concurrency, self.engine.serving.max_sequences)
+
+    @property
     def weights_key(self) -> tuple[object, ...]:
         """Cells with equal keys share one worker: the same weights in the same system and precision."""
         model = tuple(repr(getattr(self.model, f.name)) for f in fields(self.model))

@@ -52,6 +52,9 @@ _GROUPS, _GROUPS_TAKEN = Count(("n_group",), _MOST_EXPERTS), Count(("topk_group"
 # These have a dense part beside the experts of every layer and no key that says so.
 _DENSE_BESIDE_EXPERTS = ("gemma4_text", "hunyuan_v1_moe")
 _EXPERT_BIASES = ("gpt_oss",)
+# Their values are of another width than their keys, and layers that attend to a window have twice the heads of keys.
+_WIDE_NEAR = ("mimo_v2_flash",)
+_VALUE_DIM, _WHOLE_EVERY = Count(("v_head_dim",), _MOST_WIDTH), 6  # layers, where no layer_types say which
 # These have a gated linear attention in most layers and a gated grouped-query attention in the others.
 _GATED_LINEAR = ("qwen3_next",)
 _NESTED = "text_config"
@@ -294,7 +297,20 @@ def _cached_numbers(config: Mapping[str, Any]) -> int:
         at = latent_widths(config)
         return at.rank + at.rope
     _, kv_heads, head = attention_heads(config)
-    return 2 * kv_heads * head
+    value = count_in(config, _VALUE_DIM, head) if config.get("model_type") in _WIDE_NEAR else head
+    return kv_heads * (head + value)
+
+
+def cached_in_all(config: Mapping[str, Any], layers: int) -> int:
+    """Numbers that a token leaves in the cache of so many layers. Raises ValueError as `moe_shape`."""
+    facts = text_config(config)
+    if facts.get("model_type") not in _WIDE_NEAR:
+        return layers * _cached_numbers(facts)
+    usual = [
+        "full_attention" if at == 0 or not (at + 1) % _WHOLE_EVERY else "sliding_attention" for at in range(layers)
+    ]
+    kinds = (_listed(facts, "layer_types", str) or usual)[:layers]
+    return (layers + kinds.count("sliding_attention")) * _cached_numbers(facts)
 
 
 def _gqa_params(config: Mapping[str, Any]) -> int:

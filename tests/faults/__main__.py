@@ -1,4 +1,7 @@
-"""Every fault, many times: `python -m tests.faults [--kills N] [--seed N]` prints what became of each."""
+"""Every fault, many times: `python -m tests.faults [--kills N] [--seed N]` prints what became of each.
+
+`--requests N` puts so many requests to one server instead, and nothing else.
+"""
 
 from __future__ import annotations
 
@@ -57,16 +60,23 @@ def real_engine(folder: Path, times: int, random: Random) -> Iterator[Finding]:
     yield left_by_clients(folder / "clients", random, 50 * times)
 
 
+def _asked_for(asked: argparse.Namespace, folder: Path, random: Random) -> Iterator[Finding]:
+    if asked.requests is None:
+        return findings(folder, asked.kills, random)
+    return iter([left_by_clients(folder, random, asked.requests)])
+
+
 def main() -> int:
     """Exit code 1 where anything was lost or doubled."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=150, help="of each kind")
+    parser.add_argument("--requests", type=int, help="to one server, some of which are left, instead of all faults")
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
     memory = Path("/dev/shm")
     found = []
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
-        for finding in findings(Path(folder), asked.kills, Random(asked.seed)):
+        for finding in _asked_for(asked, Path(folder), Random(asked.seed)):
             print(f"{finding.fault}: {finding.happened}", file=sys.stderr, flush=True)
             found.append(finding)
     print(summary(found))

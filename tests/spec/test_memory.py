@@ -10,7 +10,9 @@ from ktbench.spec.cells import plan_cells
 from ktbench.spec.engine import ServingSpec
 from ktbench.spec.errors import RequestError
 from ktbench.spec.memory import MachineMemory, MemoryEstimate, estimate_memory, require_memory, worker_bytes
+from ktbench.spec.peers import PeerSpec
 from ktbench.spec.record import Cell
+from ktbench.spec.serving.pages import DISK_MEMORY_BYTES
 from ktbench.spec.serving.stream import StreamSpec
 from ktbench.spec.sweep import SweepSpec
 from tests.tiny import tiny_cell, tiny_spec
@@ -93,6 +95,24 @@ def test_pages_of_served_requests_are_counted_and_copies_where_the_prefix_cache_
     assert estimate(served(**copies)).cache == estimate(few).cache
     assert estimate(served({"prefix_cache": True}, **copies)).cache == estimate(few).cache + 10**6
     assert estimate(tiny_cell()).cache == 0
+
+
+@pytest.mark.parametrize("most", [10**6, 2**40])
+def test_the_buffers_of_the_disk_level_are_counted(most: int) -> None:
+    """One of pages that wait to be written, one of those read ahead."""
+    on = {"prefix_cache": True}
+    found = estimate(served(on, cache_tokens=64, disk="pages", disk_bytes=most))
+    assert found.cache - estimate(served(on, cache_tokens=64)).cache == 2 * min(most, DISK_MEMORY_BYTES)
+
+
+def test_slots_of_llama_server_are_counted() -> None:
+    def server(concurrency: int, answer: int) -> Cell:
+        stream = StreamSpec(requests=8, concurrency=concurrency, answer=answer)
+        peer = PeerSpec(llama_server="llama-server")
+        return tiny_cell(phase="serve", system="llama-server", peer=peer, workload={"stream": stream, "steps": 1})
+
+    assert estimate(server(1, 4)).cache == 256 * POSITION
+    assert estimate(server(1, 300), server(8, 4)).cache == 8 * 512 * POSITION, "all cells have one server"
 
 
 def test_without_a_number_pages_take_a_fourth_of_the_memory_at_most() -> None:

@@ -19,9 +19,9 @@ from pathlib import Path
 
 from ktbench.engine.serving.page_folder import DamagedPage, PageFolder, disk_bytes
 from ktbench.files import NotWritten
+from ktbench.spec.serving.pages import DISK_MEMORY_BYTES
 
 _LOG = logging.getLogger(__name__)
-_MEMORY_BYTES = 256 * 2**20
 
 
 @dataclass(slots=True)
@@ -42,7 +42,7 @@ class DiskPages:
     """
 
     def __init__(
-        self, folder: Path, limit_bytes: int, identity: bytes | str, *, memory_bytes: int = _MEMORY_BYTES
+        self, folder: Path, limit_bytes: int, identity: bytes | str, *, memory_bytes: int = DISK_MEMORY_BYTES
     ) -> None:
         if limit_bytes < 1:
             raise ValueError(f"{folder}: a limit of {limit_bytes} bytes, must be 1 or more")

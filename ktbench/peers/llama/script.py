@@ -9,14 +9,7 @@ from numpy.typing import NDArray
 
 from ktbench.engine.workload.routing import prompt_ids
 from ktbench.spec.run_spec import WorkloadSpec
-
-# What llama.cpp rounds a context to (llama.h: n_ctx).
-_CELLS = 256
-
-
-def whole_cells(positions: int) -> int:
-    """So many positions of a sequence as llama.cpp rounds them up."""
-    return _CELLS * -(-positions // _CELLS)
+from ktbench.spec.serving.pages import whole_cells
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

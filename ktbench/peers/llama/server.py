@@ -11,11 +11,11 @@ from ktbench.engine.serving.requests import ServeRequest, TokenEvent
 from ktbench.engine.workload.stream import StreamRequest, draw_stream, longest_request
 from ktbench.peers.llama.black_box import file_of, read_weights
 from ktbench.peers.llama.program import RunningServer
-from ktbench.peers.llama.script import whole_cells
 from ktbench.peers.llama.settings import LlamaSettings, first_settings, walks
 from ktbench.peers.openai import OpenAIServing
 from ktbench.peers.tuning import Tuned, Tuner
 from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.serving.pages import whole_cells
 
 _NAME = "llama-server"
 # The server has this part of the deadline for loading, so that its own words are the reason where it is too slow.
@@ -72,16 +72,9 @@ class Slots:
     def of(cls, specs: Sequence[RunSpec], streams: Sequence[Sequence[StreamRequest]]) -> Slots:
         """For the most that run at once in any of the cells, within their limits, and the longest request of any."""
         return cls(
-            requests=max(map(_most_at_once, specs)),
+            requests=max(spec.most_at_once for spec in specs),
             tokens=whole_cells(1 + max(map(longest_request, streams))),
         )
-
-
-def _most_at_once(spec: RunSpec) -> int:
-    """In an open loop every request may be there at the same time."""
-    stream = spec.workload.stream
-    assert stream is not None
-    return min(stream.requests if stream.is_open else stream.concurrency, spec.engine.serving.max_sequences)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

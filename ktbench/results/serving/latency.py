@@ -33,7 +33,7 @@ class Serving:
     `end_to_end_s` that to the last. Tokens a second: of all answers, of prompts and answers, and of the median user
     while an answer comes. `goodput` are requests a second that keep the SLO, `kept` is their share; None without one.
     `waiting` is the mean number of requests that wait, over time; `cached` the share of prompt tokens that came from
-    the prefix cache.
+    the prefix cache, `scheduler` that of scheduler and page cache in the time of steps, None where it is not known.
     """
 
     ttft_s: Percentiles
@@ -47,6 +47,7 @@ class Serving:
     waiting: Interval
     most_waiting: Interval
     cached: Interval
+    scheduler: Interval | None
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -71,6 +72,8 @@ def serving_of(records: Sequence[Record], spec: RunSpec) -> Serving | None:
         found = {number: [s for one in replay.latencies for s in times(one)] for number, replay in replays.items()}
         return Percentiles(**{name: _over(found, share, records, spec) for name, share in SHARES.items()})
 
+    shares = {number: replay.scheduler_share for number, replay in replays.items()}
+    known = {number: share for number, share in shares.items() if share is not None}
     slo, speaks = spec.workload.stream.slo, all(_user_rates(replay) for replay in replays.values())
     return Serving(
         ttft_s=percentiles(lambda one: (one.ttft_s,)),
@@ -84,6 +87,7 @@ def serving_of(records: Sequence[Record], spec: RunSpec) -> Serving | None:
         waiting=over(mean_waiting),
         most_waiting=over(lambda replay: max(expanded(replay.waiting))),
         cached=over(lambda replay: sum(one.cached for one in replay.requests) / replay.prompt_tokens),
+        scheduler=summary(known, records, spec.measure) if known else None,
     )
 
 

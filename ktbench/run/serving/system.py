@@ -55,6 +55,7 @@ class StreamSystem:
         self._alone: dict[tuple[object, Ids, Ids], Logits] = {}
         self._disk: Path | None = None
         self._steps = 0
+        self._counted: Mapping[str, int] = {}
         self._notes: tuple[str, ...] = ()
 
     def configure(self, spec: RunSpec) -> None:
@@ -83,8 +84,10 @@ class StreamSystem:
         configured(self._driver).run_until(len(self._stream) * self._steps // blocks)
 
     def replay(self) -> Replay:
-        """What the driver noted of all blocks."""
-        return configured(self._driver).replay()
+        """What the driver noted of all blocks, and what the engine counted of its own time."""
+        moved = {name: count - self._counted.get(name, 0) for name, count in self.counters().items()}
+        share = moved["scheduler_ns"] / moved["step_ns"] if moved.get("step_ns") else None
+        return replace(configured(self._driver).replay(), scheduler_share=share)
 
     def differing(self, tolerance: float) -> str:
         """Why a sample of the answers is not what the engine answers to one request alone; empty where it is.
@@ -213,6 +216,7 @@ class StreamSystem:
             clock=self._clock,
             sleep=self._rest,
         )
+        self._counted = dict(self.counters())
         self._steps, self._cached = 0, spec.workload.without_start
 
     def _open(self, *, empty: bool) -> None:

@@ -87,13 +87,15 @@ class Replay:
     """Requests in the order of the stream. `ends_s` has the end of each step in seconds from the begin of the replay.
 
     `waiting` and `running` are how many requests did after each step (see `runs_of`); requests that the engine would
-    not take yet count as waiting. Steps after which nothing had changed are left out.
+    not take yet count as waiting. Steps after which nothing had changed are left out. `scheduler_share` is that of the
+    engine's scheduler and page cache in the time of its steps, None where the engine does not say.
     """
 
     ends_s: tuple[float, ...]
     waiting: Runs
     running: Runs
     requests: tuple[ServedRequest, ...]
+    scheduler_share: float | None = None
 
     def __post_init__(self) -> None:
         if not self.requests or not self.ends_s:

@@ -115,7 +115,7 @@ def test_counters_show_which_features_ran(model: ModelSpec, features: dict[str, 
                 assert (moved > 0) == bool(features.get(feature.name)), feature.name
 
 
-@pytest.mark.parametrize("name", ["qwen3_moe", "deepseek_v3", "gpt_oss"])
+@pytest.mark.parametrize("name", ["qwen3_moe", "deepseek_v3", "gpt_oss", "mimo_v2_flash"])
 @pytest.mark.parametrize(("cache_tokens", "total_bytes"), [(200, 0), (None, 0), (None, 2**20)])
 def test_the_plan_counts_the_bytes_of_all_pages(name: str, cache_tokens: int | None, total_bytes: int) -> None:
     work = WorkloadSpec(phase="serve", prompt=1, steps=1, stream=StreamSpec(requests=1, concurrency=1))
@@ -125,12 +125,28 @@ def test_the_plan_counts_the_bytes_of_all_pages(name: str, cache_tokens: int | N
         assert planned.cache == engine._cache.content(0).untyped_storage().nbytes()
 
 
-def test_a_chunk_counts_where_a_prompt_was_cut(model: ModelSpec) -> None:
+def test_a_chunk_counts_where_a_prompt_was_cut_or_came_while_others_decode(model: ModelSpec) -> None:
     with closing(opened(model, batching=True, chunked_prefill=True)) as engine:
-        for lengths, cuts in (((9, 7), 0), ((16,), 0), ((9, 8), 1), ((40,), 2)):  # chunks of 16
+
+        def counted(prompts: list[tuple[int, ...]], later: list[tuple[int, ...]]) -> int:
             before = engine.counters()["prefill_chunks"]
-            answers(engine, drawn(lengths))
-            assert engine.counters()["prefill_chunks"] - before == cuts
+            submit(engine, prompts)
+            engine.step()
+            for number, prompt in enumerate(later):
+                engine.submit(ServeRequest(key=f"later {number}", prompt=prompt, max_new=1))
+            finished(engine)
+            return engine.counters()["prefill_chunks"] - before
+
+        for lengths, chunks in (((9, 7), 0), ((16,), 0), ((9, 8), 2), ((40,), 2)):  # of 16 tokens
+            assert counted(drawn(lengths), []) == chunks
+        assert counted(drawn((9,)), drawn((5, 4), seed=2)) == 2
+
+
+def test_the_time_of_scheduler_and_cache_is_a_part_of_that_of_steps(model: ModelSpec) -> None:
+    with closing(opened(model, **ALL)) as engine:
+        answers(engine, drawn((9, 20)))
+        counted = engine.counters()
+        assert 0 < counted["scheduler_ns"] < counted["step_ns"]
 
 
 def test_prompt_tokens_from_the_cache_are_reported(model: ModelSpec) -> None:
@@ -176,6 +192,7 @@ def test_roles_with_cores_of_their_own_give_the_same_answers(
     ("name", "engine", "named"),
     [
         ("deepseek_v32", {}, "plain keys and values"),
+        ("deepseek_v4", {}, "plain keys and values, not those of compressed_sparse_attention"),
         ("qwen3_next", {}, "plain keys and values"),
         ("qwen3_moe", {"device": "cuda"}, "engine.device=cuda"),
         ("qwen3_moe", {"deferral": "auto", "roles": "split"} | FUSED, "engine.deferral=auto"),
