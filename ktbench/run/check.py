@@ -13,8 +13,8 @@ from ktbench.spec.record import Outcome
 
 Reference = Callable[[ExpertsObservation], NDArray[np.float32]]
 
-# Four standard deviations of the error of a single token, over the error of many: 0.0021 and 0.022 where activations are
-# int8 per token (float64 arithmetic, experts of 2048 x 768, top-8).
+# Four standard deviations of the error of a single token, over the error of many: 0.0021 and 0.022 where activations
+# are int8 per token (float64 arithmetic, experts of 2048 x 768, top-8).
 _SCATTER = 4 * 0.1
 
 
