@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from docs.gen.repository import DOCS, ROOT
 
@@ -56,4 +58,12 @@ def _text(path: Path) -> str:
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".md":
         return text
+    if path.suffix == ".ipynb":
+        return "\n\n".join(map(_cell, json.loads(text)["cells"]))
     return f"# {path.relative_to(ROOT).as_posix()}\n\n```{path.suffix.lstrip('.')}\n{text.rstrip()}\n```\n"
+
+
+def _cell(cell: Mapping[str, Any]) -> str:
+    """A cell of a notebook without its outputs."""
+    source = "".join(cell["source"])
+    return source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```"

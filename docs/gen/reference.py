@@ -22,7 +22,7 @@ from ktbench.spec.run_spec import MeasureSpec, WorkloadSpec
 from ktbench.spec.suite import SuiteSpec
 from ktbench.spec.sweep import SweepSpec
 
-ROOMS = ("spec", "results", "report", "sim")
+ROOMS = ("api", "spec", "results", "report", "sim")
 KEYS: dict[str, type] = {
     "engine": EngineSpec,
     "workload": WorkloadSpec,
@@ -126,7 +126,8 @@ def _room(room: str) -> str:
     """The public functions and classes of a room, module by module; mkdocstrings reads them without importing."""
     folder = ROOT / "ktbench" / room
     lines = [f"# ktbench.{room}\n"]
-    lines += [f"::: {_dotted(path)}\n" for path in sorted(folder.rglob("*.py")) if path.stem != "__init__"]
+    modules = [path for path in sorted(folder.rglob("*.py")) if path.stem != "__init__" or room == "api"]
+    lines += [f"::: {_dotted(path).removesuffix('.__init__')}\n" for path in modules]
     return "\n".join(lines)
 
 

@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ktbench.cli.show import show
-from ktbench.config import suite_names
 from ktbench.run.execute import execute
-from ktbench.run.request import eval_request, plan_request
-from ktbench.spec.errors import RequestError
+from ktbench.run.request import plan_request, suite_request
 
 
 def run(overrides: Sequence[str]) -> int:
     """Evaluate, grade and report. Exit code 4 where a cell failed."""
-    request = eval_request(overrides)
-    if request.suite is None:
-        raise RequestError(f"eval: name a suite with +suite=NAME; allowed are {', '.join(suite_names())}")
+    request = suite_request(overrides)
     planned = plan_request(request)
     return show(execute(request, planned, ["python", "-m", "ktbench", "eval", *overrides]))

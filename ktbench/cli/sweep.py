@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ktbench.cli.show import show
-from ktbench.config import ablation_names, split_launcher
+from ktbench.config import split_launcher
 from ktbench.run.execute import execute
-from ktbench.run.request import plan_request, read_request
-from ktbench.spec.errors import RequestError
+from ktbench.run.request import plan_request, sweep_request
 
 
 def run(overrides: Sequence[str]) -> int:
     """Measure and report, with `hydra/launcher=NAME` on several nodes. Exit code 4 where a cell failed."""
     launch, words = split_launcher(overrides)
-    request, command = read_request(words), ["python", "-m", "ktbench", "sweep", *overrides]
-    if not request.is_sweep:
-        raise RequestError(f"sweep: name one with +ablation=NAME; allowed are {', '.join(ablation_names())}")
+    request, command = sweep_request(words), ["python", "-m", "ktbench", "sweep", *overrides]
     if launch is not None:
         from ktbench.run.cluster import spread
 

@@ -22,6 +22,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ktbench.config.lists import key_of
+from ktbench.config.words import quoted
 from ktbench.spec.errors import RequestError, did_you_mean
 
 _LAUNCHER, _KEYS, _JOBS = "hydra/launcher", "hydra.launcher", "spread.jobs"
@@ -121,7 +122,7 @@ def launch_jobs(launch: Launch, folder: Path, task: Task, jobs: Sequence[str]) -
     with _composed(launch, folder) as config:
         context = HydraContext(config_loader=GlobalHydra.instance().config_loader(), callbacks=Callbacks())
         launcher = Plugins.instance().instantiate_launcher(context, task, config)
-        returned = launcher.launch([[f"shard={_quoted(job)}"] for job in jobs], initial_job_idx=0)
+        returned = launcher.launch([[f"shard={quoted(job)}"] for job in jobs], initial_job_idx=0)
     return [str(one.return_value) for one in returned]
 
 
@@ -131,7 +132,7 @@ def _composed(launch: Launch, folder: Path) -> Iterator[DictConfig]:
     ConfigStore.instance().store(name=_JOB, node={"shard": ""})
     words = [
         f"{_LAUNCHER}={launch.name}",
-        f"hydra.sweep.dir={_quoted(str(folder.resolve()))}",
+        f"hydra.sweep.dir={quoted(str(folder.resolve()))}",
         "hydra.sweep.subdir=.",
         "hydra.output_subdir=null",
         "hydra/job_logging=disabled",
@@ -154,9 +155,3 @@ def _one_line(launch: Launch, plain: DictConfig, error: Exception) -> str:
         if key not in known:
             return f"{word}: {_LAUNCHER}={launch.name} has no such key; allowed are {', '.join(sorted(known))}"
     return f"{_LAUNCHER}={launch.name}: {' '.join(str(error).split())}"
-
-
-def _quoted(text: str) -> str:
-    """As Hydra reads it back."""
-    escaped = text.replace("'", "\\'")
-    return f"'{escaped}'"

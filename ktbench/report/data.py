@@ -89,7 +89,7 @@ def _each_once(values: Iterable[str]) -> str:
 
 def csv_text(run: Run, rows: Sequence[Row]) -> str:
     """One line per row, empty where a value is missing (column `missing` has the reason); times in seconds."""
-    return csv_of([_flat(run, row) for row in rows])
+    return csv_of([columns_of(run, row) for row in rows])
 
 
 # Of cells that served requests; the columns are there where a run has such.
@@ -151,7 +151,8 @@ _INTERVALS = {
 }
 
 
-def _flat(run: Run, row: Row) -> dict[str, Any]:
+def columns_of(run: Run, row: Row) -> dict[str, Any]:
+    """Everything that the CSV has of a row, by column; None where a value is missing."""
     values = _VALUES if row.is_serving else {name: path for name, path in _VALUES.items() if name not in _OF_SERVING}
     columns = {**_columns(row, _NAMES), **row.settings, **_columns(row, _NUMBERS), **_columns(row, values)}
     return {**columns, **_origin(run, row, row.records), "command": row.command}
@@ -210,10 +211,11 @@ def accuracy_csv_text(run: Run, rows: Sequence[AccuracyRow]) -> str:
     """A line for the average, each category, each task and each measure of each cell; empty where a value is missing,
     in the column `missing` stands why.
     """
-    return csv_of([line for row in rows for line in _lines(run, row)])
+    return csv_of([line for row in rows for line in score_lines(run, row)])
 
 
-def _lines(run: Run, row: AccuracyRow) -> Iterator[dict[str, Any]]:
+def score_lines(run: Run, row: AccuracyRow) -> Iterator[dict[str, Any]]:
+    """The lines that the CSV has of the answers of a cell, by column."""
     for content in _contents(row):
         yield {**_cell(row), **content, **_origin_of_answers(run, row)}
 

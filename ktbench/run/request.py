@@ -9,7 +9,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ktbench.config import ModelFiles, Request, RequestPart, compose, config_file, freeze
+from ktbench.config import (
+    ModelFiles,
+    Request,
+    RequestPart,
+    ablation_names,
+    compose,
+    config_file,
+    freeze,
+    suite_names,
+)
 from ktbench.engine.checkpoint import checkpoint_config
 from ktbench.engine.gguf.inspecting import is_gguf
 from ktbench.engine.inject.match import require_operators
@@ -184,6 +193,14 @@ def one_cell_request(verb: str, overrides: Sequence[str]) -> Request:
     return request
 
 
+def sweep_request(overrides: Sequence[str]) -> Request:
+    """The request of `sweep`. Raises RequestError for a single cell."""
+    request = read_request(overrides)
+    if not request.is_sweep:
+        raise RequestError(f"sweep: name one with +ablation=NAME; allowed are {', '.join(ablation_names())}")
+    return request
+
+
 def take_word(verb: str, words: Sequence[str], key: str, wanted: str) -> tuple[list[str], str | None]:
     """The words without `key=VALUE`, a key of the verb, and its value. Raises RequestError if given twice or empty."""
     start = f"{key}="
@@ -252,6 +269,14 @@ def eval_request(overrides: Sequence[str]) -> Request:
             _require_evaluable(cell.spec, is_timed=request.is_timed)
     _require_tasks(request.suite)
     return named(paired(request), request.suite)
+
+
+def suite_request(overrides: Sequence[str]) -> Request:
+    """The request of `eval`. Raises RequestError without a suite, and as `eval_request`."""
+    request = eval_request(overrides)
+    if request.suite is None:
+        raise RequestError(f"eval: name a suite with +suite=NAME; allowed are {', '.join(suite_names())}")
+    return request
 
 
 def with_model(overrides: Sequence[str]) -> list[str]:

@@ -33,3 +33,9 @@ def test_links_out_of_docs_lead_to_pages_of_the_site() -> None:
 
 def test_code_holds_no_links() -> None:
     assert links_of("`x[i](a)` ![a](b.png)\n```\n[a](c.md)\n```\n") == ["b.png"]
+
+
+def test_a_notebook_is_a_page_of_its_cells() -> None:
+    text = outside_pages()["files/examples/python_api.ipynb.md"]
+    assert text.startswith("# ")
+    assert "```python\nimport ktbench\n" in text

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from math import ceil
 from typing import Any
 
+from matplotlib import style
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -18,7 +20,7 @@ from ktbench.results.intervals import Interval
 from ktbench.results.scores import Estimate
 from ktbench.results.usage import Spread
 
-DPI = 300
+DPI, _SHOWN_DPI = 300, 120
 COLUMN_IN, PAGE_IN = 3.5, 7.0
 PLOT_IN, LEFT_IN, RIGHT_IN, TOP_IN = 1.9, 0.42, 0.05, 0.05
 LEGEND_LINE_IN = 0.16
@@ -92,6 +94,14 @@ class Sheet(Figure):
         """Draw the caption or leave it out."""
         for line in self.caption_lines:
             line.set_visible(visible)
+
+    def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
+        """For notebooks, which otherwise show figures of pyplot alone: the picture, and its size in pixels."""
+        file = BytesIO()
+        with style.context(STYLE):
+            self.savefig(file, format="png", dpi=DPI)
+        width, height = (round(_SHOWN_DPI * inches) for inches in self.get_size_inches())
+        return file.getvalue(), {"width": width, "height": height}
 
     def axes_at(self, left: float, top: float, width: float, height: float = PLOT_IN, title: str = "") -> Axes:
         """Axes of `width` by `height` inches, `left` inches from the left edge and `top` inches below the legend."""

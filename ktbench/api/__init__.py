@@ -1,0 +1,72 @@
+"""The verbs as functions: what is asked in words or keywords, and what comes back in frames and figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ktbench.api.result import Result
+from ktbench.config import Request
+from ktbench.config.words import words_of
+from ktbench.results import read_run
+from ktbench.results.find import find_run
+from ktbench.run.execute import execute
+from ktbench.run.request import one_cell_request, plan_request, read_request, suite_request, sweep_request
+from ktbench.spec.errors import RequestError
+
+__all__ = ["RequestError", "Result", "evaluate", "load", "run", "simulate", "sweep"]
+
+
+def run(*words: str, **keys: Any) -> Result:
+    """Measure one cell, as the verb `run`: `ktbench.run(model="mixtral_8x7b", engine={"avx512": True})`.
+
+    `words` are those of the command line (`"model.layers=2"`), `keys` the same from Python values: a mapping sets the
+    keys below its own, a tuple is a list of values to sweep over. The run is kept under `runs/`. Raises RequestError
+    for what cannot be carried out as asked.
+    """
+    overrides = [*words, *words_of(keys)]
+    return _executed(one_cell_request("run", overrides), "run", overrides)
+
+
+def sweep(ablation: str | tuple[str, ...] | None = None, *words: str, **keys: Any) -> Result:
+    """Measure an ablation, several as parts of one run, or what lists of values make; `words` and `keys` as in `run`.
+
+    Raises RequestError for a single cell, and for what cannot be carried out as asked.
+    """
+    overrides = [*_named("+ablation", ablation), *words, *words_of(keys)]
+    return _executed(sweep_request(overrides), "sweep", overrides)
+
+
+def simulate(machine: str, ablation: str | tuple[str, ...] | None = None, *words: str, **keys: Any) -> Result:
+    """Simulate one cell, or an ablation, on a described machine: a preset, `local`, or the path of a description.
+
+    `words` and `keys` as in `run`. Nothing is loaded and nothing measured. Raises RequestError.
+    """
+    if machine == "here":
+        raise RequestError("machine=here: is what `run` and `sweep` measure; name a described machine")
+    overrides = [*_named("+ablation", ablation), *words_of({"machine": machine}), *words, *words_of(keys)]
+    request = read_request(overrides)
+    return _executed(request, "sweep" if request.is_sweep else "run", overrides)
+
+
+def evaluate(suite: str | None = None, *words: str, **keys: Any) -> Result:
+    """Accuracy on a suite, as the verb `eval`; `ablation="NAME"` names its own. `words` and `keys` as in `run`.
+
+    Raises RequestError.
+    """
+    overrides = [*_named("+suite", suite), *words, *words_of(keys)]
+    return _executed(suite_request(overrides), "eval", overrides)
+
+
+def load(name: str | Path = "latest") -> Result:
+    """A run that is there: its folder, its name under `runs/`, or `latest`. Raises RequestError with near names."""
+    return Result(run=read_run(find_run(str(name))))
+
+
+def _named(key: str, name: str | tuple[str, ...] | None) -> list[str]:
+    return [] if name is None else words_of({key: name})
+
+
+def _executed(request: Request, verb: str, overrides: list[str]) -> Result:
+    planned = plan_request(request)
+    return Result(run=execute(request, planned, ["python", "-m", "ktbench", verb, *overrides]))
