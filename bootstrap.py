@@ -14,6 +14,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -76,6 +77,55 @@ def run_quietly(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
 def say(line: str) -> None:
     """Progress, on stderr."""
     print(f"bootstrap: {line}", file=sys.stderr, flush=True)
+
+
+# Seconds between two lines of progress: on a terminal, where one replaces the other, and elsewhere.
+_EVERY_S = {True: 1.0, False: 30.0}
+
+
+@contextlib.contextmanager
+def progress(what: str, count: Callable[[], str]) -> Iterator[None]:
+    """Inside, say now and then how long `what` takes, and what `count` says, such as how much is done."""
+    replaces, start_s, ended = sys.stderr.isatty(), time.monotonic(), threading.Event()
+
+    def show() -> None:
+        while not ended.wait(_EVERY_S[replaces]):
+            minutes, seconds = divmod(round(time.monotonic() - start_s), 60)
+            line = f"bootstrap: {what}, {minutes}:{seconds:02}{count()}"
+            print(f"\r\x1b[K{line}" if replaces else line, end="" if replaces else "\n", file=sys.stderr, flush=True)
+
+    thread = threading.Thread(target=show, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        if replaces:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """How many files of the kernels a build below `folder` has compiled since `start` (seconds, as files have it)."""
+
+    folder: Path
+    start: float
+
+    def __call__(self) -> str:
+        """`, 12 of at most 87 files compiled`: others may be up to date; empty before the first."""
+        builds = [*self.folder.glob("*/build.ninja")]
+        objects = [one for build in builds for one in build.parent.rglob("*.o")]
+        done = sum(one.stat().st_mtime >= self.start for one in objects)
+        if not done:
+            return ""
+        total = sum(line.startswith("build ") and ".o: CXX_COMPILER" in line for line in _lines_of(builds))
+        return f", {done} of at most {max(total, done)} files compiled"
+
+
+def _lines_of(paths: Sequence[Path]) -> Iterator[str]:
+    for path in paths:
+        yield from path.read_text(errors="replace").splitlines()
 
 
 @dataclass(frozen=True)
@@ -246,7 +296,8 @@ class Setup:
     def _do(self, what: str, command: Sequence[str]) -> None:
         say(f"{what} (may take minutes)")
         start_s = time.monotonic()
-        done = self.run(command)
+        with progress(what, Compiled(self.root / "build", time.time())):
+            done = self.run(command)
         if done.returncode:
             raise SetupError(f"{what} failed: {' '.join(command)}", done.stdout + done.stderr)
         say(f"done in {time.monotonic() - start_s:.0f} s")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import io
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -283,3 +285,42 @@ def test_killed_set_ups_end_well_in_the_end(tmp_path: Path) -> None:
     """With the real pip; `nox -s faults` kills more of them."""
     found = killed_set_ups(tmp_path, Random(3), 1)
     assert found.holds, found
+
+
+def test_what_takes_long_is_shown_with_its_time(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bootstrap, "_EVERY_S", {True: 0.001, False: 0.001})
+    said = threading.Event()
+    with bootstrap.progress("building", lambda: said.set() or ", 3 of 4"):
+        assert said.wait(10)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines
+    assert set(lines) == {"bootstrap: building, 0:00, 3 of 4"}
+
+
+def test_on_a_terminal_the_line_is_replaced_and_gone_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(bootstrap, "_EVERY_S", {True: 0.001, False: 0.001})
+    monkeypatch.setattr("sys.stderr", terminal := Terminal())
+    said = threading.Event()
+    with bootstrap.progress("building", lambda: said.set() or ""):
+        assert said.wait(10)
+    assert "\n" not in terminal.getvalue()
+    assert terminal.getvalue().endswith("\r\x1b[K")
+
+
+def test_files_of_a_build_are_counted(tmp_path: Path) -> None:
+    build = tmp_path / "cp311"
+    build.mkdir()
+    count = bootstrap.Compiled(tmp_path, 1e9)
+    assert count() == ""
+    rules = [f"build {name}.o: CXX_COMPILER__kernels ../{name}.cpp" for name in ("a", "b", "c")]
+    (build / "build.ninja").write_text("\n".join([*rules, "build all: phony", ""]))
+    for name, seconds in (("a", 2e9), ("b", 0.5e9)):
+        (build / f"{name}.o").touch()
+        os.utime(build / f"{name}.o", (seconds, seconds))
+    assert count() == ", 1 of at most 3 files compiled"
