@@ -9,10 +9,10 @@ from pathlib import Path
 from ktbench.config import Request
 from ktbench.files import write_whole
 from ktbench.host.environment import environment
-from ktbench.report.chrome_trace import chrome_trace
 from ktbench.report.conditions import machine_sentence, simulated_on
+from ktbench.report.exchange.chrome_trace import chrome_trace
 from ktbench.results.find import RUNS
-from ktbench.run.progress import say
+from ktbench.run.progress import warn
 from ktbench.run.request import one_cell_request, plan_request
 from ktbench.spec.errors import FAILED, RequestError
 from ktbench.spec.record import Cell, Environment
@@ -25,17 +25,17 @@ def run(overrides: Sequence[str]) -> int:
 
     request = one_cell_request("trace", overrides)
     if (system := request.parts[0].spec.system) != "ktbench":
-        say(f"trace: UNSUPPORTED: {system} has no timeline, system=ktbench has one")
+        warn(f"trace: UNSUPPORTED: {system} has no timeline, system=ktbench has one")
         return FAILED
     planned = plan_request(request)
     folder, (cell,) = _folder(request), planned.cells
     if cell.key in planned.unsupported:
-        say(f"trace: UNSUPPORTED: {planned.unsupported[cell.key]}")
+        warn(f"trace: UNSUPPORTED: {planned.unsupported[cell.key]}")
         return FAILED
     machine = environment()
     timeline, why = timeline_of(cell, machine, folder)
     if timeline is None:
-        say(f"trace: {why}")
+        warn(f"trace: {why}")
         return FAILED
     print("\n".join(_write(timeline, cell, machine, folder)))
     return 0

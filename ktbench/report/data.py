@@ -7,6 +7,7 @@ import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -15,11 +16,12 @@ from ktbench.report.equal_cells import equal_cells_content
 from ktbench.report.health import disturbed_rounds
 from ktbench.report.table import Table
 from ktbench.results import Run
-from ktbench.results.accuracy import AccuracyRow, Result, frontier_of
+from ktbench.results.accuracy import AccuracyRow, Result, accuracy_rows, frontier_of
 from ktbench.results.answers import PERPLEXITIES, Measure
 from ktbench.results.intervals import Interval, is_exact
 from ktbench.results.row import Row
-from ktbench.results.run import environments_of
+from ktbench.results.rows import rows_of
+from ktbench.results.run import environments_of, parts_of
 from ktbench.results.scores import Change, Estimate
 from ktbench.results.serving.latency import SHARES
 from ktbench.spec.errors import printable
@@ -205,6 +207,17 @@ def _plain_row(row: Row) -> dict[str, Any]:
         "remarks": row.remarks,
         "disturbed": disturbed_rounds(row),
     }
+
+
+def json_lines(run: Run, files: Iterable[Path]) -> Iterator[str]:
+    """A run as JSON lines: by `line` one for each `row`, one for each `score` of answers, then the `run` itself."""
+    found = [{"line": "row", **columns_of(run, row)} for row in rows_of(run)]
+    for part in parts_of(run) if run.header.suite else ():
+        scores = (line for row in accuracy_rows(part) for line in score_lines(part, row))
+        found += [{"line": "score", **score} for score in scores]
+    header = run.header
+    found.append({"line": "run", "run": header.run, "title": header.title, "files": [str(path) for path in files]})
+    yield from (json.dumps(line, ensure_ascii=False, allow_nan=False) for line in found)
 
 
 def accuracy_csv_text(run: Run, rows: Sequence[AccuracyRow]) -> str:

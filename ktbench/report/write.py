@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ktbench.files import NotWritten, write_whole
 from ktbench.report.attribution_table import attribution_csv_text, attribution_json_text
 from ktbench.report.data import accuracy_csv_text, accuracy_json_text, csv_text, json_text
 from ktbench.report.documents import KINDS, Document, Kind, documents_of
+from ktbench.report.exchange.llama_bench import llama_bench
+from ktbench.report.exchange.lm_eval import results_of
 from ktbench.report.latex import latex
-from ktbench.report.lm_eval import results_of
 from ktbench.report.markdown import markdown, page_of_tables
 from ktbench.report.paper_bundle import write_paper_bundle
 from ktbench.report.paper_table import paper_csv_text
@@ -32,16 +34,19 @@ _JSON: Mapping[Kind, Callable[[Document], str]] = {
 _MARKDOWN = dict.fromkeys(KINDS, lambda document: markdown(document.table))
 _LATEX = dict.fromkeys(KINDS, lambda document: latex(document.table))
 _TEXTS = {"md": _MARKDOWN, "csv": _CSV, "json": _JSON, "tex": _LATEX}
+_LLAMA_BENCH = "llama_bench"
+TEXTS = (*_TEXTS, _LLAMA_BENCH)
 _OF_SUITES = ("html", "pdf")  # a page of any run; of published numbers more than that
 _LM_EVAL = "lm_eval"  # of evaluations
 FORMATS = (*_TEXTS, "figure", *_OF_SUITES, _LM_EVAL)
-_ON_REQUEST = ("kit",)
+_ON_REQUEST = ("kit", _LLAMA_BENCH)
 
 
 def write_report(run: Run, formats: Sequence[str] = FORMATS, documents: Sequence[Document] | None = None) -> list[Path]:
     """Write `table.md`, `.csv`, `.json`, `.tex` and `figure.pdf`, `.svg`, `.png` below `<run folder>/report/`.
 
-    As `html` of every run `page.html`, on request as `kit` a folder `kit` to drop into a paper. Of a run that asks
+    As `html` of every run `page.html`, on request as `kit` a folder `kit` to drop into a paper and as `llama_bench`
+    a table in the form of llama-bench's, `llama_bench.md`. Of a run that asks
     a suite `accuracy.md`, `.csv`, `.json` and `.tex`, `table` of what was timed as well, and as `lm_eval` the results
     of each cell in lm-eval's layout below `<run folder>/lm_eval/`, where its samples are. Of one that attributes
     its speed-ups `attribution.md`, `.csv`, `.json` and `.tex` beside `table`. Where published numbers are shown,
@@ -60,10 +65,42 @@ def write_report(run: Run, formats: Sequence[str] = FORMATS, documents: Sequence
         raise RequestError(f"report {' '.join(formats)}: is for published numbers, this run shows none")
     if {*formats} == {_LM_EVAL} and not results_of(run):
         raise RequestError(f"report {_LM_EVAL}: is for answers to lm-eval's tasks, this run has none")
+    if {*formats} == {_LLAMA_BENCH} and not _as_llama_bench(documents):
+        raise RequestError(f"report {_LLAMA_BENCH}: is for timed prefill and decode steps, this run has none")
     try:
         return [path for name in dict.fromkeys(formats) for path in _written(folder, run, documents, name)]
     except NotWritten as error:
         raise error.but_then(f"run `python -m ktbench report {run.folder}`, which needs the log alone") from None
+
+
+def texts_of(documents: Sequence[Document], name: str) -> list[str]:
+    """The text of each document in a format that is one (`md`, `csv`, `json`, `tex`), where it has one.
+
+    As `csv` documents of a kind are one text, which names the part of each line; `llama_bench` is one table.
+    """
+    if name == _LLAMA_BENCH:
+        return [_as_llama_bench(documents)]
+    found = [_merged(documents, kind) for kind in KINDS] if name == "csv" else documents
+    return [text(document) for document in found if document and (text := _TEXTS[name].get(document.kind))]
+
+
+def _as_llama_bench(documents: Sequence[Document]) -> str:
+    tables = _merged(documents, "table")
+    return "" if tables is None else llama_bench(tables.run, tables.rows)
+
+
+def _merged(documents: Sequence[Document], kind: Kind) -> Document | None:
+    """All lines of documents of a kind as one; None where there are none."""
+    found = [one for one in documents if one.kind == kind]
+    if not found:
+        return None
+    return replace(
+        found[0],
+        rows=tuple(row for one in found for row in one.rows),
+        lines=tuple(line for one in found for line in one.lines),
+        answers=tuple(row for one in found for row in one.answers),
+        attributions=tuple(share for one in found for share in one.attributions),
+    )
 
 
 def _written(folder: Path, run: Run, documents: Sequence[Document], name: str) -> Iterator[Path]:
@@ -82,6 +119,8 @@ def _written(folder: Path, run: Run, documents: Sequence[Document], name: str) -
         for path, content in results_of(run).items():
             path.parent.mkdir(parents=True, exist_ok=True)
             yield write_whole(path, content)
+    if name == _LLAMA_BENCH:
+        yield write_whole(folder / f"{_LLAMA_BENCH}.md", _as_llama_bench(documents))
     if name == "kit":
         yield from write_paper_bundle(folder / "kit", run, documents)
     if papers := [document for document in documents if document.kind == "paper"]:

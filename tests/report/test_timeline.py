@@ -14,7 +14,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from ktbench.report.chrome_trace import chrome_trace
+from ktbench.report.exchange.chrome_trace import chrome_trace
 from ktbench.report.figures.output import save
 from ktbench.report.figures.timeline import shares, timeline_figure
 from ktbench.spec.timeline import Span, Timeline

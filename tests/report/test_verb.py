@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import csv
+import json
 import os
 from pathlib import Path
 
@@ -8,6 +10,7 @@ import pytest
 from ktbench.cli import main
 from ktbench.report.write import write_report
 from tests.report.synthetic import Store
+from tests.report.test_golden import KERNELS
 
 
 @pytest.fixture
@@ -40,12 +43,42 @@ def test_writes_only_what_is_asked_for(home: Path, capsys: pytest.CaptureFixture
     assert capsys.readouterr().out.startswith("# Decode breakdown\n")
 
 
+@pytest.mark.parametrize("kind", ["csv", "json", "tex", "md"])
+def test_one_format_of_text_is_all_that_is_printed(home: Path, capsys: pytest.CaptureFixture[str], kind: str) -> None:
+    assert main(["report", "newer", kind]) == 0
+    out, err = capsys.readouterr()
+    assert out == (home / "newer" / "report" / f"table.{kind}").read_text()
+    assert err == f"wrote runs/newer/report/table.{kind}\n"
+
+
+def test_json_lines_hold_each_row_and_the_files(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "newer", "csv", "--json"]) == 0
+    *rows, run = map(json.loads, capsys.readouterr().out.splitlines())
+    with (home / "newer" / "report" / "table.csv").open() as file:
+        written = list(csv.DictReader(file))
+    assert [row["label"] for row in rows] == [line["label"] for line in written]
+    assert {row["line"] for row in rows} == {"row"}
+    assert [row["step_s"] for row in rows] == [float(line["step_s"]) if line["step_s"] else None for line in written]
+    assert run == {"line": "run", "run": "newer", "title": "Decode breakdown", "files": ["runs/newer/report/table.csv"]}
+
+
+def test_csv_of_several_parts_is_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = KERNELS.write(tmp_path)
+    assert main(["report", str(log.folder), "csv"]) == 0
+    lines = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    assert len(lines) == len(log.header.cells)
+    assert {line["part"] for line in lines} == {part.name for part in log.header.parts}
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         ([], "report: name a run"),
         (["newr"], "newr: no such run, did you mean newer?"),
-        (["newer", "doc"], "report format 'doc': allowed are md, csv, json, tex, figure, html, pdf, lm_eval, kit"),
+        (
+            ["newer", "doc"],
+            "format 'doc': allowed are md, csv, json, tex, figure, html, pdf, lm_eval, kit, llama_bench",
+        ),
         (["newer", "pdf"], "report pdf: is for published numbers, this run shows none"),
     ],
 )

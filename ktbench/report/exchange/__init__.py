@@ -1,0 +1,1 @@
+"""A run in the formats of other programs: lm-eval's results, llama-bench's table, Chrome's traces."""
