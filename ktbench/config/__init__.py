@@ -3,6 +3,7 @@
 from ktbench.config.compose import Composed, compose
 from ktbench.config.freeze import ModelFiles, Request, RequestPart, config_file, freeze
 from ktbench.config.launcher import LAUNCHERS, Launch, is_installed, launch_jobs, split_launcher
+from ktbench.config.operator import with_operator
 from ktbench.config.options import ablation_names, suite_names
 
 __all__ = [
@@ -20,4 +21,5 @@ __all__ = [
     "launch_jobs",
     "split_launcher",
     "suite_names",
+    "with_operator",
 ]

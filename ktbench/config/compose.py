@@ -18,8 +18,7 @@ from ktbench.config.axes import overridden, with_nodes
 from ktbench.config.launcher import is_launching
 from ktbench.config.lists import SplitOverrides, key_of, parsed, split_lists
 from ktbench.config.machine import ReadLocal, is_own, no_local, preset, register_own
-from ktbench.config.options import NO_SUITE, group_options, read_options
-from ktbench.config.suites import is_file
+from ktbench.config.options import NO_SUITE, group_options, is_file, read_options, register_own_ablations
 from ktbench.config.suites import register_own as register_own_suite
 from ktbench.resources import data_folder
 from ktbench.spec.engine import EngineSpec
@@ -114,7 +113,7 @@ def compose_once(overrides: Sequence[str], read_local: ReadLocal = no_local) -> 
     for word in words:
         _check_group(word, groups)
     try:
-        words = register_own_suite(register_own(words, read_local))
+        words = register_own_ablations(register_own_suite(register_own(words, read_local)))
         read_options(words)
         return _composed([_WITHOUT.get(word, word) for word in words])
     except (HydraException, OmegaConfBaseException, RecursionError) as error:
@@ -163,7 +162,7 @@ def _check_group(word: str, groups: Mapping[str, Iterable[str]]) -> None:
     if key.startswith("+") and group not in groups:
         raise RequestError(f"{group}: unknown key{did_you_mean(group, known_keys())}")
     options = list(groups.get(group, []))
-    is_described = {"machine": is_own, "suite": is_file}.get(group)
+    is_described = {"machine": is_own, "suite": is_file, "ablation": is_file}.get(group)
     if options and value not in options and not (is_described and is_described(value)):
         raise RequestError(f"{group}={value}: unknown{did_you_mean(value, options)}; allowed are {', '.join(options)}")
 

@@ -12,16 +12,16 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from ktbench.config.files import read_yaml
+from ktbench.config.files import check_keys, read_yaml
 from ktbench.config.lists import key_of
 from ktbench.config.machine import BESIDE_PRESETS
-from ktbench.resources import data_folder
+from ktbench.resources import OUTSIDE_CONF, data_folder, group_folder, option_files
 from ktbench.spec.suite import SuiteSpec
+from ktbench.spec.sweep import SweepSpec
 
 NO_SUITE = "null"  # takes the suite of an ablation away, which is then a sweep
+_OWN = "own"  # the option that a file of the user's own is registered as
 _FILE = "FILE.yaml"  # stands in lists of allowed values for a description that does not ship
-# Groups whose options are files outside `conf`, and the folders that have them.
-_OUTSIDE = {"ablation": "ablations", "suite": "evals"}
 # Folders of `conf` that are not groups.
 _NO_GROUPS = ("calibration",)
 # What a suite leaves open can be overridden all the same.
@@ -30,26 +30,21 @@ _SUITE = {field.name: field.default for field in fields(SuiteSpec) if field.defa
 
 def ablation_names() -> list[str]:
     """Names accepted by `+ablation=`."""
-    folder = data_folder("ablations")
-    return sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.yaml"))
+    return [*option_files("ablation")]
 
 
 def suite_names() -> list[str]:
     """Names accepted by `+suite=`."""
-    return _options(data_folder("evals"))
+    return [*option_files("suite")]
 
 
 def group_options() -> dict[str, list[str]]:
     """The options of every group by its name."""
     conf = data_folder("conf")
     folders = [path for path in sorted(conf.iterdir()) if path.is_dir() and path.name not in _NO_GROUPS]
-    groups = {folder.name: _options(folder) for folder in folders}
-    groups |= {"ablation": ablation_names(), "suite": [*suite_names(), NO_SUITE, _FILE]}
+    groups = {folder.name: [*option_files(folder.name)] for folder in folders}
+    groups |= {"ablation": [*ablation_names(), _FILE], "suite": [*suite_names(), NO_SUITE, _FILE]}
     return groups | {"machine": [*groups["machine"], *BESIDE_PRESETS]}
-
-
-def _options(folder: Path) -> list[str]:
-    return sorted(path.stem for path in folder.glob("*.yaml"))
 
 
 def read_options(words: Sequence[str]) -> None:
@@ -63,9 +58,9 @@ def read_options(words: Sequence[str]) -> None:
 
 
 def _read_named(group: str, name: str) -> None:
-    folder = data_folder(_OUTSIDE[group]) if group in _OUTSIDE else data_folder("conf") / group
-    if (folder / f"{name}.yaml").is_file():
-        _read_option(group, name, folder / f"{name}.yaml")
+    path = group_folder(group) / f"{name}.yaml"
+    if path.is_file():
+        _read_option(group, name, path)
 
 
 @cache
@@ -76,8 +71,42 @@ def _read_option(group: str, name: str, path: Path) -> None:
         raise ValueError(f"{where}: must be a mapping")
     for other, option in _defaults(content.get("defaults")):
         _read_named(other, option)
-    if group in _OUTSIDE:
+    if group in OUTSIDE_CONF:
         _register(group, name, content, where)
+
+
+def is_file(value: str) -> bool:
+    """Whether a value names a file of the user's own instead of an option."""
+    return value.strip("'\"").endswith(".yaml")
+
+
+def register_own_ablations(words: Sequence[str]) -> list[str]:
+    """The words, with a registered option in place of the file of an ablation.
+
+    Raises ValueError in one line that names the file, for what is no configuration, and for the name of a shipped
+    ablation above other content.
+    """
+    return [_with_own_ablation(word) if key_of(word) == "ablation" else word for word in words]
+
+
+def _with_own_ablation(word: str) -> str:
+    value = word.partition("=")[2]
+    if not is_file(value):
+        return word
+    file = value.strip("'\"")
+    where = f"ablation={file}"
+    content = read_yaml(file, where, "an ablation")
+    if not isinstance(content, dict) or not isinstance(content.get("sweep"), dict):
+        raise ValueError(f"{where}: must be a mapping with the key sweep, which names what is varied")
+    check_keys(content["sweep"], [field.name for field in fields(SweepSpec)], (), f"{where}: sweep")
+    name = str(content["sweep"].get("name"))
+    shipped = option_files("ablation").get(name)
+    if shipped and read_yaml(shipped, str(shipped), "an ablation") != content:
+        raise ValueError(f"{where}: {name} is a shipped ablation with other content, change the name")
+    for group, option in _defaults(content.get("defaults")):
+        _read_named(group, option)
+    _register("ablation", _OWN, content, where)
+    return f"+ablation={_OWN}"
 
 
 def register_suite(name: str, content: dict[str, Any], where: str) -> None:

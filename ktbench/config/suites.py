@@ -10,18 +10,13 @@ from omegaconf import OmegaConf
 
 from ktbench.config.files import check_keys, read_yaml
 from ktbench.config.lists import key_of
-from ktbench.config.options import register_suite, suite_names
+from ktbench.config.options import is_file, register_suite, suite_names
 from ktbench.resources import data_folder
 from ktbench.spec.suite import SuiteSpec, TaskSpec
 from ktbench.spec.wire import from_plain
 
 _OWN = "own"
 _KEYS, _TASK_KEYS = ([field.name for field in fields(kind)] for kind in (SuiteSpec, TaskSpec))
-
-
-def is_file(value: str) -> bool:
-    """Whether a value of `suite=` names a file."""
-    return value.strip("'\"").endswith(".yaml")
 
 
 def register_own(words: Sequence[str]) -> list[str]:

@@ -110,7 +110,7 @@ def _rest(spec: RunSpec) -> Iterator[str]:
     yield f"workload={phase}"
     if spec.system != "ktbench":
         yield f"system={spec.system}"
-        yield from _changed("peer", spec.peer, PeerSpec())
+        yield from _changed("peer", spec.peer, PeerSpec(), skip=("peer.operator_id",))
     for name, packs in (("precision", spec.engine.fused), ("device_precision", spec.engine.packed_dense)):
         # Without it, a checkpoint is packed as it is stored.
         if getattr(spec, name) != "bf16" or (packs and spec.model.path is not None):

@@ -18,6 +18,7 @@ from ktbench.config import (
     config_file,
     freeze,
     suite_names,
+    with_operator,
 )
 from ktbench.engine.checkpoint import checkpoint_config
 from ktbench.engine.gguf.inspecting import is_gguf
@@ -84,7 +85,8 @@ def read_request(overrides: Sequence[str], *, evaluates: bool = False) -> Reques
     """The frozen request of overrides. Raises RequestError, also for a suite unless the verb `evaluates` it."""
     composed = compose(overrides, read_local_machine)
     try:
-        request = _on_this_vector(freeze(composed, _model_files(composed.parts.values())), overrides)
+        request = with_operator(freeze(composed, _model_files(composed.parts.values())))
+        request = _on_this_vector(request, overrides)
         for part in request.parts:
             require_operators(part.spec.inject)
             _require_network(part, composed.parts[part.name])

@@ -22,9 +22,12 @@ System = Literal[
     "fiddler",
     "openai",
 ]
-# Transformers' own implementations of routed experts (`ExpertsInterface`).
-Implementation = Literal["eager", "grouped_mm", "batched_mm"]
-IMPLEMENTATIONS: tuple[Implementation, ...] = get_args(Implementation)
+# Transformers' own implementations of routed experts (`ExpertsInterface`), and that of the file `peer.operator`.
+Implementation = Literal["eager", "grouped_mm", "batched_mm", "own"]
+OWN: Implementation = "own"
+IMPLEMENTATIONS: tuple[Implementation, ...] = tuple(one for one in get_args(Implementation) if one != OWN)
+
+OPERATOR_CLASS = "Experts"  # of the file `peer.operator`
 
 # kt-kernel is tuned over so many settings at most, and loads its weights anew for each, within so many bytes.
 KT_SETTINGS, KT_MOST_BYTES = 3, 8 * 2**30
@@ -211,15 +214,18 @@ BY_NAME: Mapping[str, Peer] = {peer.name: peer for peer in PEERS}
 class PeerSpec:
     """How a peer is run.
 
-    `implementation` is that of plain Transformers' experts. `python` is the interpreter of the environment that holds
-    the peer (None: this one, else that of the session `peers`), `llama_bench` and `llama_server` the programs of
-    system=llama-bench and llama-server, `ik_llama` the folder that holds a build of ik_llama.cpp, `exports` the folder
-    where GGUF files of our models are kept, `url` and `served_model` the address of system=openai and the model that it
-    is asked for (None: the first that it serves), `tune_s` how many seconds a peer may try its own settings (threads,
-    batch sizes) before its first trial of a workload.
+    `implementation` is that of plain Transformers' experts; `own` runs the class `Experts` of the file `operator`,
+    whose digest is `operator_id`. `python` is the interpreter of the environment that holds the peer (None: this one,
+    else that of the session `peers`), `llama_bench` and `llama_server` the programs of system=llama-bench and
+    llama-server, `ik_llama` the folder that holds a build of ik_llama.cpp, `exports` the folder where GGUF files of our
+    models are kept, `url` and `served_model` the address of system=openai and the model that it is asked for (None: the
+    first that it serves), `tune_s` how many seconds a peer may try its own settings (threads, batch sizes) before its
+    first trial of a workload.
     """
 
     implementation: Implementation = "grouped_mm"
+    operator: str | None = None
+    operator_id: str = ""
     python: str | None = None
     llama_bench: str | None = None
     llama_server: str | None = None
@@ -231,6 +237,8 @@ class PeerSpec:
 
     def __post_init__(self) -> None:
         at_least("peer.tune_s", self.tune_s, 0)
+        if self.implementation == OWN and self.operator is None:
+            raise ValueError("peer.implementation=own: name the file with peer.operator=FILE.py")
 
 
 def is_black_box(system: System) -> bool:

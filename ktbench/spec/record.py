@@ -121,7 +121,7 @@ class TaskResult:
 
     `cached` of its `requests` had been answered before by the same engine, and are not in `evidence`, `took_s` and the
     token counts. `setting` says how the questions were put where that is not plain from the spec. `lm_eval` is what
-    lm-eval's file of results says of the task, empty where it has no such task (`ktbench.report.lm_eval`).
+    lm-eval's file of results says of the task, empty where it has no such task (`ktbench.report.exchange.lm_eval`).
     """
 
     cell: str

@@ -8,7 +8,7 @@ from math import lcm
 
 from ktbench.spec.engine import MIN_IMMEDIATE_EXPERTS
 from ktbench.spec.features import FEATURES, Feature
-from ktbench.spec.peers import BY_NAME, Peer
+from ktbench.spec.peers import BY_NAME, OWN, Peer
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.weights import DEVICE_UNPACKS, FORMATS, Precision, expert_bytes
 
@@ -198,6 +198,8 @@ def _peer_rules(spec: RunSpec, peer: Peer) -> Iterator[Reason]:
     if peer.types.get(spec.precision) == spec.precision:  # in our groups, whole ones only
         step = lcm(peer.multiple, FORMATS[spec.precision].group or 1)
         yield from _width_rules(spec, f"system={name} precision={spec.precision}", step)
+    if name == "transformers" and spec.peer.implementation == OWN and work.phase == "serve":
+        yield Reason("peer.implementation=own", "runs prefill, decode and layer, not serve")
     if name == "transformers" and spec.peer.implementation == "batched_mm":
         yield from _copying_rules(spec)
     if peer.black_box:

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar, get_args
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.errors import at_least, repeated, require_name
 from ktbench.spec.features import BY_NAME, FUSED, FeatureValue, features_label, parse_features
-from ktbench.spec.peers import IMPLEMENTATIONS, PEERS
+from ktbench.spec.peers import IMPLEMENTATIONS, OWN, PEERS
 from ktbench.spec.serving.stream import Start
 from ktbench.spec.weights import Precision
 
@@ -35,7 +35,7 @@ def arm_changes(arm: str) -> dict[str, bool | int | str]:
 
 def _system_changes(arm: str) -> dict[str, str]:
     system = arm_peer(arm) or "ktbench"
-    named = [word for word in arm.split() if word in IMPLEMENTATIONS]
+    named = [word for word in arm.split() if word in (*IMPLEMENTATIONS, OWN)]
     if len(named) > (system == "transformers"):
         raise ValueError(f"arm {arm!r}: {named[-1]} goes with transformers, once")
     return {"system": system} | ({"peer.implementation": named[0]} if named else {})
@@ -53,14 +53,15 @@ def arm_peer(arm: str) -> str | None:
 def arm_features(arm: str) -> dict[str, FeatureValue]:
     """Feature values of an arm by feature name. Raises ValueError naming the unknown word and the allowed ones."""
     peers = {peer.name for peer in PEERS}
-    words = " ".join(word for word in arm.split() if word not in {*PRECISIONS, *STARTS, *peers, *IMPLEMENTATIONS})
+    known = {*PRECISIONS, *STARTS, *peers, *IMPLEMENTATIONS, OWN}
+    words = " ".join(word for word in arm.split() if word not in known)
     if words and arm_peer(arm):
         raise ValueError(f"arm {arm!r}: {arm_peer(arm)} has none of our features, leave out {words}")
     try:
         return parse_features(words)
     except ValueError as error:
-        known = ", ".join((*PRECISIONS, *STARTS, *sorted(peers)))
-        raise ValueError(f"arm {arm!r}: {error}, one of {known}") from None
+        allowed = ", ".join((*PRECISIONS, *STARTS, *sorted(peers)))
+        raise ValueError(f"arm {arm!r}: {error}, one of {allowed}") from None
 
 
 def arm_precision(arm: str) -> Precision | None:
@@ -296,8 +297,8 @@ def axis_changes(key: str, value: Any) -> dict[str, Any]:
 
 
 def part_name(ablation: str) -> str:
-    """What the part made of an ablation is called: its name without the folder."""
-    return ablation.rpartition("/")[2]
+    """What the part made of an ablation is called: its name without the folder, of a file without its ending."""
+    return ablation.rpartition("/")[2].removesuffix(".yaml")
 
 
 _RELOADS = "measure.reload_blocks"

@@ -13,6 +13,7 @@ import msgspec
 
 from ktbench.spec.engine import PAPER_AMX_MIN_TOKENS, ServingSpec
 from ktbench.spec.features import BY_NAME, FEATURES
+from ktbench.spec.peers import OWN
 from ktbench.spec.run_spec import RunSpec
 
 
@@ -50,6 +51,8 @@ def _peer(spec: RunSpec) -> Any:
     """Of the settings of a peer those that say what runs, not where it is found."""
     if spec.system == "openai":
         return [spec.peer.url, spec.peer.served_model]
+    if spec.system == "transformers" and spec.peer.implementation == OWN:
+        return [OWN, spec.peer.operator_id]
     return spec.peer.implementation if spec.system == "transformers" else None
 
 

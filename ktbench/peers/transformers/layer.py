@@ -14,7 +14,8 @@ from ktbench.engine.load_layer import LayerWeights
 from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.engine.roles import use_threads
 from ktbench.peers.layers import refusals_of
-from ktbench.spec.peers import Implementation
+from ktbench.peers.transformers.own import experts_words, run_experts
+from ktbench.spec.peers import OWN, PeerSpec
 from ktbench.spec.run_spec import ModelSpec, RunSpec
 from ktbench.spec.support import unsupported
 
@@ -42,8 +43,8 @@ class TransformersLayer:
             raise ValueError("the expert weights were released")
         use_threads(self._cpus, spec.engine, None, None)
         for experts in self._experts:
-            _run_as(experts, spec.peer.implementation)
-        with refusals_of(f"experts_implementation={spec.peer.implementation}", RuntimeError):
+            _run_as(experts, spec.peer)
+        with refusals_of(experts_words(spec.peer), Exception if spec.peer.implementation == OWN else RuntimeError):
             next(trial(self._copies))
         return self._copies
 
@@ -53,7 +54,7 @@ class TransformersLayer:
 
     def notes(self, spec: RunSpec) -> tuple[str, ...]:
         """See `HeldLayer`."""
-        how = f"experts_implementation={spec.peer.implementation}, torch {torch.__version__}"
+        how = f"{experts_words(spec.peer)}, torch {torch.__version__}"
         return (f"transformers {transformers.__version__}: {how}, on threads={torch.get_num_threads()}",)
 
     def close(self) -> None:
@@ -61,9 +62,12 @@ class TransformersLayer:
         self._experts, self._copies = [], None
 
 
-def _run_as(experts: OriginalExperts, implementation: Implementation) -> None:
+def _run_as(experts: OriginalExperts, peer: PeerSpec) -> None:
     """Modules that Transformers' `use_experts_implementation` has not seen have their own loop alone."""
-    if implementation != "eager" and not hasattr(experts.module, "is_concatenated"):
-        raise Unsupported(f"{type(experts.module).__name__} runs eager alone, not {implementation}")
+    run_experts(experts, peer)
+    if peer.implementation == OWN:
+        return
+    if peer.implementation != "eager" and not hasattr(experts.module, "is_concatenated"):
+        raise Unsupported(f"{type(experts.module).__name__} runs eager alone, not {peer.implementation}")
     config: Any = experts.module.config
-    config._experts_implementation = implementation
+    config._experts_implementation = peer.implementation

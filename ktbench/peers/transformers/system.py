@@ -27,8 +27,9 @@ from ktbench.engine.work import DenseWork, ExpertsWork, dense_params, mean_work,
 from ktbench.engine.workload_trace import TraceWriter, WorkloadTrace, pass_runner
 from ktbench.peers.layers import refusals_of
 from ktbench.peers.transformers.layer import open_layer
+from ktbench.peers.transformers.own import experts_words, run_experts
 from ktbench.peers.tuning import StepsBench, ThreadCount, Tuned, Tuner, thread_counts, vary
-from ktbench.spec.peers import Implementation
+from ktbench.spec.peers import OWN, Implementation, PeerSpec
 from ktbench.spec.record import Work
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
 from ktbench.spec.timeline import Timeline
@@ -46,22 +47,28 @@ class PlainExperts:
             place.layer: OriginalExperts(network.get_submodule(name)) for name, place in expert_positions(network)
         }
 
-    def run_as(self, implementation: Implementation) -> None:
+    def run_as(self, peer: PeerSpec) -> None:
         """All experts run so from now on. Raises Unsupported where they do not, or cannot on this machine."""
+        implementation = peer.implementation
+        for experts in self.layers.values():
+            run_experts(experts, peer)
+        if implementation == OWN:
+            self._try(f"peer.operator={peer.operator}", Exception)
+            return
         switch: Any = self._network.set_experts_implementation
         with refusals_of(f"experts_implementation={implementation}", ValueError, ImportError):
             switch(implementation)
         for experts in self.layers.values():
             if (runs := _implementation(experts.module)) != implementation:
                 raise Unsupported(f"{type(experts.module).__name__} runs {runs} instead of {implementation}")
-        self._try(implementation)
+        self._try(f"experts_implementation={implementation}", RuntimeError)
 
-    def _try(self, implementation: Implementation) -> None:
+    def _try(self, what: str, kind: type[Exception]) -> None:
         """A token through the experts of one layer: kernels refuse shapes when they are called."""
         experts = next(iter(self.layers.values()))
         hidden = torch.zeros(1, experts.form.hidden, dtype=experts.module.get_parameter("down_proj").dtype)
         gates = torch.full((1, self._top_k), 1 / self._top_k, dtype=hidden.dtype)
-        with refusals_of(f"experts_implementation={implementation}", RuntimeError), torch.inference_mode():
+        with refusals_of(what, kind), torch.inference_mode():
             experts.module(hidden, torch.arange(self._top_k)[None], gates)
 
     @contextmanager
@@ -130,12 +137,12 @@ class PlainTransformers(ReplaySystem):
         self._experts = PlainExperts(network, model.shape.top_k)
         self._params = dense_params(network)
         self._state = MoERuntimeState()
-        self._tunings: dict[tuple[WorkloadSpec, Implementation, int], Tuned[ThreadCount]] = {}
+        self._tunings: dict[tuple[WorkloadSpec, Implementation, str, int], Tuned[ThreadCount]] = {}
 
     def configure(self, spec: RunSpec) -> None:
         """See `System`. Raises Unsupported, and ValueError for a model or a thread count that is not there."""
         require(spec, self.model)
-        self._experts.run_as(spec.peer.implementation)
+        self._experts.run_as(spec.peer)
         self._trace = self._traces.of(spec.workload, lambda: self._write(spec))
         runner = pass_runner(spec.workload, self._forward, self._state)
         self._replay = TraceReplay(self._trace, runner)
@@ -151,11 +158,11 @@ class PlainTransformers(ReplaySystem):
         The routing is recorded for `work` alone: the network routes every step itself.
         """
         self._use(self._host.threads_of(spec.engine))
-        self._experts.run_as("eager")
+        self._experts.run_as(PeerSpec(implementation="eager"))
         writer = TraceWriter(workload=spec.workload, shape=self.model.shape, forward=self._forward, state=self._state)
         with self._experts.tapped(lambda _layer, _hidden, routing, _output: self._record(routing)):
             trace = writer.write()
-        self._experts.run_as(spec.peer.implementation)
+        self._experts.run_as(spec.peer)
         return trace
 
     def _record(self, routing: Routing) -> None:
@@ -165,7 +172,7 @@ class PlainTransformers(ReplaySystem):
     def _tuned(self, spec: RunSpec) -> Tuned[ThreadCount]:
         """Before the first trial of a workload with an implementation."""
         most = self._host.threads_of(spec.engine)
-        key = (spec.workload, spec.peer.implementation, most)
+        key = (spec.workload, spec.peer.implementation, spec.peer.operator_id, most)
         if key not in self._tunings:
             walk = vary("threads", thread_counts(most)[1:])
             steps = self._endless_steps()
@@ -197,7 +204,7 @@ class PlainTransformers(ReplaySystem):
         attention = self.network.config._attn_implementation
         return (
             f"{spec.label}: Transformers {transformers.__version__} as it is, "
-            f"experts_implementation={spec.peer.implementation}, attn_implementation={attention}, "
+            f"{experts_words(spec.peer)}, attn_implementation={attention}, "
             f"on PyTorch {torch.__version__} with {threads} threads"
         )
 

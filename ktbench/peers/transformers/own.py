@@ -1,0 +1,55 @@
+"""An experts operator of the user's own in plain Transformers: the class `Experts` of a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.util import module_from_spec, spec_from_file_location
+
+from torch import nn
+
+from ktbench.engine.experts import OriginalExperts
+from ktbench.engine.protocol import Unsupported
+from ktbench.spec.peers import OPERATOR_CLASS, OWN, PeerSpec
+
+_MADE, _FORWARD = "_ktbench_own", "forward"
+
+
+def run_experts(experts: OriginalExperts, peer: PeerSpec) -> None:
+    """From now on a family's experts module runs the operator of the file that a peer names; its own way without one.
+
+    The operator is made once for each module and content of the file. Raises Unsupported with what the file raises.
+    """
+    kept = experts.module.__dict__  # not attributes: a module would register the operator as a part of itself
+    kept.pop(_FORWARD, None)
+    if peer.implementation != OWN or peer.operator is None:
+        return
+    if kept.get(_MADE, ("", None))[0] != peer.operator_id:
+        kept[_MADE] = peer.operator_id, _made(peer.operator, experts.module)
+    kept[_FORWARD] = kept[_MADE][1].__call__
+
+
+def experts_words(peer: PeerSpec) -> str:
+    """Which experts run, for notes and reasons."""
+    if peer.implementation == OWN:
+        return f"peer.operator={peer.operator} ({peer.operator_id})"
+    return f"experts_implementation={peer.implementation}"
+
+
+def _made(file: str, module: nn.Module) -> nn.Module:
+    try:
+        operator = _class_of(file)(module)
+    except Exception as error:  # whatever the user's code raises
+        raise Unsupported(f"peer.operator={file}: {type(error).__name__}: {error}") from None
+    if not isinstance(operator, nn.Module):
+        raise Unsupported(f"peer.operator={file}: {OPERATOR_CLASS} must be a torch.nn.Module")
+    return operator.eval()
+
+
+def _class_of(file: str) -> Callable[[nn.Module], nn.Module]:
+    found = spec_from_file_location("ktbench_own_operator", file)
+    if found is None or found.loader is None:
+        raise ImportError(f"{file} is no Python file")
+    loaded = module_from_spec(found)
+    found.loader.exec_module(loaded)
+    make: Callable[[nn.Module], nn.Module] = getattr(loaded, OPERATOR_CLASS)
+    return make
