@@ -15,6 +15,23 @@ def data_folder(name: str) -> Path:
     return packaged if packaged.is_dir() else _PACKAGE.parent / name
 
 
+# Groups whose options are files outside `conf`, and the folders that have them.
+OUTSIDE_CONF = {"ablation": "ablations", "suite": "evals"}
+
+
+def group_folder(group: str) -> Path:
+    """The folder of the files that are the options of a group of the configuration."""
+    return data_folder(OUTSIDE_CONF[group]) if group in OUTSIDE_CONF else data_folder("conf") / group
+
+
+def option_files(group: str) -> dict[str, Path]:
+    """The file of each option of a group by its name, in order; ablations of a folder as `FOLDER/NAME`."""
+    folder = group_folder(group)
+    found = folder.rglob("*.yaml") if group == "ablation" else folder.glob("*.yaml")
+    files = {path.relative_to(folder).with_suffix("").as_posix(): path for path in found}
+    return dict(sorted(files.items()))
+
+
 def checkpoint_folder(path: str) -> Path:
     """The folder of a checkpoint: `evals/NAME` is one that ships, wherever ktbench was started."""
     shipped, _, name = path.partition("/")

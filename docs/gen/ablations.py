@@ -10,7 +10,8 @@ from typing import Any
 import yaml
 
 from docs.gen.figures import Figure
-from docs.gen.repository import ROOT, leading_comment, table, toctree
+from docs.gen.repository import ROOT, table, toctree
+from ktbench.cli.catalogue import chosen_by, leading_comment, title_of, verb_of
 from ktbench.spec.features import BY_NAME, parse_features
 from ktbench.spec.peers import PEERS
 from ktbench.spec.run_spec import MeasureSpec
@@ -35,20 +36,17 @@ class Ablation:
     @property
     def choices(self) -> dict[str, str]:
         """Options of groups that the file chooses: `{"model": "nano"}`."""
-        chosen = (pair for one in self.content.get("defaults", ()) if isinstance(one, dict) for pair in one.items())
-        return {key.removeprefix("override").strip().lstrip("/"): value for key, value in chosen}
+        return chosen_by(self.content)
 
     @property
     def title(self) -> str:
         """Its title; of a model that is chosen, the model's."""
-        model = FOLDER.parent / "conf" / "model" / f"{self.choices.get('model', '')}.yaml"
-        named = yaml.safe_load(model.read_text())["title"] if model.is_file() else ""
-        return str(self.sweep["title"]).replace("${model.title}", named)
+        return title_of(self.content)
 
     @property
     def verb(self) -> str:
-        """What runs it: one that asks a suite is for `eval`."""
-        return "eval" if "suite" in self.choices else "sweep"
+        """What runs it."""
+        return verb_of(self.content)
 
 
 def ablations() -> list[Ablation]:

@@ -3,37 +3,21 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
-from dataclasses import MISSING, Field, fields
-from importlib import import_module
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import yaml
 
-from docs.gen.repository import ROOT, leading_comment, table, toctree
-from ktbench.cli import VERBS, exit_codes
+from docs.gen.repository import ROOT, table, toctree
+from ktbench.cli import VERBS, exit_codes, module_of
+from ktbench.cli.catalogue import leading_comment
+from ktbench.cli.keys import OF_A_CELL, OF_RUN, OF_RUNS, OF_SUITES, SPECS, Key, keys_of
 from ktbench.serve.settings import ChatSettings, ServerSettings
-from ktbench.spec.engine import EngineSpec
 from ktbench.spec.features import FEATURES
-from ktbench.spec.machine import MachineSpec
-from ktbench.spec.peers import PEERS, PeerSpec
-from ktbench.spec.run_spec import MeasureSpec, WorkloadSpec
-from ktbench.spec.suite import SuiteSpec
-from ktbench.spec.sweep import SweepSpec
+from ktbench.spec.peers import PEERS
 
 ROOMS = ("api", "spec", "results", "report", "sim")
-KEYS: dict[str, type] = {
-    "engine": EngineSpec,
-    "workload": WorkloadSpec,
-    "measure": MeasureSpec,
-    "sweep": SweepSpec,
-    "peer": PeerSpec,
-    "suite": SuiteSpec,
-    "machine": MachineSpec,
-    "serve": ServerSettings,
-    "chat": ChatSettings,
-}
+KEYS: dict[str, type] = {**SPECS, "serve": ServerSettings, "chat": ChatSettings}
 GROUPS = {
     "model": "conf/model",
     "workload": "conf/workload",
@@ -56,7 +40,7 @@ def _verbs() -> str:
     lines = ["# Verbs\n\n`python -m ktbench VERB [KEY=VALUE …]`; keys are [configuration](config.md).\n"]
     lines += [f"Exit codes: {exit_codes()}.\n"]
     for verb in VERBS:
-        run = import_module(f"ktbench.cli.{verb}").run
+        run = module_of(verb).run
         lines.append(f"## {verb}\n\n{_plain(VERBS[verb])}.\n\n{inspect.getdoc(run)}\n")
     return "\n".join(lines)
 
@@ -94,8 +78,10 @@ def _configuration() -> str:
     ]
     for group, folder in GROUPS.items():
         lines.append(f"### {group}\n\nFiles of `{folder}`.\n\n{table(['option', ''], list(_options(folder)))}\n")
+    alone = [*OF_A_CELL, *OF_RUN, *OF_RUNS, *OF_SUITES]
+    lines.append(f"## Cells and runs\n\n{_keys(alone)}\n")
     for name, spec in KEYS.items():
-        keys = table(["key", "default"], list(_keys(name, spec)))
+        keys = _keys(keys_of(name, spec))
         lines.append(f"## {name}\n\n{_plain(inspect.getdoc(spec) or '')}\n\n{keys}\n")
     return "\n".join(lines)
 
@@ -106,15 +92,13 @@ def _options(folder: str) -> Iterator[list[str]]:
         yield [f"`{path.stem}`", _plain(leading_comment(text) or str(yaml.safe_load(text).get("title") or "–"))]
 
 
-def _keys(name: str, spec: type) -> Iterator[list[str]]:
-    for field in fields(spec):
-        yield [f"`{name}.{field.name}`", _default(field)]
+def _keys(keys: Iterable[Key]) -> str:
+    rows = [[f"`{key.name}`", _code(key.default), _code(key.allowed), _plain(key.about) or "–"] for key in keys]
+    return table(["key", "default", "allowed", ""], rows)
 
 
-def _default(field: Field[Any]) -> str:
-    if field.default_factory is not MISSING:
-        return f"`{field.default_factory()}`"
-    return "to be given" if field.default is MISSING else f"`{field.default}`"
+def _code(text: str) -> str:
+    return f"`{text}`" if text else "–"
 
 
 def _plain(text: str) -> str:

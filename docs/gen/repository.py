@@ -1,18 +1,11 @@
-"""Where things are, and how YAML files say in their first comment what they are for."""
+"""Where things are, and how pages are written."""
 
 from __future__ import annotations
 
-from itertools import takewhile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
-
-
-def leading_comment(text: str) -> str:
-    """The comment that a YAML file begins with, as running text."""
-    lines = takewhile(lambda line: line.startswith("#"), text.splitlines())
-    return " ".join(line.removeprefix("#").strip() for line in lines)
 
 
 def table(headings: list[str], rows: list[list[str]]) -> str:

@@ -6,10 +6,11 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from importlib import import_module
+from types import ModuleType
 
-from ktbench.cli.streams import ending_signals, exit_code_of, plain_output
+from ktbench.cli.streams import as_json, ending_signals, exit_code_of, plain_output
 from ktbench.spec.errors import (
     BAD_REQUEST,
     FAILED,
@@ -37,7 +38,12 @@ VERBS = {
     "report": "tables and figures of a run again, from its log alone: RUN [md|csv|json|tex|figure|html|pdf|kit ...]",
     "compare": "two runs or commits cell by cell: A B [tolerance=0.03] [different_machines=true]",
     "validate": "judge the machine model on published numbers, after fitting it (fit=true), or on a run (run=RUN)",
+    "list": "ablations, models, machines, suites, systems, features, precisions: what can be named",
+    "completion": "a script that completes verbs, keys and values in bash, zsh or fish",
 }
+_MODULES = {"list": "listing"}  # a module of the name would stand for the built-in type here
+_QUIET, _JSON = "--quiet", "--json"
+_WITH_JSON = ("run", "sweep", "eval", "report", "list")
 UNREAD = 141  # the exit code that shells report for SIGPIPE
 EXIT_CODES = {
     0: "done",
@@ -118,18 +124,36 @@ def _run_verb(verb: str, overrides: Sequence[str]) -> int:
     if verb not in VERBS:
         hint = did_you_mean(verb, VERBS, cutoff=0.6)
         raise RequestError(f"{verb}: unknown verb{hint}; allowed are {', '.join(VERBS)}")
-    if {"-h", "--help"} & set(overrides):
-        print(f"ktbench {verb}: {VERBS[verb]}")
+    if verb != "completion" and {"-h", "--help"} & set(overrides):
+        print(import_module("ktbench.cli.help").help_text(verb, VERBS[verb]))
         return 0
-    return int(import_module(f"ktbench.cli.{verb}").run(overrides))
+    flags = {word for word in overrides if word in (_QUIET, _JSON)} if verb != "completion" else set()
+    if _JSON in flags and verb not in _WITH_JSON:
+        raise RequestError(f"{verb} {_JSON}: has no JSON; allowed for {', '.join(_WITH_JSON)}")
+    with _quiet() if _QUIET in flags else nullcontext(), as_json(_JSON in flags):
+        words = [word for word in overrides if word not in flags]
+        return int(module_of(verb).run(words))
+
+
+def module_of(verb: str) -> ModuleType:
+    """The module that carries out a verb with its function `run`."""
+    return import_module(f"ktbench.cli.{_MODULES.get(verb, verb)}")
+
+
+def _quiet() -> AbstractContextManager[None]:
+    from ktbench.run.progress import quiet_progress
+
+    return quiet_progress()
 
 
 def usage() -> str:
     """The help text: one line per verb."""
-    lines = "\n".join(f"  {verb:<9}{summary}" for verb, summary in VERBS.items())
+    lines = "\n".join(f"  {verb:<12}{summary}" for verb, summary in VERBS.items())
     return (
-        f"usage: python -m ktbench VERB [KEY=VALUE ...]\n\n{lines}\n\n"
-        f"start with: python -m ktbench sweep +ablation=decode\nexit codes: {exit_codes()}"
+        f"usage: ktbench VERB [KEY=VALUE ...]   (or python -m ktbench)\n\n{lines}\n\n"
+        "ktbench VERB --help: its keys, with defaults, values and examples; --quiet: no progress; "
+        f"--json: JSON lines ({', '.join(_WITH_JSON)})\n"
+        f"start with: ktbench sweep +ablation=decode\nexit codes: {exit_codes()}"
     )
 
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
-from ktbench.run.progress import loading_line, say
+from ktbench.run.progress import loading_line, say, warn
 from ktbench.run.serving.opening import not_served, open_here, serving_spec, use_all_cores
 from ktbench.serve.settings import ChatSettings, take_settings
 from ktbench.spec.errors import FAILED, RequestError
@@ -21,7 +21,7 @@ def run(overrides: Sequence[str]) -> int:
     spec, unsupported = serving_spec("chat", words)
     use_all_cores()
     if unsupported := unsupported or not_served(spec):
-        say(f"ktbench chat: UNSUPPORTED: {unsupported}")
+        warn(f"ktbench chat: UNSUPPORTED: {unsupported}")
         return FAILED
     return _chat(spec, settings)
 
@@ -41,7 +41,7 @@ def _chat(spec: RunSpec, settings: ChatSettings) -> int:
     try:
         Terminal(engine, tokens, settings, _read, _write).run()
     except EngineFailed as error:
-        say(f"ktbench chat: the engine ended the answer: {error}")
+        warn(f"ktbench chat: the engine ended the answer: {error}")
         return FAILED
     finally:
         engine.close()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ktbench.engine.gguf.export import MISSING, has_gguf
 from ktbench.run.child import ChildFailed, run_subprocess
 from ktbench.run.export import EXPORT, read_export, summary
-from ktbench.run.progress import say
+from ktbench.run.progress import say, warn
 from ktbench.spec.errors import BAD_REQUEST, FAILED, RequestError
 
 
@@ -18,14 +18,14 @@ def run(overrides: Sequence[str]) -> int:
     """
     export = read_export(overrides)
     if not has_gguf():
-        say(f"ktbench export: {MISSING}")
+        warn(f"ktbench export: {MISSING}")
         return FAILED
     try:
         run_subprocess(EXPORT, export, say)
     except ChildFailed as error:
         if error.code == BAD_REQUEST:
             raise RequestError(f"export {error}") from None
-        say(f"ktbench export: {error}")
+        warn(f"ktbench export: {error}")
         return FAILED
     print("\n".join(summary(export)))
     print(f"\nwrote {export.output}")

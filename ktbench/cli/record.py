@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ktbench.engine.workload.recorded import read_profile
 from ktbench.run.child import ChildFailed, run_subprocess
-from ktbench.run.progress import say
+from ktbench.run.progress import say, warn
 from ktbench.run.record import RECORD, read_recording, summary
 from ktbench.spec.errors import FAILED
 
@@ -18,12 +18,12 @@ def run(overrides: Sequence[str]) -> int:
     """
     recording, unsupported = read_recording(overrides)
     if unsupported:
-        say(f"ktbench record: UNSUPPORTED: {unsupported}")
+        warn(f"ktbench record: UNSUPPORTED: {unsupported}")
         return FAILED
     try:
         run_subprocess(RECORD, recording, say)
     except ChildFailed as error:
-        say(f"ktbench record: {error}")
+        warn(f"ktbench record: {error}")
         return FAILED
     print("\n".join(summary(read_profile(recording.output, recording.spec.model))))
     print(f"\nwrote {recording.output}")

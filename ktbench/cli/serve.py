@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ktbench.resources import checkpoint_name
-from ktbench.run.progress import loading_line, say
+from ktbench.run.progress import loading_line, say, warn
 from ktbench.run.serving.opening import not_served, open_here, serving_spec, use_all_cores
 from ktbench.serve.settings import ServerSettings, bind, read_api_key, take_settings
 from ktbench.spec.errors import FAILED, RequestError
@@ -26,11 +26,11 @@ def run(overrides: Sequence[str]) -> int:
     spec, unsupported = serving_spec("serve", words)
     use_all_cores()
     if unsupported := unsupported or not_served(spec):
-        say(f"ktbench serve: UNSUPPORTED: {unsupported}")
+        warn(f"ktbench serve: UNSUPPORTED: {unsupported}")
         return FAILED
     bound = bind(settings)
     if api_key is None and not settings.is_local:
-        say(f"serve: {settings.host} is reached from other machines and no key is asked for (serve.api_key)")
+        warn(f"serve: {settings.host} is reached from other machines and no key is asked for (serve.api_key)")
     return _serve(spec, settings, api_key, bound)
 
 

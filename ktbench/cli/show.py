@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from ktbench.cli.streams import is_json
 from ktbench.report.accuracy_table import accuracy_table, grids_below
 from ktbench.report.conditions import UNPROVEN, conditions_of, kl_text, top1_text
+from ktbench.report.data import json_lines
 from ktbench.report.documents import NUMERIC, Document, documents_of, overview
 from ktbench.report.equal_cells import equal_cells_sentence
 from ktbench.report.markdown import common_to, grid, grid_of, table_grid
@@ -32,9 +34,12 @@ _FINE_ALONE = frozenset({Outcome.OK, Outcome.NOISY})
 def show(run: Run, *, alone: bool = False) -> int:
     """Write the report and print its rows. Exit code 4 where a cell failed, or where the only cell could not run."""
     files = write_report(run)
-    print(f"{run.header.title}\n")
-    print("\n".join(_text(run)))
-    print("", *(f"wrote {file}" for file in files), sep="\n")
+    if is_json():
+        print("\n".join(json_lines(run, files)))
+    else:
+        print(f"{run.header.title}\n")
+        print("\n".join(_text(run)))
+        print("", *(f"wrote {file}" for file in files), sep="\n")
     fine = _FINE_ALONE if alone else _FINE_IN_A_SWEEP
     return DONE if all(outcome in fine for outcome in _outcomes(run)) else FAILED
 

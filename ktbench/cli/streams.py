@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
+from contextvars import ContextVar
 from types import FrameType
 from typing import Any, TextIO, cast
 
@@ -47,6 +48,24 @@ def _end(number: int, frame: FrameType | None) -> None:
 def exit_code_of(error: KeyboardInterrupt) -> int:
     """The exit code that shells report for the signal."""
     return 128 + (error.number if isinstance(error, Ended) else signal.SIGINT)
+
+
+_AS_JSON = ContextVar("as_json", default=False)
+
+
+@contextmanager
+def as_json(wanted: bool) -> Iterator[None]:
+    """Inside, verbs that can print JSON lines do so if `wanted`."""
+    before = _AS_JSON.set(wanted)
+    try:
+        yield
+    finally:
+        _AS_JSON.reset(before)
+
+
+def is_json() -> bool:
+    """Whether JSON lines are wanted on stdout."""
+    return _AS_JSON.get()
 
 
 class PlainText:

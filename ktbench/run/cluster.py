@@ -13,7 +13,7 @@ from ktbench.config import Launch, Request, launch_jobs
 from ktbench.host.environment import environment
 from ktbench.results import LOG_NAME, Log, NotKept, Run, read_run
 from ktbench.run.open_run import open_run
-from ktbench.run.progress import say, trial_lines
+from ktbench.run.progress import say, trial_progress, warn
 from ktbench.run.request import cells_of
 from ktbench.run.shard_job import run_shard
 from ktbench.run.shards import (
@@ -53,7 +53,7 @@ def spread(request: Request, launch: Launch, command: list[str]) -> Run:
         SpreadSweep(request=request, launch=launch, cells=cells, machine=machine, log=log).carry_out()
     except KeyboardInterrupt:
         name = log.path.parent.name
-        say(f"interrupted; what nodes have measured is kept: the same command with resume={name} continues")
+        warn(f"interrupted; what nodes have measured is kept: the same command with resume={name} continues")
         raise
     finally:
         log.close()
@@ -86,7 +86,7 @@ class SpreadSweep:
     _known_records: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
-        self._on_record = trial_lines(self.cells)
+        self._on_record = trial_progress(self.cells)
 
     @property
     def folder(self) -> Path:

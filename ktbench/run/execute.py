@@ -18,7 +18,7 @@ from ktbench.run.evaluation import EvalRunner
 from ktbench.run.export import ensure_file
 from ktbench.run.messages import RecordIds
 from ktbench.run.open_run import end_shards, kept_of, open_run, parts_of
-from ktbench.run.progress import RoundProgress, cell_names, loading, say, trial_lines
+from ktbench.run.progress import RoundProgress, cell_names, clear_status, loading, say, trial_progress, warn
 from ktbench.run.request import Planned
 from ktbench.run.sweep import Sweep
 from ktbench.sim.records import simulate_cells
@@ -48,7 +48,7 @@ def _execute(request: Request, planned: Planned, command: list[str]) -> Run:
     if request.notice:
         say(request.notice)
     folder, kept = log.path.parent, kept_of(previous)
-    on_record = trial_lines(planned.cells)
+    on_record = trial_progress(planned.cells)
     sweep = open_sweep(planned, log, machine, kept, on_record)
     try:
         log.introduce(machine)
@@ -61,9 +61,10 @@ def _execute(request: Request, planned: Planned, command: list[str]) -> Run:
         if request.is_timed:
             measure_cells(sweep, planned, parts, request.measure)
     except KeyboardInterrupt:
-        say(f"interrupted; what was measured is kept: the same command with resume={folder.name} continues")
+        warn(f"interrupted; what was measured is kept: the same command with resume={folder.name} continues")
         raise
     finally:
+        clear_status()
         sweep.close()
         log.close()
     return read_run(folder)

@@ -10,7 +10,7 @@ from ktbench.config import Request, RequestPart
 from ktbench.results import Log, Run, free_folder, published_of, read_run
 from ktbench.results.find import RUNS, find_run, note_latest
 from ktbench.run.evaluation import require_same_suite
-from ktbench.run.progress import say, trial_lines
+from ktbench.run.progress import say, trial_progress
 from ktbench.run.shards import end_nodes, gather_left, nodes_of, say_damage, whole_rounds
 from ktbench.spec.errors import RequestError
 from ktbench.spec.published import Published
@@ -116,7 +116,7 @@ def _resumed(request: Request, cells: tuple[Cell, ...], machine: Environment, lo
     _require_same_blocks(run.header.measure, request.measure)
     require_same_suite(run, request.suite)
     if nodes := nodes_of(folder):
-        gather_left(log, nodes, trial_lines(cells))
+        gather_left(log, nodes, trial_progress(cells))
         run = read_run(folder)
     if not request.resume_changed:
         _require_alike(run, machine, str(request.resume), here=here)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from math import inf
+from shutil import get_terminal_size
 from statistics import median
 from time import monotonic
 from typing import TextIO
@@ -13,14 +16,78 @@ from ktbench.engine.loading.progress import Loading
 from ktbench.results.settings import Setting, cell_settings, varying
 from ktbench.results.stopping import Standing, SweepCriterion
 from ktbench.spec.errors import one_line, printable
-from ktbench.spec.record import Cell, Record
+from ktbench.spec.record import Cell, Outcome, Record
 from ktbench.spec.run_spec import MeasureSpec
+
+_CLEARED = "\r\x1b[K"  # the cursor at the beginning, and nothing after it (ECMA-48: EL)
+_STATUS_EVERY_S = 60.0  # where lines cannot be replaced
+
+
+@dataclass
+class _Console:
+    """What stderr shows: lines that stay and, on a terminal, below them one that is replaced."""
+
+    is_quiet: bool = False
+    said_s: float = -inf
+
+    def say(self, line: str) -> None:
+        """Print a line that stays. Errors of stderr are ignored, as the reader may have closed it."""
+        self._print(f"{_CLEARED if sys.stderr.isatty() else ''}{printable(line)}", end="\n")
+
+    def replace(self, line: str) -> None:
+        """Replace the line below all others, cut to the width of the terminal."""
+        columns = get_terminal_size().columns
+        self._print(f"{_CLEARED}{printable(line)[: columns - 1]}", end="")
+
+    def clear(self) -> None:
+        """Remove that line."""
+        if sys.stderr.isatty() and not self.is_quiet:
+            self._print(_CLEARED, end="")
+
+    @staticmethod
+    def _print(text: str, end: str) -> None:
+        with suppress(OSError, UnicodeError):
+            print(text, end=end, file=sys.stderr, flush=True)
+
+
+_CONSOLE = _Console()
+
+
+@contextmanager
+def quiet_progress() -> Iterator[None]:
+    """Inside, only warnings are printed."""
+    before, _CONSOLE.is_quiet = _CONSOLE.is_quiet, True
+    try:
+        yield
+    finally:
+        _CONSOLE.is_quiet = before
 
 
 def say(line: str) -> None:
-    """Print one line of progress. Errors of stderr are ignored, as the reader may have closed it."""
-    with suppress(OSError):
-        print(printable(line), file=sys.stderr, flush=True)
+    """Print one line of progress."""
+    if not _CONSOLE.is_quiet:
+        _CONSOLE.say(line)
+
+
+def warn(line: str) -> None:
+    """Print why something failed, also where progress is quiet."""
+    _CONSOLE.say(line)
+
+
+def status(line: str) -> None:
+    """Show how far the work is: on a terminal in the line that is replaced, otherwise in a line once a minute."""
+    if _CONSOLE.is_quiet:
+        return
+    if sys.stderr.isatty():
+        _CONSOLE.replace(line)
+    elif monotonic() - _CONSOLE.said_s >= _STATUS_EVERY_S:
+        _CONSOLE.said_s = monotonic()
+        _CONSOLE.say(line)
+
+
+def clear_status() -> None:
+    """Remove the line that is replaced, before anything else is printed."""
+    _CONSOLE.clear()
 
 
 def cell_names(cells: Sequence[Cell]) -> dict[str, str]:
@@ -49,8 +116,8 @@ def setting_words(settings: dict[str, Setting]) -> str:
 
 @contextmanager
 def loading(cell: Cell) -> Iterator[Callable[[Loading], None]]:
-    """Print that a worker loads the weights of a cell, and how far it is each time that is called."""
-    say(f"loading {cell.spec.summary}")
+    """Show that a worker loads the weights of a cell, and how far it is each time that is called."""
+    (status if sys.stderr.isatty() else say)(f"loading {cell.spec.summary}")
     with loading_line() as show:
         yield show
 
@@ -66,7 +133,6 @@ def loading_line() -> Iterator[Callable[[Loading], None]]:
 
 
 _LINE_EVERY_S = 10.0
-_CLEARED = "\r\x1b[K"  # the cursor at the beginning, and nothing after it (ECMA-48: EL)
 _UNITS = ((2**30, "GiB"), (2**20, "MiB"))
 
 
@@ -79,6 +145,8 @@ class LoadingLine:
 
     def show(self, report: Loading) -> None:
         """Replace the line by this report; where lines cannot be replaced, print one now and then."""
+        if _CONSOLE.is_quiet:
+            return
         if report.stage != self._stage:
             self._stage, self._began = report.stage, (self._clock(), report.done_bytes)
         if self._stream.isatty():
@@ -117,22 +185,28 @@ def _minutes(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def trial_lines(cells: Sequence[Cell]) -> Callable[[Record], None]:
-    """A function that prints how a trial of one of these cells ended."""
+def trial_progress(cells: Sequence[Cell]) -> Callable[[Record], None]:
+    """A function that shows how a trial of one of these cells ended.
+
+    A failure stays, once for each reason; what cannot run is known beforehand, and its row says why.
+    """
     names, units = cell_names(cells), {cell.key: cell.spec.workload.unit for cell in cells}
-    width = max((len(name) for name in names.values()), default=0)
+    width, failures = max((len(name) for name in names.values()), default=0), set[tuple[str, str]]()
 
-    def print_line(record: Record) -> None:
-        failure = f"{record.outcome}: {record.why}"
-        ended = f"{median(record.samples_s) * 1e3:.2f} ms/{units[record.cell]}" if record.samples_s else failure
+    def show(record: Record) -> None:
         trial = "simulated" if record.provenance == "simulated" else f"round {record.round + 1:>2}"
-        say(f"  {trial}  {names[record.cell]:<{width}} {ended}")
+        where = f"  {trial}  {names[record.cell]:<{width}}"
+        if record.samples_s:
+            status(f"{where} {median(record.samples_s) * 1e3:.2f} ms/{units[record.cell]}")
+        elif record.outcome is not Outcome.UNSUPPORTED and (failure := (record.cell, record.why)) not in failures:
+            failures.add(failure)
+            say(f"{where} {record.outcome}: {record.why}")
 
-    return print_line
+    return show
 
 
 class RoundProgress:
-    """Prints after each round the cells that are done, each once, and those that are still open."""
+    """Prints each cell once, when its interval has closed, and shows what is still open."""
 
     def __init__(self, cells: Sequence[Cell], names: dict[str, str], measure: MeasureSpec) -> None:
         self._names = {cell.key: names[cell.key] for cell in cells}
@@ -141,21 +215,16 @@ class RoundProgress:
         self._shown: set[str] = set()
 
     def round_ended(self, criterion: SweepCriterion) -> None:
-        """Print the state of the cells after the last round, and what the criterion waits for."""
-        say("\n".join(["", *self._lines(criterion.standings())]))
-        say(f"{criterion.minutes:.1f} of at most {self._max_minutes:g} minutes; {criterion.why()}\n")
-
-    def _lines(self, standings: Sequence[Standing]) -> Iterator[str]:
-        done = [one for one in standings if one.is_done]
-        yield from self._listed("done", [one for one in done if one.cell.key not in self._shown])
-        yield from self._listed("open", [one for one in standings if not one.is_done])
-        yield f"{len(done)} of {len(standings)} cells done"
-        self._shown |= {one.cell.key for one in done}
-
-    def _listed(self, heading: str, standings: Sequence[Standing]) -> Iterator[str]:
-        if standings:
-            yield f"{heading}:"
-            yield from (f"  {self._names[one.cell.key]:<{self._width}}  {_standing_words(one)}" for one in standings)
+        """Print the cells that the last round has settled, and show what the criterion waits for."""
+        standings = criterion.standings()
+        for one in standings:
+            if one.is_done and one.step_s is not None and one.cell.key not in self._shown:
+                self._shown.add(one.cell.key)
+                rounds = f"{one.rounds} round{'' if one.rounds == 1 else 's'}"
+                say(f"  {self._names[one.cell.key]:<{self._width}}  {_standing_words(one)}, {rounds}")
+        done = sum(one.is_done for one in standings)
+        minutes = f"{criterion.minutes:.1f} of at most {self._max_minutes:g} minutes"
+        status(f"  {done} of {len(standings)} cells done, {minutes}; {criterion.why()}")
 
 
 def _standing_words(one: Standing) -> str:

@@ -141,12 +141,12 @@ def _carry_out(shard: Shard, folder: Path) -> None:
 
 def _on_record(folder: Path, cells: Any) -> Callable[[Record], None]:
     """A function that prints how trials ended, and ends the shard after one once it was withdrawn."""
-    from ktbench.run.progress import trial_lines
+    from ktbench.run.progress import trial_progress
 
-    print_line = trial_lines(cells)
+    show = trial_progress(cells)
 
     def on_record(record: Record) -> None:
-        print_line(record)
+        show(record)
         if not is_wanted(folder):
             raise Withdrawn(f"{folder} was withdrawn; what was measured is kept")
 

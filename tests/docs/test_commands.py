@@ -83,6 +83,8 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     for name in ("docs", "evals", "reports", "ablations", "conf"):
         (folder / name).symlink_to(ROOT / name)
     (folder / "my_box.yaml").write_text(_block("machines.md", "name: my_box"))
+    (folder / "my_ablation.yaml").write_text(_block("howto/ablation.md", "# AVX-512 against base"))
+    (folder / "my_experts.py").write_text(_block("howto/operator.md", '"""my_experts.py', "python"))
     shutil.copytree(RECORDED, folder / "run")
     shutil.copytree(RECORDED, folder / "runs" / "recorded")
     write_profile(folder / "qwen3.npz", read_request(["model=qwen3_30b_a3b", "model.layers=4"]).parts[0].spec.model)
@@ -102,9 +104,9 @@ def ample(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ktbench.run.request.read_memory", lambda: memory)
 
 
-def _block(page: str, start: str) -> str:
+def _block(page: str, start: str, language: str = "yaml") -> str:
     """The block of a page that begins with these words."""
-    _, _, rest = (DOCS / page).read_text(encoding="utf-8").partition(f"```yaml\n{start}")
+    _, _, rest = (DOCS / page).read_text(encoding="utf-8").partition(f"```{language}\n{start}")
     return start + rest.partition("```")[0]
 
 
@@ -213,6 +215,8 @@ TRIED: dict[str, Callable[[tuple[str, ...]], None]] = {
     "report": _really("report"),
     "compare": _compare,
     "validate": _validate,
+    "list": _really("list"),
+    "completion": _really("completion"),
 }
 
 

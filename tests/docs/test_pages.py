@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -14,9 +13,11 @@ from docs.gen import figures
 from docs.gen.ablations import Ablation, ablation_pages, ablations, page
 from docs.gen.figures import RECORDED, Figure, figures_of, recorded_runs
 from docs.gen.reference import KEYS, reference_pages
-from docs.gen.repository import DOCS, leading_comment, table
+from docs.gen.repository import DOCS, table
 from docs.gen.rooms import KERNELS, PICTURE, Picture, picture, read_rooms
 from ktbench.cli import EXIT_CODES, VERBS, compare, usage
+from ktbench.cli.catalogue import leading_comment
+from ktbench.cli.keys import keys_of
 from ktbench.config import ablation_names
 from ktbench.results import Run
 from ktbench.spec.features import FEATURES
@@ -78,7 +79,7 @@ def test_the_reference_names_every_verb_feature_and_key() -> None:
     pages = reference_pages()
     assert all(f"## {verb}\n" in pages["reference/cli.md"] for verb in VERBS)
     assert all(f"`{feature.counter}`" in pages["reference/features.md"] for feature in FEATURES)
-    keys = [f"`{name}.{field.name}`" for name, spec in KEYS.items() for field in fields(spec)]
+    keys = [f"`{key.name}`" for name, spec in KEYS.items() for key in keys_of(name, spec)]
     assert all(key in pages["reference/config.md"] for key in keys)
     assert "::: ktbench.spec.run_spec\n" in pages["reference/python/spec.md"]
 

@@ -20,6 +20,7 @@ from unittest.mock import patch
 
 from ktbench import cli
 from ktbench.host import timing_lock
+from ktbench.run import progress
 
 _MODULES = (
     *(f"ktbench.cli.{verb}" for verb in cli.VERBS),
@@ -149,6 +150,7 @@ class Command:
         """Change what differs from a fresh process, in the child."""
         patch.object(subprocess, "Popen", _popen).start()
         patch.object(timing_lock, "lock_file", lambda: Path("timing.lock").absolute()).start()
+        patch.object(progress, "_STATUS_EVERY_S", 0.0).start()  # every trial that is over is said
 
     def _live(self, held: int) -> None:
         code = 1

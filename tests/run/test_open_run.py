@@ -89,8 +89,9 @@ def test_turns_of_other_code_are_not_gone_on_with() -> None:
 
 
 def test_what_nodes_have_left_is_gathered_and_a_round_that_was_cut_short_measured_anew(
-    capsys: pytest.CaptureFixture[str],
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("ktbench.run.progress._STATUS_EVERY_S", 0)
     folder = begun(ROUND[0])
     share = on_node(folder, *ROUND, turn(FUSED, 1, env="node"))
     run, kept = resumed(NODE)

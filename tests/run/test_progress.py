@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import math
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +12,19 @@ import pytest
 
 from ktbench.engine.loading.progress import Loading, LoadProgress
 from ktbench.results.stopping import SweepCriterion
-from ktbench.run.progress import LoadingLine, RoundProgress, cell_names, names_in_part
+from ktbench.run.progress import (
+    LoadingLine,
+    RoundProgress,
+    _Console,
+    cell_names,
+    clear_status,
+    names_in_part,
+    quiet_progress,
+    say,
+    status,
+    trial_progress,
+    warn,
+)
 from ktbench.spec.cells import plan_cells
 from ktbench.spec.record import Outcome
 from ktbench.spec.run_spec import MeasureSpec
@@ -18,36 +32,79 @@ from ktbench.spec.sweep import SweepSpec
 from tests.report.synthetic import Arm, Store
 from tests.tiny import tiny_spec
 
+ARMS = (
+    Arm(label="base", noise=0.001),
+    Arm(label="+v", step_ms=50.0, noise=0.2),
+    Arm(label="+m", outcome=Outcome.CRASHED, why="killed by signal 9"),
+    Arm(label="+v+m", outcome=Outcome.UNSUPPORTED, why="this processor has no AMX"),
+)
 
-def test_a_cell_is_shown_once_as_done_and_until_then_as_open(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arms = (
-        Arm(label="base", noise=0.001),
-        Arm(label="+v", step_ms=50.0, noise=0.2),
-        Arm(label="+m", outcome=Outcome.UNSUPPORTED, why="this processor has no AMX"),
-    )
-    run = Store(arms=arms, rounds=8, drift=0.0).write(tmp_path)
+
+def shown_rounds(folder: Path, stream: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What each of eight rounds printed."""
+    monkeypatch.setattr("sys.stderr", stream)
+    run = Store(arms=ARMS, rounds=8, drift=0.0).write(folder)
     cells, names = run.header.cells, cell_names(run.header.cells)
     criterion = SweepCriterion(cells, run.header.parts, MeasureSpec(), names)
-    progress, rounds = RoundProgress(cells, names, MeasureSpec()), []
+    rounds, trials, printed = RoundProgress(cells, names, MeasureSpec()), trial_progress(cells), []
     for number in range(8):
-        criterion.add(record for record in run.records if record.round == number)
-        progress.round_ended(criterion)
-        rounds.append(capsys.readouterr().err.splitlines())
-    assert [below(lines, "done:") for lines in rounds] == [["+m"], [], [], [], [], ["base", "base"], [], []]
-    assert [below(lines, "open:") for lines in rounds] == [["base", "+v", "base"]] * 5 + [["+v"]] * 3
-    assert "AMX" in "\n".join(rounds[0])
-    assert all("ms/step ±" in line for line in rounds[5] if line.startswith("  "))
-    assert criterion.why() in rounds[7][-2]
+        before = len(stream.getvalue())
+        records = [record for record in run.records if record.round == number]
+        for record in records:
+            trials(record)
+        criterion.add(records)
+        rounds.round_ended(criterion)
+        printed.append(stream.getvalue()[before:])
+    return printed
 
 
-def below(lines: list[str], heading: str) -> list[str]:
-    """The arms listed below a heading."""
-    if heading not in lines:
-        return []
-    rest = lines[lines.index(heading) + 1 :]
-    return [line.split()[0] for line in rest[: next(n for n, line in enumerate(rest) if not line.startswith("  "))]]
+def test_in_a_file_a_cell_has_one_line_once_it_is_settled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ktbench.run.progress._CONSOLE", _Console(said_s=math.inf))
+    printed = [text.splitlines() for text in shown_rounds(tmp_path, io.StringIO(), monkeypatch)]
+    assert [len(lines) for lines in printed] == [1, 0, 0, 0, 0, 2, 0, 0]
+    assert "CRASHED: killed by signal 9" in printed[0][0]
+    assert [line.split()[0] for line in printed[5]] == ["base", "base"]
+    assert all("ms/step ±" in line and "6 rounds" in line for line in printed[5])
+
+
+def test_on_a_terminal_what_is_open_is_one_line_that_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ktbench.run.progress.get_terminal_size", lambda: os.terminal_size((60, 24)))
+    printed = shown_rounds(tmp_path, Terminal(), monkeypatch)
+    assert sum(text.count("\n") for text in printed) == 3
+    lines = [part for text in printed for part in text.split("\r\x1b[K") if part]
+    assert sum("of 5 cells done" in line for line in lines) == 8
+    assert all(len(line) < 60 for line in lines if "\n" not in line)
+
+
+def test_now_and_then_a_file_has_a_line_of_what_is_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr("ktbench.run.progress.monotonic", clock)
+    monkeypatch.setattr("ktbench.run.progress._CONSOLE", _Console())
+    monkeypatch.setattr("sys.stderr", stream := io.StringIO())
+    for clock.now in (0.0, 30.0, 59.0, 61.0, 130.0):
+        status(f"{clock.now:g} s")
+    assert stream.getvalue().splitlines() == ["0 s", "61 s", "130 s"]
+
+
+def test_quiet_progress_leaves_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stderr", stream := Terminal())
+    with quiet_progress():
+        say("one")
+        status("two")
+        LoadingLine(stream).show(report(1.0))
+        clear_status()
+        warn("three")
+    say("four")
+    assert [part for part in stream.getvalue().split("\r\x1b[K") if part] == ["three\n", "four\n"]
+
+
+def test_a_stream_that_cannot_hold_a_letter_gets_it_as_an_escape(monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = io.BytesIO()
+    monkeypatch.setattr("sys.stderr", io.TextIOWrapper(raw, encoding="latin-1", errors="backslashreplace"))
+    say("±1 → 2")
+    assert raw.getvalue() == b"\xb11 \\u2192 2\n"
 
 
 def test_what_varies_is_named_and_nothing_else() -> None:
