@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -42,7 +43,7 @@ def _norm(values: NDArray[np.float32] | NDArray[np.float64]) -> float:
 
 def largest_error(tolerance: float, tokens: int) -> float:
     """The largest error that passes of so few tokens, where `tolerance` is that of many."""
-    return tolerance * (1 + _SCATTER / tokens**0.5)
+    return tolerance * (1 + _SCATTER / math.sqrt(tokens))
 
 
 def check(observations: Sequence[ExpertsObservation], reference: Reference, tolerance: float) -> CheckResult:
