@@ -36,6 +36,7 @@ VERBS = {
     "export": "a slice or a checkpoint as a GGUF file for llama.cpp",
     "report": "tables and figures of a run again, from its log alone: RUN [md|csv|json|tex|figure|html|pdf|kit ...]",
     "compare": "two runs or commits cell by cell: A B [tolerance=0.03] [different_machines=true]",
+    "advise": "the best settings of a model on a machine (cpu= ram= gpu= model=), its speed, and what to upgrade",
     "validate": "judge the machine model on published numbers, after fitting it (fit=true), or on a run (run=RUN)",
 }
 UNREAD = 141  # the exit code that shells report for SIGPIPE
