@@ -13,7 +13,7 @@ from ktbench.host.describe import read_local_machine
 from ktbench.resources import data_folder, read_text
 from ktbench.results.published import deferral_cost, quantisation_cost
 from ktbench.run.feasibility import Machine, feasibility, gib
-from ktbench.run.request import new_file, read_request
+from ktbench.run.request import cells_of, new_file, read_request
 from ktbench.spec.errors import RequestError, did_you_mean
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.memory import routed_bytes
@@ -55,7 +55,9 @@ def run(words: Sequence[str]) -> int:
     """Print the advice for the machine and the model that the words describe. Raises RequestError."""
     try:
         asked = _read(words)
-        question = _question(asked)
+        (cell,) = _cells(asked, [asked.model])
+        _require_positions(cell)
+        question = _question(asked, cell)
         print("\n".join(_lines(asked, question)))
     except ValueError as error:
         raise RequestError(str(error)) from None
@@ -151,21 +153,26 @@ def _prices(given: Mapping[str, str]) -> tuple[str, dict[str, float]]:
     return content["currency"], {key: float(value) for key, value in content.items() if key != "currency"}
 
 
-def _question(asked: Asked) -> Question:
-    """The cells of the model, composed for any machine of a kind and then put on the one that is asked about."""
+def _question(asked: Asked, decode: RunSpec) -> Question:
+    """The cells of a model, its decode cell composed for any machine of a kind, on the one that is asked about."""
     from ktbench.sim.advice import Question
 
+    work = replace(decode.workload, phase="prefill", prompt=min(_PROMPT, asked.context), steps=1)
+    return Question(decode=decode, prefill=replace(decode, workload=work), fits=_why_not).on(asked.machine)
+
+
+def _cells(asked: Asked, models: Sequence[str]) -> list[RunSpec]:
+    """A decode cell of each model at the context, all composed at once. Raises RequestError for an unknown model."""
     machine = "ryzen_5950x" if asked.machine.gpu is None else "paper_a100"
+    words = (f"machine={machine}", "workload=decode", f"workload.prompt={asked.context}", "model.layers=null")
+    request = read_request((f"model={','.join(models)}", *words))
+    return [cell.spec for cell in cells_of(request)]
 
-    def cell(phase: str, prompt: int) -> RunSpec:
-        words = (f"model={asked.model}", f"machine={machine}", f"workload={phase}", f"workload.prompt={prompt}")
-        return read_request(words).parts[0].spec
 
-    decode, prefill = cell("decode", asked.context), cell("prefill", min(_PROMPT, asked.context))
-    most = decode.model.shape.positions
-    if asked.context > most:
-        raise RequestError(f"advise context={asked.context}: {asked.model} was made for {most:,} tokens")
-    return Question(decode=decode, prefill=prefill, fits=_why_not).on(asked.machine)
+def _require_positions(cell: RunSpec) -> None:
+    most = cell.model.shape.positions
+    if cell.workload.prompt > most:
+        raise RequestError(f"advise context={cell.workload.prompt}: {cell.model.name} was made for {most:,} tokens")
 
 
 def _why_not(spec: RunSpec) -> str:
@@ -186,7 +193,7 @@ def _lines(asked: Asked, question: Question) -> Iterator[str]:
     target = asked.target
     best = advised(found, None if target is None else lambda speed: _reach(speed, target) == "yes")
     if best is None:
-        yield from _elsewhere(asked, question)
+        yield from _elsewhere(asked)
         return
     yield from _advice(asked, best)
     yield from _upgrades(asked, question, best)
@@ -291,19 +298,18 @@ def _most(gains: Sequence[tuple[float, str]], error: float) -> str:
     return f"helps most: {near[0]}" if len(near) == 1 else f"helps most: too close to call between {' and '.join(near)}"
 
 
-def _elsewhere(asked: Asked, question: Question) -> Iterator[str]:
+def _elsewhere(asked: Asked) -> Iterator[str]:
     """Models that fit where the one asked for does in no precision, the largest first."""
     from ktbench.sim.advice import Unfit, option
 
     yield f"\n{asked.model} fits in no precision"
+    names = {path.stem for path in (data_folder("conf") / "model").glob("*.yaml")} - {asked.model, "tiny", "nano"}
+    nearby = replace(asked, context=min(asked.context, _PROMPT))
     fitting = []
-    for path in sorted((data_folder("conf") / "model").glob("*.yaml")):
-        if path.stem in (asked.model, "tiny", "nano"):
-            continue
-        other = _question(replace(asked, model=path.stem, context=min(asked.context, _PROMPT)))
-        found = option(other, "int4_g32")
+    for cell in _cells(nearby, sorted(names)):
+        found = option(_question(nearby, cell), "int4_g32")
         if not isinstance(found, Unfit):
-            fitting.append((routed_bytes(found.decode), path.stem, found.decode_speed))
+            fitting.append((routed_bytes(found.decode), cell.model.name, found.decode_speed))
     for size, name, speed in sorted(fitting, reverse=True):
         yield f"  {name} fits in int4_g32 ({gib(size)} of experts): {_speed(speed, 'decode')} tokens/s"
     if not fitting:

@@ -17,7 +17,7 @@ from ktbench.spec.wire import from_plain
 
 _TRANSFER_BYTES = 8
 _MOST_PER_CHANNEL = 2
-_MAKERS = re.compile(r"\b(amd|intel|nvidia|geforce|cpu|gpu)\b|[()®™]", re.IGNORECASE)
+_MAKERS = re.compile(r"\b(amd|intel|nvidia|geforce|cpu|gpu)\b|\((?:r|tm)\)|[®™]", re.IGNORECASE)
 _RAM = re.compile(r"(\d+) ?x ?(\d+) ?(?:GB|GiB|G)? +([A-Za-z]+\d?)-(\d+)", re.IGNORECASE)
 
 

@@ -6,7 +6,7 @@ import csv
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from math import exp, log
+from math import exp, floor, log
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -197,7 +197,7 @@ def interval(errors: Sequence[float], speed: float) -> tuple[float, float]:
     least that probability, if it is as likely to be anywhere in the order as any other.
     """
     found, count = sorted(errors), len(errors)
-    outside = int((1 - COVERAGE) / 2 * (count + 1))
+    outside = floor((1 - COVERAGE) / 2 * (count + 1) + 1e-9)
     if not outside:
         raise ValueError(f"{count} errors are too few for an interval of {COVERAGE:.0%}")
     return speed / exp(found[count - outside]), speed / exp(found[outside - 1])

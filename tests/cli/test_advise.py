@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import yaml
 
 from ktbench.cli import main
 from ktbench.cli.advise import _most, _reach
+from ktbench.run.request import read_request
 from ktbench.sim.user_reports import interval, shipped_errors
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.wire import from_plain
@@ -32,16 +35,25 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return err
 
 
-def test_every_speed_has_its_interval(capsys: pytest.CaptureFixture[str]) -> None:
-    text = said(capsys, *DESK, *SMALL)
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """What is advised for a desktop, and the file of its description."""
+    file = tmp_path_factory.mktemp("desk") / "box.yaml"
+    with redirect_stdout(StringIO()) as out:
+        assert main(["advise", *DESK, *SMALL, f"out={file}"]) == 0
+    return out.getvalue(), file
+
+
+def test_every_speed_has_its_interval(desk: tuple[str, Path]) -> None:
+    text, _ = desk
     assert "simulated" in text
     found = re.findall(r"([\d.e+]+) \[([\d.e+]+), ([\d.e+]+)\]", text)
     assert len(found) >= 8
     assert all(float(low) < float(speed) < float(high) for speed, low, high in found)
 
 
-def test_accuracy_is_published_or_said_to_be_unknown(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = [line for line in said(capsys, *DESK, *SMALL).splitlines() if "accuracy:" in line]
+def test_accuracy_is_published_or_said_to_be_unknown(desk: tuple[str, Path]) -> None:
+    lines = [line for line in desk[0].splitlines() if "accuracy:" in line]
     assert lines
     assert all(line.endswith("unknown") for line in lines)
 
@@ -64,12 +76,12 @@ def test_a_server_is_advised_what_it_has(capsys: pytest.CaptureFixture[str]) -> 
     assert "published" in text
 
 
-def test_the_machine_is_written_for_other_verbs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "box.yaml"
-    said(capsys, *DESK, *SMALL, f"out={file}")
+def test_the_machine_is_written_for_other_verbs(desk: tuple[str, Path]) -> None:
+    _, file = desk
     machine = from_plain(yaml.safe_load(file.read_text()), MachineSpec)
     assert machine.gpu == "RTX 4090"
-    assert main(["plan", f"machine={file}", "model=deepseek_v2_lite"]) == 0
+    spec = read_request([f"machine={file}", "model=deepseek_v2_lite"]).parts[0].spec
+    assert spec.machine == machine
 
 
 def test_what_is_beyond_the_budget_is_no_upgrade(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
