@@ -37,6 +37,7 @@ VERBS = {
     "export": "a slice or a checkpoint as a GGUF file for llama.cpp",
     "report": "tables and figures of a run again, from its log alone: RUN [md|csv|json|tex|figure|html|pdf|kit ...]",
     "compare": "two runs or commits cell by cell: A B [tolerance=0.03] [different_machines=true]",
+    "advise": "the best settings of a model on a machine (cpu= ram= gpu= model=), its speed, and what to upgrade",
     "validate": "judge the machine model on published numbers, after fitting it (fit=true), or on a run (run=RUN)",
     "list": "ablations, models, machines, suites, systems, features, precisions: what can be named",
     "completion": "a script that completes verbs, keys and values in bash, zsh or fish",

@@ -1,7 +1,9 @@
-"""`validate`: fits the machine model on its fitting set, and judges it on published numbers or on measured runs."""
+"""`validate`: fits the machine model on its fitting set, and judges it on published numbers, runs or users' reports."""
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,15 +16,17 @@ from ktbench.results.find import RUNS, find_run
 from ktbench.run.progress import say
 from ktbench.run.request import read_request
 from ktbench.spec.errors import RequestError
+from ktbench.spec.run_spec import RunSpec
 
 if TYPE_CHECKING:
+    from ktbench.report.figures.sheet import Sheet
     from ktbench.sim.calibration import Calibration
     from ktbench.sim.fitting import Fitted
     from ktbench.sim.judging import MeasuredError
     from ktbench.sim.measured import MeasuredCell
 
 FIGURES = ("fig3", "fig7", "fig10", "fig11", "fig12", "fig14", "placement", "layerwise", "llamafile", "concurrency")
-_KEYS = ("fit", "run", "out")
+_KEYS = ("fit", "run", "users", "out")
 
 
 def run(overrides: Sequence[str]) -> int:
@@ -30,16 +34,25 @@ def run(overrides: Sequence[str]) -> int:
 
     Without `fit=true` the shipped constants are judged (seconds); with it they are fitted again first (about a minute).
     With `run=RUN` the measured cells of a run are simulated on its machine; `fit=true` then fits the constants of our
-    engine on those of the fitting set (`is_fitted`).
+    engine on those of the fitting set (`is_fitted`). With `users=true` reports of users are simulated on machines of
+    the catalogue's parts, and drawn; `fit=true` then fits the constants of llama.cpp.
     """
     options = _options(overrides)
-    fit = options["fit"] == "true"
-    files = _of_runs(options["run"], fit=fit) if options["run"] else _of_publications(fit=fit)
+    fit, users = options["fit"] == "true", options["users"] == "true"
+    figure: Sheet | None = None
+    if users:
+        files, figure = _of_users(fit=fit)
+    else:
+        files = _of_runs(options["run"], fit=fit) if options["run"] else _of_publications(fit=fit)
     print(files["validation.md"].rstrip("\n"))
     named = f"validate-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     folder = Path(options["out"]) if options["out"] else free_folder(RUNS, named)
     for name, content in files.items():
         print(f"wrote {write_whole(folder / name, content)}")
+    if figure is not None:
+        from ktbench.report.figures.output import save
+
+        print("\n".join(f"wrote {path}" for path in save(figure, folder, "users")))
     return 0
 
 
@@ -48,11 +61,62 @@ def _options(overrides: Sequence[str]) -> dict[str, str]:
     for word in overrides:
         key, _, value = word.partition("=")
         if key not in _KEYS or not value:
-            raise RequestError(f"validate {word}: unknown argument; allowed are fit=true, run=RUN and out=FOLDER")
+            raise RequestError(
+                f"validate {word}: unknown argument; allowed are fit=true, run=RUN, users=true and out=FOLDER"
+            )
         options[key] = value
-    if options["fit"] not in ("", "true", "false"):
-        raise RequestError(f"validate fit={options['fit']}: allowed are true and false")
+    for key in ("fit", "users"):
+        if options[key] not in ("", "true", "false"):
+            raise RequestError(f"validate {key}={options[key]}: allowed are true and false")
+    if options["run"] and options["users"] == "true":
+        raise RequestError("validate users=true: excludes run=RUN, leave one of them out")
     return options
+
+
+def _of_users(*, fit: bool) -> tuple[dict[str, str], Sheet]:
+    """The files of a validation on users' reports, by name, and its figure."""
+    from ktbench.report.figures.users import UserPoint, draw_users
+    from ktbench.sim.calibration import calibration_yaml
+    from ktbench.sim.user_reports import (
+        COVERAGE,
+        FITTED,
+        fit_reports,
+        judge_reports,
+        judged_lines,
+        read_user_reports,
+        report_groups,
+    )
+
+    def compose(words: Sequence[str]) -> RunSpec:
+        return read_request(words).parts[0].spec
+
+    reports = read_user_reports()
+    calibrations = {FITTED: fit_reports(reports, compose)} if fit else {}
+    judged = judge_reports(reports, compose, calibrations)
+    groups = list(report_groups(judged))
+    pages = len({one.link for one in reports})
+    text = render("validation_users.md.j2", judged=judged, groups=groups, pages=pages, meant=COVERAGE)
+    table = io.StringIO()
+    csv.writer(table, lineterminator="\n").writerows(judged_lines(judged))
+    points = [
+        UserPoint(
+            program=one.report.family,
+            reported=one.report.tokens_per_s,
+            simulated=one.simulated,
+            low=one.low,
+            high=one.high,
+            fitted=one.report.fitted,
+        )
+        for one in judged
+    ]
+    _, _, found, covered = groups[0]
+    caption = (
+        f"Decode on {len(judged)} machines and settings of users, simulated from data sheets; hollow: used to fit.",
+        f"Held out: {found.cells}, median error {found.median:.1%}, {covered:.0%} in their interval.",
+    )
+    files = {"validation.md": text, "judged.csv": table.getvalue()}
+    files |= {f"{name}.yaml": calibration_yaml(one) for name, one in calibrations.items()}
+    return files, draw_users(points, caption)
 
 
 def _of_publications(*, fit: bool) -> dict[str, str]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from ktbench.resources import data_folder
@@ -223,3 +224,38 @@ def error_of(value: float, number: Published) -> float | None:
             return (100 - number.value) / (100 - value) - 1
         case _:
             return None
+
+
+# Precisions of ours by the published format that has about as many bits.
+_SCORED_AS: Mapping[str, tuple[str, ...]] = {"bf16": ("bf16",), "int8": ("q8_0", "int8"), "int4_g32": ("q4_k_m",)}
+_AVERAGE = "LiveBench 2024-11-25 Average"
+
+
+def quantisation_cost(model: str, precision: str) -> str:
+    """What a precision of the weights costs a model in accuracy, by published scores; empty where none are.
+
+    The scores are those of the task that has one in bf16; of several in a format, the range.
+    """
+    found = [one for one in read_published("quantisation") if one.model == model and one.metric == "score"]
+    for reference in (one for one in found if one.precision == "bf16"):
+        task = reference.what.split("; ")[0]
+        same = [one for one in found if one.what.startswith(task) and one.precision in _SCORED_AS.get(precision, ())]
+        if same and precision != "bf16":
+            scores = sorted({one.value for one in same})
+            span = f"{scores[0]:g}" if len(scores) == 1 else f"{scores[0]:g} to {scores[-1]:g}"
+            return f"{task}: {span} in {same[0].precision}, {reference.value:g} in bf16 (published, {reference.source})"
+    return ""
+
+
+def deferral_cost(model: str, deferred: int) -> str:
+    """What deferring so many experts costs a model in accuracy, by published scores; empty where none are."""
+    arm = f"deferral={deferred}"
+    for one in read_published("fig13"):
+        if one.model == model and one.arm.endswith(arm) and one.what.startswith(_AVERAGE):
+            return f"{_AVERAGE}: {one.value:+g} % in {one.precision} (published, {one.source})"
+    scores = [one for one in read_published("table2") if one.model == model]
+    deferring = [one.value for one in scores if one.arm.endswith(arm)]
+    if not deferring:
+        return ""
+    difference = mean(deferring) - mean(one.value for one in scores if "deferral" not in one.arm)
+    return f"mean of {len(deferring)} tasks: {difference:+.1f} points (published, SOSP'25 Table 2)"

@@ -23,7 +23,7 @@ from ktbench.spec.engine import STREAM_MEMORY
 from ktbench.spec.errors import RequestError
 from ktbench.spec.features import FEATURES
 from ktbench.spec.machine import MachineSpec
-from ktbench.spec.memory import MachineMemory, routed_bytes, worker_bytes
+from ktbench.spec.memory import MachineMemory, cache_bytes, device_bytes, routed_bytes, worker_bytes
 from ktbench.spec.peers import BY_NAME
 from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import RunSpec
@@ -31,7 +31,6 @@ from ktbench.spec.support import Reason, features_missing, rules_broken
 from ktbench.spec.weights import dense_bytes
 
 _GIB = 2**30
-_BF16_BYTES = 2
 _CUDA = "engine.device=cuda"
 
 
@@ -146,6 +145,9 @@ def _simulation_reasons(spec: RunSpec, machine: MachineSpec) -> Iterator[Reason]
         yield Reason("workload.phase=serve", "is not simulated, leave out machine=")
     if spec.engine.handover == "flags":
         yield Reason("engine.handover=flags", "is not simulated, leave it out or set machine=here")
+    work, most = spec.workload, spec.model.shape.positions
+    if work.phase != "layer" and work.prompt > most:
+        yield Reason(f"workload.prompt={work.prompt}", f"{spec.model.name} was made for {most:,} tokens")
 
 
 def _as_simulated(spec: RunSpec) -> RunSpec:
@@ -162,31 +164,23 @@ def _as_simulated(spec: RunSpec) -> RunSpec:
 
 
 def _memory_reasons(spec: RunSpec, machine: MachineSpec) -> Iterator[Reason]:
-    """Weights that do not fit; activations and caches are small compared with the memory of such machines."""
-    at_device, device = spec.engine.placement.ratio * routed_bytes(spec), _device_bytes(spec)
+    """Weights and keys and values that do not fit; activations are small compared with the memory of such machines."""
+    at_device, device, cache = spec.engine.placement.ratio * routed_bytes(spec), device_bytes(spec), cache_bytes(spec)
     on_gpu = spec.engine.device == "cuda"
-    host = routed_bytes(spec) - (at_device if on_gpu else -device)
+    host = routed_bytes(spec) - (at_device if on_gpu else -device - cache)
     memory = machine.domains * machine.memory_gib * _GIB
     if host > memory:
         yield Reason(
             f"model={spec.model.name}", f"weights take {gib(host)}, {machine.name} has {gib(memory)} of memory"
         )
     on_gpus = (machine.gpus or 0) * (machine.gpu_memory_gib or 0) * _GIB
-    if on_gpu and at_device + device > on_gpus:
+    if on_gpu and at_device + device + cache > on_gpus:
+        keys = f" and a cache of {gib(cache)}" if cache else ""
         yield Reason(
             f"model={spec.model.name}",
-            f"weights of the device role take {gib(at_device + device)} with device_precision={spec.device_precision}, "
-            f"{machine.name} has {gib(on_gpus)} of GPU memory",
+            f"weights of the device role take {gib(at_device + device)} with device_precision={spec.device_precision}"
+            f"{keys}, {machine.name} has {gib(on_gpus)} of GPU memory",
         )
-
-
-def _device_bytes(spec: RunSpec) -> int:
-    """Everything but the routed experts, the embedding in bf16; 0 for a single layer."""
-    shape = spec.model.shape
-    if spec.workload.phase == "layer":
-        return 0
-    table = 0 if shape.tied_head else shape.vocab * shape.hidden * _BF16_BYTES
-    return dense_bytes(shape, spec.device_precision) + table
 
 
 def unsupported_simulated(cells: Iterable[Cell]) -> dict[str, str]:

@@ -41,18 +41,22 @@ class Offer:
 
 
 def with_all_features(spec: RunSpec) -> RunSpec:
-    """A cell with every feature on that its machine and precision have, deferral, skipping and placement as they are.
+    """`with_features` of the described machine of a cell. Raises ValueError for a cell without one."""
+    return with_features(spec, machine_of(spec).feature_reasons)
 
-    All need the fused operator, and the lean device role is for machines without a GPU. Raises ValueError for a cell
-    without a machine.
+
+def with_features(spec: RunSpec, missing: Mapping[str, str]) -> RunSpec:
+    """A cell with every feature on that its machine has, deferral, skipping and placement as they are.
+
+    `missing` has the reason why a feature is not there by its name, empty for one that is. All need the fused operator,
+    and the lean device role is for cells without a GPU.
     """
-    reasons = machine_of(spec).feature_reasons
     names = ("avx2", "avx512", "amx", "numa", "cuda_graph")
-    avx2, avx512, amx, numa, cuda_graph = (not reasons[name] for name in names)
+    avx2, avx512, amx, numa, cuda_graph = (not missing[name] for name in names)
     fused = avx2 or avx512 or amx
     engine = replace(
         spec.engine,
-        avx2=avx2 and not amx,
+        avx2=avx2 and not (avx512 or amx),
         avx512=avx512,
         amx=amx,
         dynamic=fused,

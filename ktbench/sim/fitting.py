@@ -158,7 +158,7 @@ def fitted_ids(observations: Sequence[PublishedCell]) -> frozenset[str]:
 
 
 def _fit(stage: Stage, seen: Sequence[PublishedCell], start: Calibration) -> Fitted:
-    limits = [_limits(start, name) for name in stage.constants]
+    limits = [limits(start, name) for name in stage.constants]
     low, high = (np.array(side) for side in zip(*limits, strict=True))
     first = np.clip([start[name] for name in stage.constants], low + 1e-9, high - 1e-9)
 
@@ -184,7 +184,8 @@ def _fit(stage: Stage, seen: Sequence[PublishedCell], start: Calibration) -> Fit
     )
 
 
-def _limits(calibration: Calibration, name: str) -> tuple[float, float]:
+def limits(calibration: Calibration, name: str) -> tuple[float, float]:
+    """What a fit may make of a constant. Raises ValueError for one without bounds."""
     constant = calibration.constants[name]
     if constant.low is None or constant.high is None:
         raise ValueError(f"calibration {calibration.name}: {name} is fitted and needs low and high")
@@ -236,7 +237,7 @@ def fit_measured(measured: Sequence[MeasuredCell], cost: Calibration) -> Calibra
     """
     cells = [one for one in measured if is_fitted(one.spec)]
     names = [name for name, constant in cost.constants.items() if constant.origin == "fitted"]
-    low, high = (np.log(side) for side in zip(*(_limits(cost, name) for name in names), strict=True))
+    low, high = (np.log(side) for side in zip(*(limits(cost, name) for name in names), strict=True))
     before = np.log([cost[name] for name in names])
     if not cells:
         raise RequestError("validate fit=true: the runs have no cell of the fitting set")

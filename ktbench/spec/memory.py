@@ -110,6 +110,22 @@ def routed_bytes(spec: RunSpec) -> int:
     return _bytes_in(spec, [("bf16", "bf16")]) if is_base else _packed_bytes(spec)
 
 
+def device_bytes(spec: RunSpec) -> int:
+    """Bytes of everything but the routed experts, the embedding in bf16; 0 for a single layer."""
+    shape = spec.model.shape
+    if spec.workload.phase == "layer":
+        return 0
+    table = 0 if shape.tied_head else shape.vocab * shape.hidden * _BF16_BYTES
+    return dense_bytes(shape, spec.device_precision) + table
+
+
+def cache_bytes(spec: RunSpec) -> int:
+    """Bytes of keys and values, in bf16, that the prompts of a decode cell leave; other cells keep none."""
+    work, shape = spec.workload, spec.model.shape
+    kept = work.batch * work.prompt if work.phase == "decode" else 0
+    return kept * shape.layers * shape.cached_numbers * _BF16_BYTES
+
+
 def _packed_bytes(spec: RunSpec) -> int:
     """As the fused operator packs them, each layer in its formats, or as a peer holds them: a GGUF file as it is."""
     model = spec.model

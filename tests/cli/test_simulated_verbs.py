@@ -244,3 +244,34 @@ def test_both_kinds_in_one_sweep(home: Path, capsys: pytest.CaptureFixture[str])
     said = capsys.readouterr().out
     assert "machine here:" in said and "machine paper_a100:" in said
     assert "| provenance" in (home / "runs/both/report/table.md").read_text()
+
+
+def test_a_run_names_the_features_that_are_off(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", *CELL, "machine=box.yaml", "engine.avx512=true"]) == 0
+    assert "off here: +m +d +n +c; engine.best=true" in capsys.readouterr().err
+
+
+def test_a_run_with_the_best_settings_has_every_feature(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", *CELL, "machine=box.yaml", "engine.best=true", "run_name=best"]) == 0
+    assert set(records(home, "best")) == {"+v+m+d+n+c"}
+    assert "off here" not in capsys.readouterr().err
+
+
+def test_best_is_true_or_false(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", *CELL, "engine.best=often"]) == 2
+    assert capsys.readouterr().err.endswith("engine.best=often: allowed are true and false\n")
+
+
+def test_keys_and_values_that_do_not_fit_on_the_gpu_are_refused(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """64 requests of 160,000 tokens: 61 layers of 576 numbers of two bytes each, 670 GiB."""
+    words = ("model=deepseek_v3", "model.layers=null", "precision=int4_g32", "device_precision=int4_g32")
+    cell = (*words, "machine=xeon_6454s_4090d", "engine.avx512=true", "workload.batch=64", "workload.prompt=160000")
+    assert main(["run", *cell]) == 4
+    nbytes = 64 * 160_000 * 61 * 576 * 2
+    assert f"a cache of {nbytes / 2**30:,.0f} GiB" in capsys.readouterr().out
+
+
+def test_a_context_beyond_the_models_positions_is_refused(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("model=deepseek_v3", "machine=paper_a100", "engine.avx512=true", "workload.prompt=1000000")
+    assert main(["run", *words]) == 4
+    assert "163,840 tokens" in capsys.readouterr().out

@@ -53,6 +53,16 @@ def test_judges_a_measured_run(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "Measured: medians over rounds." in out
 
 
+def test_judges_reports_of_users_and_draws_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["validate", "users=true", f"out={tmp_path}"]) == 0
+    out = capsys.readouterr().out
+    assert "| all | held out | " in out
+    assert "https://github.com/kvcache-ai/ktransformers/issues/314" in out
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "validation.md", "judged.csv", "users.pdf", "users.svg", "users.png",
+    }  # fmt: skip
+
+
 def test_constants_that_are_fitted_on_a_run_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ktbench.sim.fitting.fit_measured", lambda cells, cost: cost.changed({"fused_call_us": 12.5}))
     assert main(["validate", "fit=true", f"run={RECORDED / 'lean'}", f"out={tmp_path}"]) == 0
@@ -63,8 +73,10 @@ def test_constants_that_are_fitted_on_a_run_are_written(tmp_path: Path, monkeypa
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["frob=1"], "validate frob=1: unknown argument; allowed are fit=true, run=RUN and out=FOLDER"),
+        (["frob=1"], "validate frob=1: unknown argument; allowed are fit=true, run=RUN, users=true and out=FOLDER"),
         (["fit=maybe"], "validate fit=maybe: allowed are true and false"),
+        (["users=maybe"], "validate users=maybe: allowed are true and false"),
+        (["users=true", "run=latest"], "validate users=true: excludes run=RUN"),
         (["run=nosuchrun"], "nosuchrun: no such run"),
     ],
 )

@@ -122,7 +122,7 @@ def _eval(words: tuple[str, ...]) -> None:
 
 
 def _one_cell(words: tuple[str, ...]) -> None:
-    request = read_request(words)
+    request = read_request(take_word("run", words, "engine.best", "true or false")[0])
     assert not request.is_sweep, "takes one cell"
     _require_feasible(plan_request(request))
 
@@ -214,6 +214,7 @@ TRIED: dict[str, Callable[[tuple[str, ...]], None]] = {
     "export": _export,
     "report": _really("report"),
     "compare": _compare,
+    "advise": _really("advise"),
     "validate": _validate,
     "list": _really("list"),
     "completion": _really("completion"),

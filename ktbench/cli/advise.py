@@ -1,0 +1,322 @@
+"""`advise`: the best settings of a model on a machine of parts, its speed with an interval, and what to upgrade."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import isfinite, log
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ktbench.files import write_whole
+from ktbench.host.describe import read_local_machine
+from ktbench.resources import data_folder, read_text
+from ktbench.results.published import deferral_cost, quantisation_cost
+from ktbench.run.feasibility import Machine, feasibility, gib
+from ktbench.run.request import cells_of, new_file, read_request
+from ktbench.spec.errors import RequestError, did_you_mean
+from ktbench.spec.machine import MachineSpec
+from ktbench.spec.memory import routed_bytes
+from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.wire import from_plain, to_plain
+from ktbench.spec.yaml_text import MOST_BYTES, plain_yaml
+
+if TYPE_CHECKING:
+    from ktbench.sim.advice import Option, Question, Unfit
+    from ktbench.sim.catalogue import Box, Upgrade
+
+_KEYS = ("cpu", "sockets", "ram", "gpu", "model", "context", "target", "budget", "prices", "out")
+_HERE = "here"
+_PROMPT = 2048
+_TITLES: Mapping[Upgrade, str] = {
+    "memory": "more memory bandwidth",
+    "gpu": "another GPU",
+    "cores": "more cores",
+    "socket": "a second socket",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asked:
+    """The words of a request. `box` is None for `cpu=here`; `prices` are those of upgrades in `currency`."""
+
+    machine: MachineSpec
+    box: Box | None
+    model: str
+    context: int
+    target: float | None
+    budget: float | None
+    prices: Mapping[str, float]
+    currency: str
+    out: Path | None
+
+
+def run(words: Sequence[str]) -> int:
+    """Print the advice for the machine and the model that the words describe. Raises RequestError."""
+    try:
+        asked = _read(words)
+        (cell,) = _cells(asked, [asked.model])
+        _require_positions(cell)
+        question = _question(asked, cell)
+        print("\n".join(_lines(asked, question)))
+    except ValueError as error:
+        raise RequestError(str(error)) from None
+    if asked.out is not None:
+        text = "# Written by `python -m ktbench advise`.\n" + _yaml(asked.machine)
+        print(f"\nwrote {write_whole(asked.out, text)}")
+    return 0
+
+
+def _read(words: Sequence[str]) -> Asked:
+    from ktbench.sim.catalogue import machine_of_box
+
+    given = _given(words)
+    box = _box(given)
+    machine = from_plain(read_local_machine(), MachineSpec) if box is None else machine_of_box(box)
+    currency, prices = _prices(given)
+    return Asked(
+        machine=machine,
+        box=box,
+        model=_needed(given, "model"),
+        context=int(_number(given, "context", "4096")),
+        target=_number(given, "target") if "target" in given else None,
+        budget=_number(given, "budget") if "budget" in given else None,
+        prices=prices,
+        currency=currency,
+        out=new_file("advise", given["out"]) if "out" in given else None,
+    )
+
+
+def _given(words: Sequence[str]) -> dict[str, str]:
+    given: dict[str, str] = {}
+    for word in words:
+        key, _, value = word.partition("=")
+        if key not in _KEYS or not value.strip():
+            hint = did_you_mean(key, _KEYS) if key not in _KEYS else ", give it a value"
+            raise RequestError(
+                f"advise {word}: unknown argument{hint}; allowed are {', '.join(f'{k}=' for k in _KEYS)}"
+            )
+        if key in given:
+            raise RequestError(f"advise {word}: {key} is given twice")
+        given[key] = value.strip("'\"")
+    return given
+
+
+def _needed(given: Mapping[str, str], key: str) -> str:
+    if key not in given:
+        raise RequestError(f"advise: needs {key}=, such as {_EXAMPLES[key]}")
+    return given[key]
+
+
+_EXAMPLES = {"cpu": 'cpu="EPYC 9355" or cpu=here', "ram": 'ram="12x64 DDR5-6400"', "model": "model=deepseek_v3"}
+
+
+def _box(given: Mapping[str, str]) -> Box | None:
+    from ktbench.sim.catalogue import read_box
+
+    cpu = _needed(given, "cpu")
+    if cpu != _HERE:
+        return read_box(cpu, int(_number(given, "sockets", "1")), _needed(given, "ram"), given.get("gpu"))
+    if parts := [key for key in ("sockets", "ram", "gpu") if key in given]:
+        raise RequestError(f"advise {parts[0]}={given[parts[0]]}: cpu=here is the machine that `probe` described")
+    return None
+
+
+def _number(given: Mapping[str, str], key: str, default: str = "") -> float:
+    text = given.get(key, default)
+    whole = key in ("sockets", "context")
+    try:
+        value = float(int(text)) if whole else float(text)
+    except ValueError:
+        value = 0.0
+    if not (value > 0 and isfinite(value)):
+        raise RequestError(f"advise {key}={text}: must be a {'whole ' if whole else ''}number above 0")
+    return value
+
+
+def _prices(given: Mapping[str, str]) -> tuple[str, dict[str, float]]:
+    """Currency and prices of upgrades in the user's file; none without a budget."""
+    if "budget" not in given and "prices" not in given:
+        return "", {}
+    if "budget" not in given or "prices" not in given:
+        raise RequestError("advise: budget=N goes with prices=FILE.yaml, of which ktbench ships none")
+    where = given["prices"]
+    content = plain_yaml(read_text(where, where, MOST_BYTES), where, "prices")
+    allowed = ("currency", *_TITLES)
+    if not isinstance(content, dict) or not isinstance(content.get("currency"), str):
+        raise RequestError(f"{where}: must be a mapping of {', '.join(allowed)}")
+    for key, value in content.items():
+        if key not in allowed:
+            raise RequestError(f"{where}: {key}: unknown key; allowed are {', '.join(allowed)}")
+        if key != "currency" and not (isinstance(value, int | float) and value > 0):
+            raise RequestError(f"{where}: {key}={value}: must be a number above 0")
+    return content["currency"], {key: float(value) for key, value in content.items() if key != "currency"}
+
+
+def _question(asked: Asked, decode: RunSpec) -> Question:
+    """The cells of a model, its decode cell composed for any machine of a kind, on the one that is asked about."""
+    from ktbench.sim.advice import Question
+
+    work = replace(decode.workload, phase="prefill", prompt=min(_PROMPT, asked.context), steps=1)
+    return Question(decode=decode, prefill=replace(decode, workload=work), fits=_why_not).on(asked.machine)
+
+
+def _cells(asked: Asked, models: Sequence[str]) -> list[RunSpec]:
+    """A decode cell of each model at the context, all composed at once. Raises RequestError for an unknown model."""
+    machine = "ryzen_5950x" if asked.machine.gpu is None else "paper_a100"
+    words = (f"machine={machine}", "workload=decode", f"workload.prompt={asked.context}", "model.layers=null")
+    request = read_request((f"model={','.join(models)}", *words))
+    return [cell.spec for cell in cells_of(request)]
+
+
+def _require_positions(cell: RunSpec) -> None:
+    most = cell.model.shape.positions
+    if cell.workload.prompt > most:
+        raise RequestError(f"advise context={cell.workload.prompt}: {cell.model.name} was made for {most:,} tokens")
+
+
+def _why_not(spec: RunSpec) -> str:
+    reason = None if spec.machine is None else feasibility(spec, Machine.described(spec.machine))
+    return "" if reason is None else reason.why
+
+
+def _lines(asked: Asked, question: Question) -> Iterator[str]:
+    from ktbench.sim.advice import advised, options
+    from ktbench.sim.user_reports import shipped_errors
+
+    found = options(question)
+    yield f"{asked.model} on {asked.machine.title}, context {asked.context:,}"
+    program = "ktbench's engine on cores" if asked.machine.gpu is None else "KTransformers as published"
+    yield f"All speeds are simulated: {program}, one request. In brackets, with 90 % of reports within:"
+    yield f"decode by {len(shipped_errors())} reports of users' machines, prefill by held-out published cells.\n"
+    yield from _precisions(asked, found)
+    target = asked.target
+    best = advised(found, None if target is None else lambda speed: _reach(speed, target) == "yes")
+    if best is None:
+        yield from _elsewhere(asked)
+        return
+    yield from _advice(asked, best)
+    yield from _upgrades(asked, question, best)
+
+
+def _precisions(asked: Asked, found: Sequence[Option | Unfit]) -> Iterator[str]:
+    from ktbench.sim.advice import Unfit
+
+    yield f"{'precision':<10}  {'decode, tokens/s':<22}  {'prefill, tokens/s':<22}  settings"
+    for one in found:
+        if isinstance(one, Unfit):
+            yield f"{one.precision:<10}  does not fit: {one.why}"
+            continue
+        decode, prefill = _speed(one.decode_speed, "decode"), _speed(one.prefill_speed, "prefill")
+        yield f"{one.precision:<10}  {decode:<22}  {prefill:<22}  {_settings(one)}"
+        if one.precision != "bf16":
+            yield f"{'':<10}  accuracy: {quantisation_cost(asked.model, one.precision) or 'unknown'}"
+
+
+def _settings(one: Option) -> str:
+    placed, device = one.decode.engine.placement, one.decode.device_precision
+    where = f"{placed.ratio:.0%} of the experts on the GPU ({placed.policy})" if placed.ratio else "experts on the host"
+    gpu = "" if one.decode.engine.device == "cpu" else f", GPU in {device}"
+    streamed = ", streamed in prefill" if one.prefill.engine.device_prefill_tokens else ""
+    return f"{one.decode.engine.label}, {where}{streamed}{gpu}"
+
+
+def _speed(speed: float, phase: str) -> str:
+    low, high = _interval(speed, phase)
+    return f"{speed:.3g} [{low:.3g}, {high:.3g}]"
+
+
+def _interval(speed: float, phase: str) -> tuple[float, float]:
+    from ktbench.sim.advice import held_out_errors
+    from ktbench.sim.user_reports import interval, shipped_errors
+
+    errors = shipped_errors() if phase == "decode" else [log(1 + one) for one in held_out_errors(phase)]
+    return interval(errors, speed)
+
+
+def _reach(speed: float, target: float) -> str:
+    """Whether a decode speed reaches a target: yes or no where the whole interval does, else too close to call."""
+    low, high = _interval(speed, "decode")
+    return "yes" if low >= target else "no" if high < target else "too close to call"
+
+
+def _advice(asked: Asked, best: Option) -> Iterator[str]:
+    speed = _speed(best.decode_speed, "decode")
+    yield f"\nbest: {best.precision}, {_settings(best)}: {speed} tokens/s in decode{_reached(asked, best.decode_speed)}"
+    if best.deferred:
+        speed = _speed(best.deferring, "decode")
+        cost = deferral_cost(asked.model, best.deferred) or "unknown"
+        reached = _reached(asked, best.deferring)
+        yield f"with Expert Deferral of {best.deferred} experts, which changes results: {speed} tokens/s{reached}"
+        yield f"  accuracy: {cost}"
+
+
+def _upgrades(asked: Asked, question: Question, best: Option) -> Iterator[str]:
+    """What each upgrade gives in the advised precision, the largest gain first."""
+    from ktbench.sim.advice import Option as Fitting
+    from ktbench.sim.advice import comparison_error, option
+    from ktbench.sim.catalogue import machine_of_box, upgrades
+
+    if asked.box is None:
+        return
+    gains: list[tuple[float, str]] = []
+    yield f"\nsingle upgrades (gains within {comparison_error():.0%} are too close to call):"
+    for name, box in upgrades(asked.box).items():
+        title = _TITLES[name]
+        if asked.budget is not None and asked.prices.get(name, asked.budget + 1) > asked.budget:
+            yield f"  {title}: {_beyond(asked, name)}"
+            continue
+        more = option(question.on(machine_of_box(box)), best.precision)
+        if isinstance(more, Fitting):
+            gains.append((more.decode_speed / best.decode_speed - 1, title))
+            speed = f"{_speed(more.decode_speed, 'decode')} tokens/s, {gains[-1][0]:+.0%}"
+            yield f"  {title} ({box.title}): {speed}{_reached(asked, more.decode_speed)}{_alone(box)}"
+    for name, title in _TITLES.items():
+        if name not in upgrades(asked.box):
+            yield f"  {title}: none in the catalogue for this machine"
+    yield _most(sorted(gains, reverse=True), comparison_error())
+
+
+def _beyond(asked: Asked, name: str) -> str:
+    price = asked.prices.get(name)
+    return "has no price" if price is None else f"{price:,.0f} {asked.currency}, beyond the budget"
+
+
+def _reached(asked: Asked, speed: float) -> str:
+    return "" if asked.target is None else f", reaches {asked.target:g}: {_reach(speed, asked.target)}"
+
+
+def _alone(box: Box) -> str:
+    return " (what GPUs say to each other takes no time here)" if box.gpus > 1 else ""
+
+
+def _most(gains: Sequence[tuple[float, str]], error: float) -> str:
+    """Which upgrade helps most, as far as the simulator can tell."""
+    if not gains or gains[0][0] <= error:
+        return "helps most: none by more than the simulator's error"
+    near = [title for gain, title in gains if log((1 + gains[0][0]) / (1 + gain)) <= log(1 + error)]
+    return f"helps most: {near[0]}" if len(near) == 1 else f"helps most: too close to call between {' and '.join(near)}"
+
+
+def _elsewhere(asked: Asked) -> Iterator[str]:
+    """Models that fit where the one asked for does in no precision, the largest first."""
+    from ktbench.sim.advice import Unfit, option
+
+    yield f"\n{asked.model} fits in no precision"
+    names = {path.stem for path in (data_folder("conf") / "model").glob("*.yaml")} - {asked.model, "tiny", "nano"}
+    nearby = replace(asked, context=min(asked.context, _PROMPT))
+    fitting = []
+    for cell in _cells(nearby, sorted(names)):
+        found = option(_question(nearby, cell), "int4_g32")
+        if not isinstance(found, Unfit):
+            fitting.append((routed_bytes(found.decode), cell.model.name, found.decode_speed))
+    for size, name, speed in sorted(fitting, reverse=True):
+        yield f"  {name} fits in int4_g32 ({gib(size)} of experts): {_speed(speed, 'decode')} tokens/s"
+    if not fitting:
+        yield "  no model of `conf/model` fits in int4_g32"
+
+
+def _yaml(machine: MachineSpec) -> str:
+    import yaml
+
+    return yaml.safe_dump(to_plain(machine), sort_keys=False, allow_unicode=True, width=120)

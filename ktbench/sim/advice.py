@@ -1,0 +1,204 @@
+"""The fastest settings of a model on a machine, precision by precision, and what another machine would give."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from math import floor, log
+
+import numpy as np
+
+from ktbench.resources import data_folder
+from ktbench.sim.calibration import read_calibration
+from ktbench.sim.cost_search import with_all_features
+from ktbench.sim.graph import machine_of
+from ktbench.sim.simulation import resolved_deferral, simulate, with_deferral
+from ktbench.spec.engine import PlacementSpec
+from ktbench.spec.machine import MachineSpec
+from ktbench.spec.memory import cache_bytes, device_bytes, routed_bytes
+from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.weights import DEVICE_UNPACKS, Precision, weight_bits
+
+# The most accurate first. Those below four bits are advised where no other fits.
+PRECISIONS: tuple[Precision, ...] = ("bf16", "int8", "int4_g32", "q3_k", "q2_k")
+_FEW_BITS = 4
+_ON_DEVICE: tuple[Precision, ...] = ("bf16", "int8", "int4_g32")
+# Of a GPU: CUDA's context, workspaces, graphs and activations (as `ktbench.run.gpu_memory` reserves).
+_RESERVE_BYTES = 2 << 30
+# Settings that are no more than this apart are equally fast: the simpler one is advised.
+_TIE = 0.01
+
+# Why a cell cannot run on its machine; empty where it can.
+Fits = Callable[[RunSpec], str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Option:
+    """The fastest settings in one precision that compute what the model computes, with simulated speeds in tokens/s.
+
+    `deferred` experts of a token keep the host busy in `deferring` tokens/s, which changes what the model computes;
+    0 where deferral gains nothing.
+    """
+
+    precision: Precision
+    decode: RunSpec
+    prefill: RunSpec
+    decode_speed: float
+    prefill_speed: float
+    deferred: int
+    deferring: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Unfit:
+    """A precision in which the model does not fit, and why."""
+
+    precision: Precision
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Question:
+    """A decode and a prefill cell of a model on a machine; their features are chosen here."""
+
+    decode: RunSpec
+    prefill: RunSpec
+    fits: Fits
+
+    def on(self, machine: MachineSpec) -> Question:
+        """The question about another machine."""
+        return replace(self, decode=_on(self.decode, machine), prefill=_on(self.prefill, machine))
+
+
+def _on(spec: RunSpec, machine: MachineSpec) -> RunSpec:
+    engine = replace(spec.engine, device="cpu" if machine.gpu is None else "cuda")
+    return replace(spec, machine=machine, engine=engine)
+
+
+def options(question: Question) -> tuple[Option | Unfit, ...]:
+    """The best settings in each precision, or why there are none."""
+    return tuple(option(question, precision) for precision in PRECISIONS)
+
+
+def option(question: Question, precision: Precision) -> Option | Unfit:
+    """The best settings in a precision, or why it does not fit."""
+    formats = [one for one in _ON_DEVICE if weight_bits(one) <= max(weight_bits(precision), _FEW_BITS)]
+    whys = []
+    for on_device in formats:
+        cell = with_all_features(replace(question.decode, precision=precision, device_precision=on_device))
+        if not (why := question.fits(cell)):
+            return _best(question, cell)
+        whys.append(why)
+    return Unfit(precision=precision, why=whys[-1])
+
+
+def _best(question: Question, cell: RunSpec) -> Option:
+    """Placements and ways of prefill that fit, tried from the simplest one on."""
+    decode, decode_speed = _fastest(_placements(cell), question.fits)
+    prefill, prefill_speed = _fastest(_prefills(question.prefill, decode), question.fits)
+    deferred = _deferred(decode)
+    deferring = _speed(with_deferral(decode, deferred)) if deferred else decode_speed
+    return Option(
+        precision=decode.precision,
+        decode=decode,
+        prefill=prefill,
+        decode_speed=decode_speed,
+        prefill_speed=prefill_speed,
+        deferred=deferred if deferring > decode_speed * (1 + _TIE) else 0,
+        deferring=deferring,
+    )
+
+
+def _fastest(cells: Iterator[RunSpec], fits: Fits) -> tuple[RunSpec, float]:
+    """The first of the cells, or a later one that fits and is faster by more than a tie."""
+    best = next(cells)
+    speed = _speed(best)
+    for cell in cells:
+        if not fits(cell) and (faster := _speed(cell)) > speed * (1 + _TIE):
+            best, speed = cell, faster
+    return best, speed
+
+
+def _placements(cell: RunSpec) -> Iterator[RunSpec]:
+    """All experts on the host, then as many as the GPUs have room for, spread evenly and by whole layers."""
+    yield cell
+    if (ratio := _room(cell)) > 0:
+        for placed in (
+            PlacementSpec(policy="uniform", ratio=ratio),
+            PlacementSpec(policy="front_loading", ratio=ratio),
+        ):
+            yield replace(cell, engine=replace(cell.engine, placement=placed))
+
+
+def _room(cell: RunSpec) -> float:
+    """The share of routed experts that the GPUs have room for, in whole per cent, rounded down."""
+    machine = machine_of(cell)
+    if machine.gpu is None:
+        return 0.0
+    cards = (machine.gpus or 0) * ((machine.gpu_memory_gib or 0) * 2**30 - _RESERVE_BYTES)
+    free = cards - device_bytes(cell) - cache_bytes(cell)
+    return min(max(floor(100 * free / routed_bytes(cell)), 0), 100) / 100
+
+
+def _prefills(cell: RunSpec, decode: RunSpec) -> Iterator[RunSpec]:
+    """The prompt with the settings of decode: experts where they live, then streamed to the GPU."""
+    here = replace(decode, workload=cell.workload)
+    yield here
+    if machine_of(cell).gpu is not None and decode.precision in DEVICE_UNPACKS and not decode.engine.placement.ratio:
+        yield replace(here, engine=replace(here.engine, device_prefill_tokens="auto"))
+
+
+def _deferred(cell: RunSpec) -> int:
+    """The number of deferred experts that saturates the host; 0 on cores alone, where nothing runs beside them."""
+    machine = machine_of(cell)
+    if machine.gpu is None:
+        return 0
+    return resolved_deferral(with_deferral(cell, "auto"), read_calibration(machine.calibration))
+
+
+def _speed(spec: RunSpec) -> float:
+    return spec.workload.tokens_per_step / simulate(spec).step_s
+
+
+def advised(found: Sequence[Option | Unfit], enough: Callable[[float], bool] | None = None) -> Option | None:
+    """Of the precisions that fit the most accurate one that is fast enough.
+
+    Without `enough` that is one which is as fast as the fastest, as far as the simulator can tell. Precisions below
+    four bits count where no other fits. None where none fits; the fastest where none is enough.
+    """
+    fitting = [one for one in found if isinstance(one, Option)]
+    several = [one for one in fitting if weight_bits(one.precision) >= _FEW_BITS] or fitting
+    if not several:
+        return None
+    fastest = max(several, key=lambda one: one.decode_speed)
+    if enough is not None:
+        return next((one for one in several if enough(one.decode_speed)), fastest)
+    return next(one for one in several if is_close(one.decode_speed, fastest.decode_speed))
+
+
+def is_close(one: float, other: float) -> bool:
+    """Whether two speeds of one model on like machines are too close to call."""
+    return abs(log(one / other)) <= log(1 + comparison_error())
+
+
+def comparison_error() -> float:
+    """How far apart two simulated speeds must be, as a relative error: what 90 % of held-out decode cells are within.
+
+    Machine and program of those are known, so that what is unknown about a user's machine is not part of it: in a
+    comparison it is off by the same factor on both sides.
+    """
+    return float(np.quantile(np.abs(held_out_errors("decode")), 0.9))
+
+
+@cache
+def held_out_errors(phase: str) -> tuple[float, ...]:
+    """Relative errors of held-out published cells of KTransformers in a phase (`reports/validation/cells.csv`)."""
+    path = data_folder("reports") / "validation" / "cells.csv"
+    with path.open(encoding="utf-8", newline="") as file:
+        return tuple(
+            float(row["error"])
+            for row in csv.DictReader(file)
+            if row["phase"] == phase and row["kind"] == "step_s" and row["fitted"] == "False" and row["arm"] != "base"
+        )

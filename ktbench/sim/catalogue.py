@@ -1,0 +1,347 @@
+"""Machines made of parts of the catalogue (`conf/catalogue.yaml`): processors, memory modules and GPUs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from functools import cache
+from typing import Literal
+
+import yaml
+
+from ktbench.resources import data_folder
+from ktbench.spec.machine import MachineSpec, Vector
+from ktbench.spec.wire import from_plain
+
+_TRANSFER_BYTES = 8
+_MOST_PER_CHANNEL = 2
+_MAKERS = re.compile(r"\b(amd|intel|nvidia|geforce|cpu|gpu)\b|\((?:r|tm)\)|[®™]", re.IGNORECASE)
+_RAM = re.compile(r"(\d+) ?x ?(\d+) ?(?:GB|GiB|G)? +([A-Za-z]+\d?)-(\d+)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cpu:
+    """A processor: `ghz` is its base clock, `memory` the MT/s that it allows by kind, `sockets` the most of a board.
+
+    `isa` names a row of `instructions`. `chiplets` reach memory over a link each, of the kind `fabric`, where that can
+    limit what is read. Faster modules than allowed run as rated where it `overclocks`.
+    """
+
+    cores: int
+    ghz: float
+    isa: str
+    memory: dict[str, int]
+    channels: int
+    sockets: int
+    pcie: int
+    source: str
+    chiplets: int = 0
+    fabric: str | None = None
+    overclocks: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gpu:
+    """A card: memory in GiB and its bandwidth in GB/s, dense bf16 peak in TFLOPS with float32 sums, boost clock."""
+
+    memory_gib: float
+    gb_per_s: float
+    tflops: float
+    ghz: float
+    pcie: int
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Instructions:
+    """Operations of a core in a cycle, by type; on AMX where it has it."""
+
+    vector: Vector
+    bf16: int
+    int8: int
+    source: str
+    amx_bf16: int = 0
+    amx_int8: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryKind:
+    """What can be read of a channel's rate, and what a socket reads of another's memory as a share of its own."""
+
+    efficiency: float
+    remote: float
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rate:
+    """A link's bandwidth."""
+
+    gb_per_s: float
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Catalogue:
+    """All parts by name; the source of a part is a link."""
+
+    sources: dict[str, str]
+    instructions: dict[str, Instructions]
+    memory: dict[str, MemoryKind]
+    fabrics: dict[str, Rate]
+    links: dict[str, Rate]
+    cpus: dict[str, Cpu]
+    gpus: dict[str, Gpu]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Modules:
+    """Memory modules of a machine: so many of so many GiB."""
+
+    count: int
+    gib: int
+    kind: str
+    mts: int
+
+    def __str__(self) -> str:
+        return f"{self.count}x{self.gib} {self.kind}-{self.mts}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Box:
+    """A machine by its parts, as the catalogue names them; the modules are those of all sockets."""
+
+    cpu: str
+    ram: Modules
+    sockets: int = 1
+    gpu: str | None = None
+    gpus: int = 1
+
+    @property
+    def title(self) -> str:
+        """`2x EPYC 9355, 24x32 DDR5-6400, RTX 4090`."""
+        gpu = "no GPU" if self.gpu is None else _times(self.gpus, self.gpu)
+        return f"{_times(self.sockets, self.cpu)}, {self.ram}, {gpu}"
+
+
+def _times(count: int, name: str) -> str:
+    return name if count == 1 else f"{count}x {name}"
+
+
+@cache
+def catalogue() -> Catalogue:
+    """The catalogue that ships."""
+    content = yaml.safe_load((data_folder("conf") / "catalogue.yaml").read_text(encoding="utf-8"))
+    content["links"] = {str(name): link for name, link in content["links"].items()}
+    return from_plain(content, Catalogue)
+
+
+def read_box(cpu: str, sockets: int, ram: str, gpu: str | None) -> Box:
+    """A machine of parts as a user writes them: `EPYC 9355`, 2, `24x32 DDR5-6400`, `2x RTX 4090`.
+
+    Raises ValueError in one line for a part that is not in the catalogue, with the nearest names, and for modules that
+    do not go with the processor.
+    """
+    parts = catalogue()
+    gpus, card = (1, None) if gpu is None else _counted(gpu)
+    box = Box(
+        cpu=_part("cpu", cpu, parts.cpus),
+        ram=read_modules(ram),
+        sockets=sockets,
+        gpu=None if card is None else _part("gpu", card, parts.gpus),
+        gpus=gpus,
+    )
+    _check(box)
+    return box
+
+
+def read_modules(text: str) -> Modules:
+    """Modules from `24x32 DDR5-6400`. Raises ValueError in one line for anything else."""
+    found = _RAM.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(f"ram={text}: write modules as COUNTxGIB KIND-MTS, such as 24x32 DDR5-6400")
+    count, gib, kind, mts = found.groups()
+    kinds = catalogue().memory
+    if kind.upper() not in kinds:
+        raise ValueError(f"ram={text}: {kind} is not in the catalogue; allowed are {', '.join(kinds)}")
+    if not (int(count) and int(gib) and int(mts)):
+        raise ValueError(f"ram={text}: numbers must be above 0")
+    return Modules(count=int(count), gib=int(gib), kind=kind.upper(), mts=int(mts))
+
+
+def _counted(text: str) -> tuple[int, str]:
+    found = re.fullmatch(r"(?:(\d+) ?x +)?(.+)", text.strip())
+    count = int(found[1] or 1) if found else 0
+    if found is None or not count:
+        raise ValueError(f"gpu={text}: write a card as NAME or COUNTx NAME, such as 2x RTX 4090")
+    return count, found[2]
+
+
+def _part(key: str, name: str, parts: Iterable[str]) -> str:
+    """The name of a part in the catalogue: makers' names and case do not matter."""
+    known = {_plain(one): one for one in parts}
+    if (plain := _plain(name)) in known:
+        return known[plain]
+    near = get_close_matches(plain, known, n=3, cutoff=0.0)
+    raise ValueError(f"{key}={name}: is not in the catalogue; nearest are {', '.join(known[one] for one in near)}")
+
+
+def _plain(name: str) -> str:
+    return " ".join(_MAKERS.sub(" ", name).casefold().split())
+
+
+def _check(box: Box) -> None:
+    cpu, ram = catalogue().cpus[box.cpu], box.ram
+    if not 1 <= box.sockets <= cpu.sockets:
+        raise ValueError(f"sockets={box.sockets}: allowed are 1 to {cpu.sockets} with {box.cpu}")
+    if ram.kind not in cpu.memory:
+        raise ValueError(f"ram={ram}: {box.cpu} takes {' or '.join(cpu.memory)}")
+    most = box.sockets * cpu.channels * _MOST_PER_CHANNEL
+    if ram.count % box.sockets or ram.count > most:
+        raise ValueError(f"ram={ram}: {box.title.split(',')[0]} takes up to {most} modules, as many in each socket")
+
+
+def channels_used(box: Box) -> int:
+    """Memory channels of a socket that have a module."""
+    return min(catalogue().cpus[box.cpu].channels, box.ram.count // box.sockets)
+
+
+def rated_mts(box: Box) -> int:
+    """MT/s at which the modules run: as rated, but not faster than the processor allows."""
+    cpu = catalogue().cpus[box.cpu]
+    return box.ram.mts if cpu.overclocks else min(box.ram.mts, cpu.memory[box.ram.kind])
+
+
+def machine_of_box(box: Box, calibration: str | None = None) -> MachineSpec:
+    """The described machine of a box, a NUMA domain for each socket.
+
+    The calibration is KTransformers' where there is a GPU and ktbench's where there is none, unless one is named.
+    """
+    cpu = catalogue().cpus[box.cpu]
+    isa, cycles = catalogue().instructions[cpu.isa], cpu.cores * cpu.ghz * 1e-3
+    read = _read_gb_per_s(box)
+    machine = MachineSpec(
+        name=box.title,
+        title=box.title,
+        calibration=calibration or ("ktbench" if box.gpu is None else "ktransformers"),
+        domains=box.sockets,
+        cores=cpu.cores,
+        memory_gib=box.ram.count * box.ram.gib / box.sockets,
+        read_gb_per_s=read,
+        remote_gb_per_s=read * (catalogue().memory[box.ram.kind].remote if box.sockets > 1 else 1.0),
+        vector=isa.vector,
+        vector_tflops=cycles * isa.bf16,
+        vector_int8_tops=cycles * isa.int8,
+        amx_tflops=cycles * isa.amx_bf16 or None,
+        amx_int8_tops=cycles * isa.amx_int8 or None,
+        sources=dict(_sources(box)),
+    )
+    return machine if box.gpu is None else _with_gpus(machine, box)
+
+
+def _read_gb_per_s(box: Box) -> float:
+    """What a socket reads of its own memory: what channels or links of chiplets give, whichever is less."""
+    parts = catalogue()
+    cpu = parts.cpus[box.cpu]
+    read = channels_used(box) * rated_mts(box) * _TRANSFER_BYTES * 1e-3 * parts.memory[box.ram.kind].efficiency
+    return read if cpu.fabric is None else min(read, cpu.chiplets * parts.fabrics[cpu.fabric].gb_per_s)
+
+
+def _with_gpus(machine: MachineSpec, box: Box) -> MachineSpec:
+    parts, name = catalogue(), str(box.gpu)
+    gpu, cpu = parts.gpus[name], parts.cpus[box.cpu]
+    link = min(gpu.pcie, cpu.pcie)
+    card = f"{name}: {_link_of(gpu.source)}"
+    sources = dict.fromkeys(("gpu_memory_gib", "gpu_gb_per_s", "gpu_tflops", "gpu_ghz"), card)
+    sources |= {"gpus": "as stated", "link_gb_per_s": f"PCIe {link}.0 x16, {parts.links[str(link)].source}"}
+    return replace(
+        machine,
+        gpu=name,
+        gpus=box.gpus,
+        gpu_memory_gib=gpu.memory_gib,
+        gpu_gb_per_s=gpu.gb_per_s,
+        gpu_tflops=gpu.tflops,
+        gpu_ghz=gpu.ghz,
+        link_gb_per_s=parts.links[str(link)].gb_per_s,
+        sources=machine.sources | sources,
+    )
+
+
+def _sources(box: Box) -> Mapping[str, str]:
+    parts = catalogue()
+    cpu, kind = parts.cpus[box.cpu], parts.memory[box.ram.kind]
+    sheet, isa = f"{box.cpu}: {_link_of(cpu.source)}", parts.instructions[cpu.isa]
+    read = f"{channels_used(box)} channels at {rated_mts(box)} MT/s x {kind.efficiency:g} ({kind.source})"
+    if cpu.fabric is not None:
+        fabric = parts.fabrics[cpu.fabric]
+        read += f", at most {cpu.chiplets} chiplets x {fabric.gb_per_s:g} GB/s ({fabric.source})"
+    units = f"{sheet}; {cpu.cores} cores x {cpu.ghz:g} GHz x"
+    vector = {"vector_tflops": f"{units} {isa.bf16}", "vector_int8_tops": f"{units} {isa.int8}"}
+    amx = {"amx_tflops": f"{units} {isa.amx_bf16}", "amx_int8_tops": f"{units} {isa.amx_int8}"}
+    return {
+        "domains": "a NUMA domain for each socket",
+        "cores": sheet,
+        "memory_gib": f"{box.ram}, as stated",
+        "read_gb_per_s": read,
+        "remote_gb_per_s": f"{kind.remote:g} of that ({kind.source})" if box.sockets > 1 else "no other domain",
+        **{name: f"{source} operations a cycle ({isa.source})" for name, source in vector.items()},
+        **{name: f"{source} operations a cycle ({isa.source})" for name, source in amx.items() if isa.amx_bf16},
+    }
+
+
+def _link_of(source: str) -> str:
+    """The link of a source: most parts name one of `sources`."""
+    return catalogue().sources.get(source, source)
+
+
+Upgrade = Literal["memory", "gpu", "cores", "socket"]
+
+
+def upgrades(box: Box) -> dict[Upgrade, Box]:
+    """What can be added to a box, one kind of part at a time.
+
+    memory: a module in every channel, else modules as fast as the processor allows. gpu: one more of the same, or an
+    RTX 4090. cores: the processor of the same memory and instructions with the least more cores. socket: a second one
+    with as many modules.
+    """
+    found = {
+        "memory": _more_memory(box),
+        "gpu": _more_gpus(box),
+        "cores": _more_cores(box),
+        "socket": _more_sockets(box),
+    }
+    return {name: more for name, more in found.items() if more is not None}  # type: ignore[misc]
+
+
+def _more_memory(box: Box) -> Box | None:
+    cpu, ram = catalogue().cpus[box.cpu], box.ram
+    if channels_used(box) < cpu.channels:
+        return replace(box, ram=replace(ram, count=box.sockets * cpu.channels))
+    fastest = cpu.memory[ram.kind]
+    return replace(box, ram=replace(ram, mts=fastest)) if fastest > rated_mts(box) else None
+
+
+def _more_gpus(box: Box) -> Box:
+    return replace(box, gpu="RTX 4090") if box.gpu is None else replace(box, gpus=box.gpus + 1)
+
+
+def _more_cores(box: Box) -> Box | None:
+    cpus = catalogue().cpus
+    mine = cpus[box.cpu]
+
+    def alike(cpu: Cpu) -> bool:
+        """Whether it goes into the same kind of socket, as far as the catalogue tells."""
+        facts = ("isa", "memory", "channels", "pcie", "sockets", "source")
+        return all(getattr(cpu, one) == getattr(mine, one) for one in facts if one != "source" or mine.chiplets)
+
+    more = [name for name, cpu in cpus.items() if cpu.cores > mine.cores and alike(cpu)]
+    name = min(more, key=lambda one: cpus[one].cores, default=None)
+    return None if name is None else replace(box, cpu=name)
+
+
+def _more_sockets(box: Box) -> Box | None:
+    if box.sockets > 1 or catalogue().cpus[box.cpu].sockets < 2:
+        return None
+    return replace(box, sockets=2, ram=replace(box.ram, count=2 * box.ram.count))

@@ -1,0 +1,142 @@
+"""Advice: what fits, what is fastest, and when it is too close to call."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ktbench.run.feasibility import Machine, feasibility
+from ktbench.sim.advice import (
+    PRECISIONS,
+    Option,
+    Question,
+    Unfit,
+    advised,
+    comparison_error,
+    held_out_errors,
+    is_close,
+    option,
+    options,
+)
+from ktbench.spec.machine import MachineSpec
+from ktbench.spec.memory import cache_bytes
+from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.weights import weight_bits
+from tests.sim.testbed import cell_on, testbed
+
+GIB = 2**30
+
+
+def why_not(spec: RunSpec) -> str:
+    reason = None if spec.machine is None else feasibility(spec, Machine.described(spec.machine))
+    return "" if reason is None else reason.why
+
+
+def question(machine: MachineSpec) -> Question:
+    plain = {"avx512": False, "dynamic": False}
+    decode, prefill = (cell_on(machine, phase=phase, prompt=256, **plain) for phase in ("decode", "prefill"))
+    return Question(decode=decode, prefill=prefill, fits=why_not).on(machine)
+
+
+def made(precision: Any, speed: float) -> Option:
+    """An option with a made-up speed."""
+    cell = cell_on(testbed())
+    return Option(
+        precision=precision,
+        decode=cell,
+        prefill=cell,
+        decode_speed=speed,
+        prefill_speed=speed,
+        deferred=0,
+        deferring=speed,
+    )
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.floats(0.02, 8.0), st.sampled_from([0.25, 1.0, 4.0, 16.0]))
+def test_what_is_advised_fits_into_memory(memory_gib: float, gpu_memory_gib: float) -> None:
+    """By the bits of its weights alone, scales left out: no estimate of ours is asked."""
+    machine = testbed(domains=1, memory_gib=memory_gib, gpu_memory_gib=gpu_memory_gib)
+    shape = question(machine).decode.model.shape
+    for found in options(question(machine)):
+        if isinstance(found, Option):
+            experts = shape.experts * shape.moe_layers * shape.expert_params * weight_bits(found.precision) / 8
+            on_gpu = found.decode.engine.placement.ratio * experts
+            assert experts - on_gpu <= memory_gib * GIB
+            assert on_gpu <= gpu_memory_gib * GIB
+        else:
+            assert found.why
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.floats(20, 400), st.floats(1.0, 4.0), st.sampled_from(PRECISIONS))
+def test_more_bandwidth_is_never_slower(read: float, factor: float, precision: Any) -> None:
+    slow, fast = (testbed(read_gb_per_s=one, remote_gb_per_s=one / 2) for one in (read, read * factor))
+    found = [option(question(machine), precision) for machine in (slow, fast)]
+    speeds = [one.decode_speed for one in found if isinstance(one, Option)]
+    assert len(speeds) == 2
+    assert speeds[1] >= speeds[0] * (1 - 1e-9)
+
+
+def test_a_model_that_fits_on_the_gpu_lives_there() -> None:
+    found = option(question(testbed(gpu_memory_gib=80.0)), "int8")
+    assert isinstance(found, Option)
+    assert found.decode.engine.placement.ratio == 1
+
+
+def test_without_a_gpu_nothing_is_placed_or_deferred() -> None:
+    found = option(question(testbed(gpu=None, calibration="ktbench")), "int8")
+    assert isinstance(found, Option)
+    assert (found.decode.engine.placement.ratio, found.deferred, found.decode.engine.device) == (0.0, 0, "cpu")
+
+
+def test_features_are_those_that_the_machine_has() -> None:
+    one = option(question(testbed(domains=1, amx_tflops=None, amx_int8_tops=None)), "int8")
+    assert isinstance(one, Option)
+    assert one.decode.engine.label == "+v+d+c"
+
+
+def test_the_most_accurate_of_equally_fast_precisions_is_advised() -> None:
+    near = 1 + comparison_error() / 2
+    found = (made("bf16", 5.0), made("int8", 10.0), made("int4_g32", 10.0 * near), made("q2_k", 99.0))
+    best = advised(found)
+    assert best is not None
+    assert best.precision == "int8"
+
+
+def test_a_target_is_reached_as_accurately_as_can_be() -> None:
+    found = (made("bf16", 5.0), made("int8", 10.0), made("int4_g32", 20.0))
+    best, none = (advised(found, lambda speed, least=least: speed >= least) for least in (4.0, 50.0))
+    assert best is not None
+    assert none is not None
+    assert (best.precision, none.precision) == ("bf16", "int4_g32")
+
+
+def test_fewer_than_four_bits_are_advised_where_no_other_fits() -> None:
+    unfit = [Unfit(precision=one, why="too large") for one in PRECISIONS[:3]]
+    best = advised([*unfit, made("q3_k", 3.0), made("q2_k", 5.0)])
+    assert best is not None
+    assert best.precision == "q2_k"
+    assert advised(unfit) is None
+
+
+def test_closeness_is_symmetric_and_as_wide_as_held_out_errors() -> None:
+    error = comparison_error()
+    assert 0 < error < 0.5
+    assert sum(abs(one) <= error for one in held_out_errors("decode")) >= 0.85 * len(held_out_errors("decode"))
+    for one, other in ((10.0, 10.0 * (1 + error) * 0.999), (10.0, 10.0 * (1 + error) * 1.001)):
+        assert is_close(one, other) == is_close(other, one)
+    assert is_close(10.0, 10.0 * (1 + error) * 0.999)
+    assert not is_close(10.0, 10.0 * (1 + error) * 1.001)
+
+
+def test_keys_and_values_take_memory() -> None:
+    """Closed form: two numbers of two bytes for each head of keys and values, layer and token of every request."""
+    cell = cell_on(testbed(), prompt=1000)
+    cell = replace(cell, workload=replace(cell.workload, batch=7))
+    config = cell.model.config
+    heads, width, layers = (config[key] for key in ("num_key_value_heads", "head_dim", "num_hidden_layers"))
+    assert cache_bytes(cell) == 7 * 1000 * layers * 2 * heads * width * 2

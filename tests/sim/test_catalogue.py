@@ -1,0 +1,148 @@
+"""The catalogue of parts, and machines made of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ktbench.config.machine import preset
+from ktbench.sim.catalogue import Box, Modules, catalogue, machine_of_box, read_box, read_modules, upgrades
+from ktbench.spec.machine import BY_NAME
+
+PARTS = catalogue()
+
+
+def full(cpu: str, gpu: str | None = None, sockets: int = 1) -> Box:
+    """A processor with a module of 64 GB in every channel, as fast as it allows."""
+    row = PARTS.cpus[cpu]
+    kind, mts = next(iter(row.memory.items()))
+    return read_box(cpu, sockets, f"{sockets * row.channels}x64 {kind}-{mts}", gpu)
+
+
+def test_there_are_enough_parts_to_be_of_use() -> None:
+    assert len(PARTS.cpus) >= 40
+    assert len(PARTS.gpus) >= 30
+
+
+@pytest.mark.parametrize("kind", ["cpus", "gpus", "instructions", "memory", "fabrics", "links"])
+def test_every_part_has_a_source(kind: str) -> None:
+    for name, part in getattr(PARTS, kind).items():
+        source = PARTS.sources.get(part.source, part.source)
+        assert source.strip(), name
+        assert kind not in ("cpus", "gpus") or source.startswith("https://"), name
+
+
+def test_every_source_is_used() -> None:
+    assert {part.source for group in (PARTS.cpus, PARTS.gpus) for part in group.values()} >= PARTS.sources.keys()
+
+
+@pytest.mark.parametrize("cpu", PARTS.cpus)
+def test_every_processor_makes_a_machine_whose_constants_have_sources(cpu: str) -> None:
+    machine = machine_of_box(full(cpu, "RTX 4090"))
+    row = PARTS.cpus[cpu]
+    assert machine.cores == row.cores
+    assert (machine.amx_tflops is not None) == (row.isa == "sapphire_rapids")
+    assert all(machine.sources[name] for name in BY_NAME if getattr(machine, name) is not None)
+
+
+@pytest.mark.parametrize("gpu", PARTS.gpus)
+def test_every_card_makes_a_machine(gpu: str) -> None:
+    machine = machine_of_box(full("EPYC 9654", gpu))
+    assert machine.gpu == gpu
+    assert machine.gpu_memory_gib == PARTS.gpus[gpu].memory_gib
+
+
+# Bandwidth of a socket in GB/s as AMD's and Intel's pages have it.
+@pytest.mark.parametrize(
+    ("cpu", "gb_per_s"),
+    [("EPYC 9654", 460.8), ("EPYC 7763", 204.8), ("Xeon Gold 6454S", 307.2), ("Ryzen 9 7950X", 83.2)],
+)
+def test_what_is_read_is_a_share_of_the_published_bandwidth(cpu: str, gb_per_s: float) -> None:
+    efficiency = PARTS.memory[next(iter(PARTS.cpus[cpu].memory))].efficiency
+    assert machine_of_box(full(cpu)).read_gb_per_s == pytest.approx(gb_per_s * efficiency)
+
+
+def test_the_papers_box_is_that_of_its_preset() -> None:
+    made = machine_of_box(full("Xeon Platinum 8452Y", "RTX 4080", sockets=2))
+    known = preset("paper_4080")
+    assert made.domains == known["domains"]
+    for name in ("read_gb_per_s", "remote_gb_per_s", "vector_tflops", "amx_tflops", "gpu_gb_per_s", "gpu_tflops"):
+        assert getattr(made, name) == pytest.approx(known[name], rel=0.01), name
+
+
+def test_links_of_chiplets_limit_what_is_read() -> None:
+    """Of two chiplets with two links of 64 GB/s each, not of twelve channels."""
+    assert machine_of_box(full("EPYC 9115")).read_gb_per_s == 256
+
+
+def test_modules_run_as_fast_as_the_processor_allows() -> None:
+    slow, fast = (read_box("EPYC 9654", 1, f"12x64 DDR5-{mts}", None) for mts in (4800, 6400))
+    assert machine_of_box(slow).read_gb_per_s == machine_of_box(fast).read_gb_per_s
+    desk, overclocked = (read_box("Core i9-14900K", 1, f"2x48 DDR5-{mts}", None) for mts in (5600, 6800))
+    assert machine_of_box(overclocked).read_gb_per_s > machine_of_box(desk).read_gb_per_s
+
+
+def test_half_of_the_channels_read_half() -> None:
+    half, whole = (read_box("EPYC 9654", 1, f"{count}x64 DDR5-4800", None) for count in (6, 12))
+    assert machine_of_box(whole).read_gb_per_s == pytest.approx(2 * machine_of_box(half).read_gb_per_s)
+
+
+@given(st.integers(1, 48), st.integers(1, 512), st.sampled_from(sorted(PARTS.memory)), st.integers(1, 9999))
+def test_modules_are_read_as_they_are_written(count: int, gib: int, kind: str, mts: int) -> None:
+    modules = Modules(count=count, gib=gib, kind=kind, mts=mts)
+    assert read_modules(str(modules)) == modules
+
+
+@pytest.mark.parametrize("name", ["epyc 9355", "AMD EPYC 9355", "  Amd  Epyc(TM) 9355 "])
+def test_makers_and_case_do_not_matter(name: str) -> None:
+    assert (
+        read_box(name, 1, "12x64 DDR5-6400", "NVIDIA GeForce RTX 4090").title == "EPYC 9355, 12x64 DDR5-6400, RTX 4090"
+    )
+
+
+@pytest.mark.parametrize(
+    ("parts", "words"),
+    [
+        (("EPYC 935", 1, "12x64 DDR5-6400", None), ("cpu=EPYC 935", "nearest", "EPYC 9355")),
+        (("EPYC 9355", 1, "12x64 DDR5-6400", "RTX 409"), ("gpu=RTX 409", "nearest", "RTX 4090")),
+        (("EPYC 9355", 3, "12x64 DDR5-6400", None), ("sockets=3", "1 to 2")),
+        (("EPYC 9355", 1, "12 modules", None), ("ram=12 modules", "24x32 DDR5-6400")),
+        (("EPYC 9355", 1, "12x64 HBM-6400", None), ("HBM", "DDR4, DDR5, MRDIMM")),
+        (("EPYC 9355", 1, "0x64 DDR5-6400", None), ("above 0",)),
+        (("EPYC 9355", 1, "12x64 DDR4-3200", None), ("EPYC 9355 takes DDR5",)),
+        (("EPYC 9355", 2, "13x64 DDR5-6400", None), ("up to 48 modules",)),
+        (("Ryzen 9 7950X", 1, "6x64 DDR5-6400", None), ("up to 4 modules",)),
+        (("EPYC 9355", 1, "12x64 DDR5-6400", "0x RTX 4090"), ("gpu=0x RTX 4090",)),
+    ],
+)
+def test_what_is_not_in_the_catalogue_is_refused(
+    parts: tuple[str, int, str, str | None], words: tuple[str, ...]
+) -> None:
+    with pytest.raises(ValueError, match=".") as refused:
+        read_box(*parts)
+    assert "\n" not in str(refused.value)
+    assert all(word in str(refused.value) for word in words)
+
+
+@pytest.mark.parametrize("cpu", PARTS.cpus)
+def test_an_upgrade_is_a_machine_with_more_of_one_part(cpu: str) -> None:
+    box = full(cpu, "RTX 4090")
+    was = machine_of_box(box)
+    for name, more in upgrades(box).items():
+        now = machine_of_box(more)
+        grown = {
+            "memory": now.read_gb_per_s > was.read_gb_per_s,
+            "gpu": (now.gpus or 0) > (was.gpus or 0),
+            "cores": now.cores > was.cores,
+            "socket": now.domains > was.domains,
+        }
+        assert grown[name], name
+
+
+def test_empty_channels_come_first() -> None:
+    box = read_box("EPYC 9654", 2, "8x64 DDR5-4800", None)
+    assert str(upgrades(box)["memory"].ram) == "24x64 DDR5-4800"
+    assert "memory" not in upgrades(replace(box, ram=read_modules("24x64 DDR5-4800")))
