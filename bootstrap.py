@@ -304,10 +304,14 @@ class Setup:
 
 
 def _write(path: Path, text: str) -> None:
-    """Whole or not at all."""
+    """Whole or not at all. Raises OSError with the name of the file."""
     part = path.with_name(f".{path.name}.part")
-    part.write_text(text)
-    part.replace(path)
+    try:
+        part.write_text(text)
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 def end_programs_of(root: Path) -> None:
@@ -350,6 +354,10 @@ def main(arguments: Sequence[str]) -> int:
         return become(setup, arguments)
     except SetupError as error:
         print(error, file=sys.stderr)
+        return 2
+    except OSError as error:
+        where = error.filename or setup.journal  # writing to an open file names none
+        say(f"{where}: {error.strerror}; mend that, then repeat the command")
         return 2
     except KeyboardInterrupt:
         say("interrupted: the same command goes on from here")

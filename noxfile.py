@@ -88,9 +88,10 @@ def gpu(session: nox.Session) -> None:
 
 @nox.session
 def faults(session: nox.Session) -> None:
-    """Kill sweeps hundreds of times, fill disks, flip bits, and report what was lost; `-- --kills 50` for fewer.
+    """Kill every verb, fill disks, flip bits, stop processes, and report what was lost; `-- --kills 50` for fewer.
 
-    `-- --requests 10000` puts so many requests to one server, of which clients leave some, and nothing else.
+    `-- --only killed-sweep,killed-serve --minutes 3` for some of the faults, and for so long; `-- --requests 10000`
+    puts so many requests to one server, of which clients leave some, and nothing else.
     """
     session.run("python", "-m", "tests.faults", *session.posargs, external=True)
 

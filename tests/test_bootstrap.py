@@ -18,6 +18,7 @@ import pytest
 import bootstrap
 from bootstrap import Host, Setup, SetupError
 from tests.faults.setups import killed_set_ups
+from tests.full_disk import files_up_to
 
 ROOT = Path(bootstrap.__file__).parent
 
@@ -264,6 +265,17 @@ def test_two_set_ups_are_not_mixed(host: Host, root: Path) -> None:
     with setup._alone(), pytest.raises(SetupError, match="another set-up is at work in"):
         setup.bring_up_to_date()
     setup.bring_up_to_date()
+
+
+def test_a_full_disk_is_said_in_one_line(
+    host: Host, root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bootstrap, "Setup", lambda _: Setup(host, Programs(), root))
+    with files_up_to(10):
+        assert bootstrap.main([]) == 2
+    journal = root / "build" / "ktbench-bootstrap.lock"
+    assert [line for line in capsys.readouterr().err.splitlines() if str(journal) in line and "too large" in line]
+    assert bootstrap.main([]) == 0
 
 
 def test_what_a_killed_set_up_left_running_is_ended_and_nothing_else(root: Path) -> None:

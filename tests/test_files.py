@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
 import signal
 import time
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ import pytest
 
 from ktbench.files import NotWritten, whole_file, write_whole
 from ktbench.spec.errors import error_text
+from tests.full_disk import files_up_to
 
 OLD, NEW = b"old" * 1000, b"new" * 40_000
 
@@ -27,11 +27,8 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def full_disk() -> Iterator[None]:
-    """No file may grow beyond 50 kB (EFBIG): as on a full disk, a part of a write succeeds."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    with files_up_to(50_000):
+        yield
 
 
 def names(path: Path) -> list[str]:

@@ -18,6 +18,8 @@ from ktbench.spec.errors import FAILED, RequestError
 from ktbench.spec.record import Cell, Environment
 from ktbench.spec.timeline import Timeline
 
+_TRACE, _PICTURE = "trace.json", "timeline"
+
 
 def run(overrides: Sequence[str]) -> int:
     """Trace the one cell that the overrides describe. Exit code 4 where it cannot run here or did not end well."""
@@ -45,9 +47,14 @@ def _folder(request: Request) -> Path:
     if request.resume is not None:
         raise RequestError(f"trace: resume={request.resume}: a trace cannot be resumed, leave it out")
     folder = RUNS / (request.run_name or f"trace-{datetime.now(UTC):%Y%m%d-%H%M%S}")
-    if folder.exists():
+    if folder.exists() and not _is_unfinished(folder):
         raise RequestError(f"run_name={folder.name}: {folder} exists, choose another name")
     return folder
+
+
+def _is_unfinished(folder: Path) -> bool:
+    """Whether a trace that did not come to its end has left the folder: the file that is written last is missing."""
+    return folder.is_dir() and {path.stem for path in folder.glob("[!.]*")} <= {"worker", _PICTURE}
 
 
 def _write(timeline: Timeline, cell: Cell, machine: Environment, folder: Path) -> Iterator[str]:
@@ -56,9 +63,10 @@ def _write(timeline: Timeline, cell: Cell, machine: Environment, folder: Path) -
     from ktbench.report.figures.timeline import shares, timeline_figure
 
     conditions = _conditions(cell, machine)
-    trace = write_whole(folder / "trace.json", chrome_trace(timeline))
+    pictures = save(timeline_figure(timeline, conditions), folder, _PICTURE)
+    trace = write_whole(folder / _TRACE, chrome_trace(timeline))
     yield from (*shares(timeline), *conditions[:2], "")
-    for path in (trace, *save(timeline_figure(timeline, conditions), folder, "timeline")):
+    for path in (trace, *pictures):
         yield f"wrote {path}"
 
 

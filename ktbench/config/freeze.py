@@ -26,6 +26,7 @@ _VOCAB_MULTIPLE = 64
 _NATIVE = "native"  # a precision: as the weights are stored
 # Features that pack the weights of a precision.
 _PACKING = {"precision": ("avx2", "avx512", "amx"), "device_precision": ("packed_dense",)}
+_WORK_KEYS = ("phase", "routing", "trace")
 _MODEL_KEYS = ("name", "layers", "experts", "vocab", "seed", "path", "config")
 _SPEC = (*WHOLE_GROUPS, "workload", "engine", "system", "peer")
 Content = dict[str, Any]
@@ -55,13 +56,18 @@ class ModelFiles:
         return model["name"], dict(model["config"])
 
 
+def _require_keys(group: str, content: Mapping[str, Any], keys: Sequence[str]) -> None:
+    """Raises ValueError for what a preset of a group lacks."""
+    if missing := [key for key in keys if key not in content]:
+        raise ValueError(f"{group}: the key {missing[0]} is missing")
+
+
 def config_file(model: Mapping[str, Any]) -> str | None:
     """The file that `model.config=FILE` names, of the node of a model; None where the facts themselves are there.
 
     Raises ValueError for what names none, and beside a checkpoint, which has its own; for a `path` that is no name.
     """
-    if missing := [key for key in _MODEL_KEYS if key not in model]:
-        raise ValueError(f"model: the key {missing[0]} is missing")
+    _require_keys("model", model, _MODEL_KEYS)
     config, path = model["config"], model["path"]
     if path is not None and not isinstance(path, str):
         raise ValueError(f"model.path={path}: must be the name of a folder or a file, or null")
@@ -303,8 +309,10 @@ _ROUTING, _TRACE = "workload.routing", "workload.trace"
 def give_trace(parts: Mapping[str, Content]) -> dict[str, Content]:
     """Each part with its `workload.trace` where the routing is `recorded`, as such or as a value of an axis.
 
-    Raises ValueError where a trace is named and no part replays one.
+    Raises ValueError where a trace is named and no part replays one, and for a workload without the keys that decide.
     """
+    for content in parts.values():
+        _require_keys("workload", content["workload"], _WORK_KEYS)
     traces = [trace for content in parts.values() if (trace := content["workload"]["trace"]) is not None]
     if wrong := [trace for trace in traces if not isinstance(trace, str)]:
         raise ValueError(f"workload.trace={wrong[0]}: must be the name of a file or null")

@@ -17,7 +17,7 @@ from ktbench.engine.stored.matrices import StoredTensor, StoredWeights, is_plain
 from ktbench.engine.stored.methods import read_method
 from ktbench.engine.stored.sizes import require_sizes
 from ktbench.resources import checkpoint_folder
-from ktbench.spec.shape import moe_shape, text_config
+from ktbench.spec.shape import moe_shape
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel
@@ -38,15 +38,15 @@ _BESIDES = ("mtp.", "vision_tower.", "mm_projector.")
 def inspect_checkpoint(folder: str | Path) -> dict[str, Any]:
     """The configuration in a local Hugging Face folder or a GGUF file, once its weight files have been found whole.
 
-    Raises ValueError as `stored_weights`, `checkpoint_config` and `require_sizes`.
+    Raises ValueError as `stored_weights`, `checkpoint_config`, `moe_shape` and `require_sizes`.
     """
     path = str(folder)
     if is_gguf(checkpoint_folder(path)):
         return checkpoint_config(path)
     weights, config = stored_weights(path), checkpoint_config(path)
-    layers = text_config(config)["num_hidden_layers"]
-    shapes = {name: shape for name, shape in weights.shapes.items() if not is_extra(name, layers)}
-    require_sizes(shapes, moe_shape(config), f"model.path={path}")
+    shape = moe_shape(config)
+    sizes = {name: size for name, size in weights.shapes.items() if not is_extra(name, shape.layers)}
+    require_sizes(sizes, shape, f"model.path={path}")
     return config
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_pdf import PdfPages
 from matplotlib.figure import Figure
 
-from ktbench.files import whole_file
+from ktbench.files import write_whole
 from ktbench.report.documents import NUMERIC, Document, overview
 from ktbench.report.figures.sheet import PAGE_IN, STYLE
 from ktbench.report.figures.text_metrics import wrapped
@@ -28,11 +29,11 @@ _LETTER = 0.602  # width of a letter of DejaVu Sans Mono over its size
 
 def write_pdf(path: Path, run: Run, papers: Sequence[Document]) -> Path:
     """Write the document: an overview, then of each part as many pages as its table takes. Returns the path."""
-    dates = {"CreationDate": None, "ModDate": None}
-    with style.context(STYLE), whole_file(path) as part, PdfPages(part, metadata=dates) as pages:
+    dates, drawn = {"CreationDate": None, "ModDate": None}, BytesIO()
+    with style.context(STYLE), PdfPages(drawn, metadata=dates) as pages:
         for figure in _sheets(run, papers):
             pages.savefig(figure)
-    return path
+    return write_whole(path, drawn.getvalue())
 
 
 def _sheets(run: Run, papers: Sequence[Document]) -> Iterator[Figure]:

@@ -25,7 +25,7 @@ def _traced(cell: Cell, machine: Environment, folder: Path) -> tuple[Timeline | 
     limits, worker = cell.spec.measure, None
     try:
         with timing("trace", folder.name):
-            folder.mkdir(parents=True)
+            folder.mkdir(parents=True, exist_ok=True)
             opened, command = OpenSession(cells=(cell,), ids=ids), serve_command(cell.spec)
             with loading(cell) as on_loading:
                 worker = Worker.start(opened, folder / "worker.log", limits.load_timeout_s, command, on_loading)
@@ -44,5 +44,5 @@ def _simulated(cell: Cell, folder: Path) -> tuple[Timeline | None, str]:
         timeline = simulate(cell.spec).timeline
     except ValueError as error:
         return None, f"UNSUPPORTED: {error}"
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     return timeline, ""

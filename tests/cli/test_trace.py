@@ -89,10 +89,20 @@ def test_bad_input_is_refused_before_anything_loads(traced: Verb, words: list[st
     assert not Path("runs").exists()
 
 
-def test_a_folder_that_is_there_is_not_written_into(traced: Verb) -> None:
+@pytest.mark.parametrize("name", ["trace.json", "log.jsonl", "notes.txt"])
+def test_a_folder_that_is_there_is_not_written_into(traced: Verb, name: str) -> None:
     Path("runs/seen").mkdir(parents=True)
+    Path("runs/seen", name).touch()
     with pytest.raises(RequestError, match="run_name=seen: runs/seen"):
         traced("")
+
+
+def test_a_trace_that_came_to_no_end_is_made_by_the_same_command(traced: Verb) -> None:
+    Path("runs/seen").mkdir(parents=True)
+    for name in ("worker.log", "timeline.pdf", ".trace.json.part"):
+        Path("runs/seen", name).write_text("half")
+    assert traced("") == 0
+    assert json.loads(Path("runs/seen/trace.json").read_text())
 
 
 def test_a_peer_has_no_roles_to_draw(capsys: pytest.CaptureFixture[str]) -> None:

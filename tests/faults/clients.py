@@ -10,10 +10,10 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from random import Random
 
@@ -57,14 +57,34 @@ def _port(process: subprocess.Popen[bytes], folder: Path) -> int:
     raise AssertionError((folder / "server.txt").read_text())
 
 
+def answering(port: int, is_over: Callable[[], bool]) -> bool:
+    """Whether the server comes to answer, within two minutes and before it `is_over`."""
+    until = time.monotonic() + _START_S
+    while time.monotonic() < until and not is_over():
+        try:
+            metrics(port)
+            return True
+        except (OSError, HTTPException):
+            time.sleep(0.02)
+    return False
+
+
+def metrics(port: int) -> dict[str, float]:
+    """What the server says of its requests, of its pages, and of its engine's counters by their names."""
+    connection = HTTPConnection("127.0.0.1", port, timeout=_IDLE_S)
+    try:
+        connection.request("GET", "/metrics")
+        text = connection.getresponse().read().decode()
+    finally:
+        connection.close()
+    samples = [one for family in text_string_to_metric_families(text) for one in family.samples]
+    return {one.labels.get("name", one.name.removeprefix("ktbench_")): one.value for one in samples}
+
+
 def gauges(port: int) -> dict[str, float]:
     """What the server says of its requests and pages."""
-    connection = HTTPConnection("127.0.0.1", port, timeout=_IDLE_S)
-    connection.request("GET", "/metrics")
-    text = connection.getresponse().read().decode()
-    connection.close()
-    known = {family.name: family.samples[0].value for family in text_string_to_metric_families(text) if family.samples}
-    return {name: known[f"ktbench_{name}"] for name in _GAUGES}
+    known = metrics(port)
+    return {name: known[name] for name in _GAUGES}
 
 
 def resident_bytes(pid: int) -> int:

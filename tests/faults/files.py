@@ -33,7 +33,7 @@ def full_while_writing(folder: Path, verb: Verb, random: Random, times: int) -> 
     for number in range(times):
         here = begin(folder / str(number), undisturbed, verb)
         limit = random.randrange(1, random.choice((1 << 12, 1 << 15, LARGEST)))
-        command = Command(here, verb.next_words(here, number), _limited(verb, limit)).start()
+        command = Command(here, verb.next_words(here), _limited(verb, limit)).start()
         code, said = command.end(), command.said()
         full += code == FULL
         if code not in (0, FULL):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import math
 import os
 import shutil
 import signal
@@ -109,7 +110,7 @@ def is_whole(root: Path) -> bool:
     return done.returncode == 0 and subprocess.run([python, "-m", "pip", "check"], check=False).returncode == 0
 
 
-def killed_set_ups(folder: Path, random: Random, kills: int) -> Finding:
+def killed_set_ups(folder: Path, random: Random, kills: int, until: float = math.inf) -> Finding:
     """SIGKILL of `bootstrap.py` alone at moments spread over the time that it takes, until it is done."""
     root = make_checkout(folder)
     began_s = time.monotonic()
@@ -117,7 +118,7 @@ def killed_set_ups(folder: Path, random: Random, kills: int) -> Finding:
     assert first.returncode == 0 and is_whole(root), said
     took_s = time.monotonic() - began_s
     done, broken, rounds = 0, 0, 0
-    while done < kills:
+    while done < kills and time.monotonic() < until:
         shutil.rmtree(root / ".venv")
         rounds += 1
         for _ in range(random.randrange(1, 4)):

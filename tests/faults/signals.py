@@ -15,6 +15,7 @@ from ktbench.spec.record import Outcome
 from tests.faults.findings import Finding
 from tests.faults.forking import Command
 from tests.faults.runs import RUN, begun_or_resumed, doubled, hurt, missing, records_of
+from tests.faults.verbs import Verb, begin, left_alone, unlike
 
 _SWEEP = (
     "sweep", "sweep.arms=['base','skipping=1','+a']", "model=tiny", "model.layers=2", "workload.prompt=8",
@@ -118,6 +119,39 @@ def suspended(folder: Path, whom: str) -> Finding:
         happened=f"exit {code}; {f'{len(late)} trials are' if late else 'no trial is'} TIMEOUT, its time begins anew",
         message="; ".join(late),
         lost=len(late) + (code != 0) + _not_once(folder),
+    )
+
+
+def child_stopped(folder: Path, verb: Verb) -> Finding:
+    """The process that works for a command without a deadline is stopped: continued it ends well, else Ctrl-C ends it.
+
+    The command itself waits meanwhile.
+    """
+    undisturbed, wrong, message = left_alone(folder / "undisturbed", verb), list[str](), ""
+    for number, ends in ((signal.SIGCONT, 0), (signal.SIGINT, 130)):
+        here = begin(folder / number.name, undisturbed, verb)
+        command = Command(here, verb.next_words(here), verb.prepare).start()
+        while not _children(command.pid) and not command.is_over():
+            time.sleep(0.01)
+        for child in _children(command.pid):
+            _send(child, signal.SIGSTOP)
+        time.sleep(_STOPPED_S)
+        wrong += [f"exit {command.code} while its child was stopped"] if command.is_over() else []
+        for pid in _children(command.pid) if number == signal.SIGCONT else [command.pid]:
+            _send(pid, number)
+        code = command.end()
+        wrong += [f"exit {code} after {number.name}"] if code != ends else []
+        wrong += [*verb.check(here), *(unlike(here, undisturbed, verb) if code == 0 else ())]
+        message = command.message() if code else message
+    return Finding(
+        fault=f"the process that works for `{verb.name}` stopped (SIGSTOP)",
+        times=2,
+        happened="it waits; continued, it ends as if undisturbed; after Ctrl-C exit 130, and nothing is left running"
+        if not wrong
+        else "; ".join(wrong),
+        message=message,
+        lost=len(wrong),
+        doubled=None,
     )
 
 

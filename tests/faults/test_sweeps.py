@@ -28,6 +28,7 @@ FAULTS: dict[str, tuple[Callable[[Path, Undisturbed], Finding], str]] = {
 }
 SAYS = {
     "deaf": "more than 3 s",
+    "stops": "more than 3 s",
     "eats": "out of memory",
     "killed": "ended by SIGKILL",
     "dies": "ended by SIGSEGV",

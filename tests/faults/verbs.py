@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import signal
 import time
@@ -47,10 +48,8 @@ class Verb:
     before: tuple[Words, ...] = ()
     prepare: Callable[[], object] = lambda: None
 
-    def next_words(self, folder: Path, attempt: int) -> Words:
+    def next_words(self, folder: Path) -> Words:
         """The command that begins, or goes on with what there is."""
-        if self.name == "trace":
-            return (*self.words, f"run_name={RUN}-{attempt}")
         if self.runs:
             return (*self.words, begun_or_resumed(folder))
         return self.words
@@ -101,8 +100,8 @@ VERBS = (
     Verb(name="sweep", words=("sweep", _ARMS, *_QUICK), check=_of_run, runs=True),
     Verb(name="run", words=("run", *_QUICK, "engine.avx2=true", "model.packed=packed"), check=_of_run, runs=True),
     Verb(name="eval", words=("eval", *_NANO), check=_of_run, runs=True),
-    Verb(name="eval of drift", words=("eval", *_DRIFT), check=_of_run, runs=True),
-    Verb(name="trace", words=("trace", *_TINY, "engine.avx2=true"), check=_of_run),
+    Verb(name="eval-drift", words=("eval", *_DRIFT), check=_of_run, runs=True),
+    Verb(name="trace", words=("trace", *_TINY, "engine.avx2=true", f"run_name={RUN}"), check=_of_run),
     Verb(name="export", words=("export", "model=tiny", "output=model.gguf"), check=torn_files, output="model.gguf"),
     Verb(name="record", words=("record", *_TINY, "workload.routing=model", "output=profile.npz"), check=torn_files,
          output="profile.npz"),
@@ -110,22 +109,23 @@ VERBS = (
     Verb(name="validate", words=("validate", "out=judged"), check=torn_files, output="judged/cells.csv"),
     Verb(name="plan", words=("plan", *_TINY), check=torn_files),
     Verb(name="report", words=("report", RUN), check=_of_run, before=(_FIRST,)),
-    Verb(name="report kit", words=("report", RUN, "kit", "html"), check=_of_run, before=(_FIRST,)),
+    Verb(name="report-kit", words=("report", RUN, "kit", "html"), check=_of_run, before=(_FIRST,)),
+    Verb(name="compare", words=("compare", RUN, RUN), check=_of_run, before=(_FIRST,)),
 )  # fmt: skip
 
 
-def killed_verb(folder: Path, verb: Verb, random: Random, kills: int) -> Finding:
-    """SIGKILL at moments spread evenly over the time that the command takes, until there were so many."""
+def killed_verb(folder: Path, verb: Verb, random: Random, kills: int, until: float = math.inf) -> Finding:
+    """SIGKILL at moments spread evenly over the time that the command takes: so many, or as many as until then."""
     undisturbed = left_alone(folder / "undisturbed", verb)
     again = begin(folder / "again", undisturbed, verb)
     began_s = time.monotonic()  # with warm caches
-    _ended_well(Command(again, verb.next_words(again, 0), verb.prepare).start())
+    _ended_well(Command(again, verb.next_words(again), verb.prepare).start())
     took_s = time.monotonic() - began_s
     done, twice, times, problems = 0, 0, 0, list[str]()
-    while done < kills:
+    while done < kills and time.monotonic() < until:
         here = begin(folder / str(times), undisturbed, verb)
-        killed, found = _until_done(here, verb, random, took_s, kills - done)
-        problems += [*found, *_unlike(here, undisturbed, verb)]
+        killed, found = _until_done(here, verb, lambda: random.uniform(0, took_s), kills - done, until)
+        problems += [*found, *unlike(here, undisturbed, verb)]
         twice += doubled(read_run(hurt(here))) if verb.runs else 0
         done, times = done + killed, times + 1
         shutil.rmtree(here)
@@ -143,8 +143,10 @@ def killed_verb(folder: Path, verb: Verb, random: Random, kills: int) -> Finding
 
 def left_alone(folder: Path, verb: Verb) -> Path:
     """A folder in which the command, and what it needs before, were left alone."""
-    for words in (*verb.before, verb.next_words(folder, 0)):
-        _ended_well(Command(folder, words, verb.prepare).start())
+    for words in verb.before:
+        _ended_well(Command(folder, words).start())
+    shutil.rmtree(hurt(folder) / "report", ignore_errors=True)
+    _ended_well(Command(folder, verb.next_words(folder), verb.prepare).start())
     return folder
 
 
@@ -163,14 +165,16 @@ def _ended_well(command: Command) -> None:
     assert code == 0, (command.words, code, command.said()[-5:])
 
 
-def _until_done(folder: Path, verb: Verb, random: Random, took_s: float, most: int) -> tuple[int, list[str]]:
-    """How often the command was killed, `most` times at most, and what was wrong in between."""
+def _until_done(
+    folder: Path, verb: Verb, lives_s: Callable[[], float], most: int, until: float
+) -> tuple[int, list[str]]:
+    """How often the command was killed, `most` times at most and not after `until`, and what was wrong in between."""
     problems: list[str] = []
     for killed in count():
         before = facts_of(folder) if verb.runs else ()
-        command = Command(folder, verb.next_words(folder, killed), verb.prepare).start()
-        if killed < most:
-            command.kill_after(random.uniform(0, took_s))
+        command = Command(folder, verb.next_words(folder), verb.prepare).start()
+        if killed < most and time.monotonic() < until:
+            command.kill_after(lives_s())
         code = command.end()
         problems += verb.check(folder)
         if verb.runs:
@@ -191,8 +195,8 @@ def _lost(before: Sequence[object], after: Sequence[object], command: Command) -
         yield f"{command.told()} trials were shown, {len(after) - len(before)} kept"
 
 
-def _unlike(folder: Path, undisturbed: Path, verb: Verb) -> Iterator[str]:
-    """How the end differs from that of a command that was left alone."""
+def unlike(folder: Path, undisturbed: Path, verb: Verb) -> Iterator[str]:
+    """How the end of a command differs from that of one that was left alone."""
     if verb.output and (folder / verb.output).read_bytes() != (undisturbed / verb.output).read_bytes():
         yield f"{verb.output} differs"
     if verb.runs:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import pytest
 from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.engine.serving.requests import ServeRequest, TokenEvent
 from ktbench.engine.workload.stream import draw_stream
+from ktbench.peers import openai
 from ktbench.peers.openai import events_of, open_serving
 from ktbench.run.feasibility import Machine, feasibility
 from ktbench.run.messages import RecordIds
@@ -82,6 +84,15 @@ def spec_of(url: str | None, model: str | None = None) -> RunSpec:
     stream = StreamSpec(requests=4, concurrency=2, answer=3)
     peer = PeerSpec(url=url, served_model=model)
     return tiny_spec(phase="serve", system="openai", peer=peer, workload={"stream": stream, "steps": 2})
+
+
+def test_a_server_that_is_stopped_is_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel takes its connections, and nobody answers."""
+    monkeypatch.setattr(openai, "_CONNECT_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as stopped:
+        url = f"http://127.0.0.1:{stopped.getsockname()[1]}"
+        with pytest.raises(Unsupported, match=f"peer.url={url}/v1: names no model at /models .timed out"):
+            open_serving([spec_of(url)], HostRole(cores=1))
 
 
 def test_a_server_gets_the_stream_and_its_delays_are_seen(url: str) -> None:

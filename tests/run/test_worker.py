@@ -25,6 +25,7 @@ from ktbench.spec.peers import PeerSpec
 from ktbench.spec.record import Outcome
 from ktbench.spec.timeline import Timeline
 from tests.tiny import tiny_cell, tiny_spec
+from tests.waiting import is_gone
 
 ROOT = Path(__file__).parents[2]
 FUSED = tiny_cell("+v", avx512=True)
@@ -142,6 +143,15 @@ def test_a_worker_that_hangs_after_a_report_is_timed_out(tmp_path: Path) -> None
     with pytest.raises(WorkerDied) as died:
         Worker.start(OPENED, tmp_path / "worker.log", 8, (sys.executable, "-c", SAYS_AND_WAITS))
     assert died.value.outcome is Outcome.TIMEOUT
+
+
+def test_a_worker_that_is_stopped_while_it_loads_is_timed_out_and_ended(tmp_path: Path) -> None:
+    stops = f"import os, pathlib, signal; pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(os.getpid()))"
+    command = (sys.executable, "-c", f"{stops}; os.kill(os.getpid(), signal.SIGSTOP)")
+    with pytest.raises(WorkerDied, match="loading took more than 2 s") as died:
+        Worker.start(OPENED, tmp_path / "worker.log", 2, command)
+    assert died.value.outcome is Outcome.TIMEOUT
+    assert is_gone(int((tmp_path / "pid").read_text()))
 
 
 def test_a_crash_while_tracing_is_an_outcome(start: Callable[[str], Worker]) -> None:

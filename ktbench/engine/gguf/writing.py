@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, Literal
@@ -149,10 +150,10 @@ def write_head(path: Path, architecture: str, metadata: Mapping[str, Value], pla
     for info in plan.tensors.values():
         kind = gguf.GGMLQuantizationType[info.kind]
         writer.add_tensor_info(info.name, info.shape, np.dtype(np.float32), info.nbytes, raw_dtype=kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_ti_data_to_file()
-    writer.close()
+    with closing(writer):
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_ti_data_to_file()
     return aligned(path.stat().st_size)
 
 

@@ -14,7 +14,7 @@ from ktbench.engine.gguf.header import PRECISIONS, read_header
 from ktbench.engine.gguf.inspecting import is_gguf
 from ktbench.engine.stored.matrices import StoredWeights
 from ktbench.resources import checkpoint_folder
-from ktbench.spec.shape import text_config
+from ktbench.spec.shape import moe_shape
 from ktbench.spec.weights import FORMATS, Precision, StoredLayer
 
 Role = Literal["experts", "dense", "attention"]
@@ -72,10 +72,10 @@ class _Weight(NamedTuple):
 def stored_formats(path: str) -> StoredFormats:
     """Those of a folder or of a GGUF file, without its layers that predict further tokens.
 
-    Raises ValueError as `inspect_checkpoint`.
+    Raises ValueError as `inspect_checkpoint` and `moe_shape`.
     """
     stored = _in_gguf(path) if is_gguf(checkpoint_folder(path)) else _in_folder(stored_weights(path))
-    layers = text_config(checkpoint_config(path))["num_hidden_layers"]
+    layers = moe_shape(checkpoint_config(path)).layers
     found = _by_layer_and_role(stored, layers)
     one_format = not is_gguf(checkpoint_folder(path))
     ordered = {role: _ordered(one for (_, of), held in found.items() if of == role for one in held) for role in _ROLES}

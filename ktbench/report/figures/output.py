@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from io import StringIO
+from io import BytesIO, StringIO
 from pathlib import Path
 from typing import Any
 
 from matplotlib import style
 from matplotlib.text import Text
 
-from ktbench.files import whole_file
+from ktbench.files import write_whole
 from ktbench.report.figures.sheet import DPI, STYLE, Sheet
 
 _METADATA: dict[str, dict[str, Any]] = {
@@ -73,10 +73,10 @@ def save(figure: Sheet, folder: Path, name: str, *, caption: bool = True) -> lis
     box = None if caption else figure.plots_box
     figure.show_caption(caption)
     for suffix, metadata in _METADATA.items():
-        path = folder / f"{name}.{suffix}"
-        with style.context(STYLE), whole_file(path) as part:
-            figure.savefig(part, format=suffix, dpi=DPI, metadata=metadata, bbox_inches=box)
-        written.append(path)
+        drawn = BytesIO()  # a disk that fills while matplotlib writes a PDF ends in an error of its own
+        with style.context(STYLE):
+            figure.savefig(drawn, format=suffix, dpi=DPI, metadata=metadata, bbox_inches=box)
+        written.append(write_whole(folder / f"{name}.{suffix}", drawn.getvalue()))
     figure.show_caption(True)
     return written
 

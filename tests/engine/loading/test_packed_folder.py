@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -30,6 +27,7 @@ from ktbench.spec.wire import spec_id
 from tests.engine.engines import FUSED, LEAN, needs_vector
 from tests.engine.families.plain import build
 from tests.engine.tiny import decode, run, tiny_model
+from tests.full_disk import files_up_to
 
 pytestmark = needs_vector()
 BOTH = FUSED | {"packed_dense": True}
@@ -234,17 +232,6 @@ def test_an_error_while_packing_leaves_no_manifest(tmp_path: Path, monkeypatch: 
             loaded(one)
     assert not (tmp_path / "experts-int8" / "manifest.json").exists()
     assert all(map(torch.equal, logits(one), logits(cell(tiny_model(), **FUSED))))
-
-
-@contextmanager
-def files_up_to(nbytes: int) -> Iterator[None]:
-    """What the system refuses beyond, as it does on a full disk."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_a_full_disk_leaves_nothing_and_says_so_in_one_line(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import shutil
 import signal
 import time
@@ -16,17 +15,15 @@ import pytest
 from ktbench.engine.serving.disk import DiskPages
 from ktbench.engine.serving.page_folder import HEADER_BYTES, PageFolder
 from tests.engine.serving.pages import BLOCK, content_of, damage, file_of, files, key_of, opened, written
+from tests.full_disk import files_up_to
 
 KILLS = 60
 
 
 @pytest.fixture
 def full_disk() -> Iterator[None]:
-    """No file may grow beyond 50 kB (EFBIG): as on a full disk, a part of a write succeeds."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    with files_up_to(50_000):
+        yield
 
 
 def test_every_flipped_bit_of_a_header_and_any_of_the_content_is_a_miss(

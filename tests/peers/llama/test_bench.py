@@ -139,6 +139,7 @@ def test_tuning_is_ended_with_what_was_done(tmp_path: Path) -> None:
         ("import sys; sys.exit('error: failed to load model')", "exited with 1: error: failed to load model"),
         ("import os; os.abort()", "exited with -6: it printed nothing"),
         ("import sys, time; print('loading', file=sys.stderr, flush=True); time.sleep(60)", "more than 1 s: loading"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSTOP)", "more than 1 s: it printed nothing"),
         ("", "printed 0 rows for one test"),
         ("print({row})", "printed a row that is not JSON"),
         ("import json; print(json.dumps({row} | {'samples_ns': [1, 2]}))", "printed 2 samples, 1 were expected"),
@@ -147,7 +148,7 @@ def test_tuning_is_ended_with_what_was_done(tmp_path: Path) -> None:
 )
 def test_a_program_that_misbehaves_is_an_error(tmp_path: Path, text: str, says: str) -> None:
     system = bench(tmp_path, text)
-    measure = tiny_spec(measure={"turn_timeout_s": 1.0 if "sleep" in text else 30.0}).measure
+    measure = tiny_spec(measure={"turn_timeout_s": 1.0 if "sleep" in text or "STOP" in text else 30.0}).measure
     system.configure(spec(DECODE, measure=measure))
     with pytest.raises((RuntimeError, ValueError), match=says):
         system.own_samples_s()
@@ -242,10 +243,11 @@ Program(program=sys.argv[1], file=Path("model.gguf")).run(DECODE, [LlamaSettings
 """
 
 
-def test_the_program_ends_with_its_worker_however_that_ends(tmp_path: Path) -> None:
-    """Else it would load all cores on beside the next timing."""
+@pytest.mark.parametrize("then", ["time.sleep(600)", "os.kill(os.getpid(), signal.SIGSTOP)"])
+def test_the_program_ends_with_its_worker_however_that_ends(tmp_path: Path, then: str) -> None:
+    """Else it would load all cores on beside the next timing. One that is stopped ends, too."""
     note = tmp_path / "pid.txt"
-    text = f"import os, pathlib, time\npathlib.Path({str(note)!r}).write_text(str(os.getpid()))\ntime.sleep(600)\n"
+    text = f"import os, pathlib, signal, time\npathlib.Path({str(note)!r}).write_text(str(os.getpid()))\n{then}\n"
     worker = subprocess.Popen([sys.executable, "-c", WORKER, program(tmp_path, text)], cwd=Path(__file__).parents[3])
     until(lambda: note.exists() and bool(note.read_text()))
     assert not is_gone(int(note.read_text()))

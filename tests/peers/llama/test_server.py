@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -214,6 +215,7 @@ def test_trials_are_records_and_loading_is_none_of_them(tmp_path: Path) -> None:
         ),
         ("import os; os.abort()", ("exited with -6", "printed nothing")),
         ("import time; print('loading', flush=True); time.sleep(600)", ("not ready", "loading")),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSTOP)", ("not ready", "printed nothing")),
         (
             PROGRAM.replace("self.path ==", "time.sleep(600) or self.path =="),
             ("not ready", "loading"),
@@ -221,7 +223,7 @@ def test_trials_are_records_and_loading_is_none_of_them(tmp_path: Path) -> None:
     ],
 )
 def test_one_that_does_not_start_says_why(text: str, said: Sequence[str], tmp_path: Path) -> None:
-    waits = "sleep(600)" in text
+    waits = "sleep(600)" in text or "SIGSTOP" in text
     spec = written(spec_of(tmp_path, program(tmp_path, text), measure={"load_timeout_s": 2.0 if waits else 60.0}))
     with pytest.raises(Unsupported) as refused:
         open_serving([spec], HOST)
@@ -261,14 +263,18 @@ print("ready", flush=True)
 """
 
 
-@pytest.mark.parametrize("then", ["time.sleep(600)", "sys.exit()"])
-def test_it_ends_with_its_worker_however_that_ends(then: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("then", "stopped"), [("time.sleep(600)", False), ("sys.exit()", False), ("time.sleep(600)", True)]
+)
+def test_it_ends_with_its_worker_however_that_ends(then: str, stopped: bool, tmp_path: Path) -> None:
     command = [sys.executable, "-c", WORKER.replace("{then}", then), program(tmp_path)]
     with subprocess.Popen(command, cwd=Path(__file__).parents[3], stdout=subprocess.PIPE) as worker:
         assert worker.stdout is not None
         assert worker.stdout.readline() == b"ready\n"
         (one,) = started(tmp_path)
         server, child = one["pids"]
+        if stopped:
+            os.kill(server, signal.SIGSTOP)
         if "sleep" in then:
             worker.kill()
         worker.wait()
