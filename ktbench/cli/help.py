@@ -28,8 +28,21 @@ _COMPARED = (
 )
 _VALIDATED = (
     Key(name="fit", default="false", choices=("true", "false"), about="fit the constants first"),
+    Key(name="users", default="false", choices=("true", "false"), about="judge on speeds that users report"),
     Key(name="run", default="", kind="RUN", about="judge on the measured cells of runs, A,B,…"),
     Key(name="out", default="", kind="FOLDER", about="where to write"),
+)
+_ADVISED = (
+    Key(name="cpu", default="", kind="TEXT", choices=("here",), about="a processor of the catalogue"),
+    Key(name="sockets", default="1", kind="N", about="processors of that kind"),
+    Key(name="ram", default="", kind="TEXT", about="all modules, such as 24x32 DDR5-6400"),
+    Key(name="gpu", default="", kind="TEXT", about="a card of the catalogue, 2x NAME for two"),
+    Key(name="model", default="", kind="TEXT", about="a model of `ktbench list models`"),
+    Key(name="context", default="4096", kind="N", about="tokens before the one that is decoded"),
+    Key(name="target", default="", kind="X", about="tokens/s that decode should reach"),
+    Key(name="budget", default="", kind="X", about="what an upgrade may cost"),
+    Key(name="prices", default="", kind="FILE", about="prices of upgrades and their currency"),
+    Key(name="out", default="", kind="FILE", about="where to write the machine's description"),
 )
 _WIDTH = 110
 _GROUPS = ("model", "workload", "machine", "inject")
@@ -119,6 +132,15 @@ HELP: Mapping[str, Help] = {
     ),
     "compare": Help(
         words="A B", keys=_COMPARED, examples=(("A B", "two runs, by folder or name"), ("A latest", "the last one"))
+    ),
+    "advise": Help(
+        keys=_ADVISED,
+        examples=(
+            (
+                'cpu="EPYC 9355" sockets=2 ram="24x32 DDR5-6400" gpu="RTX 4090" model=deepseek_v3',
+                "settings, speed and upgrades",
+            ),
+        ),
     ),
     "validate": Help(keys=_VALIDATED, examples=(("", "the simulator against published numbers"),)),
     "list": Help(words="[KIND]", examples=(("models", "their names and titles"), ("ablations", "and their verbs"))),
