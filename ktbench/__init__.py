@@ -14,7 +14,7 @@ __version__ = "0.1.0"
 
 
 def inject(network: PreTrainedModel, rules: InjectSpec | str | Path | None = None, **settings: Any) -> PreTrainedModel:
-    """Puts packed, frozen, differentiable experts into a loaded Transformers model: PEFT and its trainers go on as before.
+    """Puts packed, frozen, differentiable experts into a loaded Transformers model, for PEFT and its trainers.
 
     `rules` are injection rules, or a YAML file of them, whose operator is `experts`; by default all routed experts are
     replaced. `settings` are those of `ktbench.engine.training.inject.inject_experts`. Raises ValueError as it does.

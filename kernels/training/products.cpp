@@ -95,24 +95,25 @@ void ExpertProducts::forward(Matrices which, const bf16* x, int rows, const Slot
   const Geometry& whole = experts_->geometry();
   which_ = which, out_ = out;
   const bool gates = which == Matrices::gate_up;
-  int strips = whole.down_strips();
-  if (gates) strips = 0;
+  int strips = 0;
   for (const Shard& shard : experts_->shards())
-    if (gates) strips = std::max(strips, 2 * shard.geometry.gate_strips());
+    strips = std::max(strips, gates ? 2 * shard.geometry.gate_strips() : shard.geometry.down_strips());
   begin(slots, blocks_of(strips, block_strips), options.numa);
   const KernelPair& pair = gates ? options.gate_up : options.down;
   kernels_ = &pair.for_tokens(slots.count / static_cast<int>(groups_.size()));
+  std::size_t row_bytes = 0;  // domains' shares of down differ in depth
   for (int d = 0; d < domains(); ++d) {
     const Geometry& g = experts_->shards()[d].geometry;
     formats_[d] = {kernels_->activation, depth_of(g), format_of(g).minima_group()};
     rows_[d].reserve(padded_rows(rows) * formats_[d].bytes());
+    row_bytes = std::max(row_bytes, formats_[d].bytes());
   }
   counting_.resize(largest_), ones_.assign(largest_, 1.0f);
   std::iota(counting_.begin(), counting_.end(), 0);
   for (Worker& worker : workers_) {
     worker.gathered = -1;
     worker.scratch.reserve(scratch_bytes(whole));
-    worker.rows.reserve(padded_rows(largest_) * formats_.front().bytes());
+    worker.rows.reserve(padded_rows(largest_) * row_bytes);
     worker.sums.reserve(1ul * largest_ * block_strips * strip_rows * sizeof(float));
   }
   const auto prepare = [&](int thread) {

@@ -12,7 +12,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ktbench._kernels import ExpertProducts, HandOver, HostCall, MoE, OpenMPTeam, PackedExperts, Prepared, Team, ThreadPool
+from ktbench._kernels import (
+    ExpertProducts,
+    HandOver,
+    HostCall,
+    MoE,
+    OpenMPTeam,
+    PackedExperts,
+    Prepared,
+    Team,
+    ThreadPool,
+)
 from ktbench.engine.decode.lazy import Fetch
 from ktbench.engine.decode.program import CallRecorder
 from ktbench.engine.experts import Backend

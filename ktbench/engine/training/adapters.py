@@ -40,7 +40,7 @@ class ExpertAdapter:
     def gradients(
         self, rows: RowsOf, grads: RowsOf, inputs: Tensor | None, slots: Slots, weights: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Of `a` and `b`, where `grads` [n, N] are those of the products of some slots, each times one of `weights` [S].
+        """Of `a` and `b`, where `grads` [n, N] are those of the products of some slots, weighted by `weights` [S].
 
         That of the rows, without the weight, is added to `inputs` [S, K], unless None.
         """

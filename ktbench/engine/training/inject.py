@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import torch
 from torch import nn
 from transformers import PreTrainedModel
 
@@ -17,7 +18,6 @@ from ktbench.engine.inject.match import match_rules
 from ktbench.engine.training.experts import TrainableExperts
 from ktbench.engine.weight_plan import Packing
 from ktbench.spec.inject import InjectRule, InjectSpec
-from ktbench.spec.weights import Precision
 
 # What shipped rules call `experts`.
 ROUTED_EXPERTS = InjectSpec(
@@ -25,11 +25,14 @@ ROUTED_EXPERTS = InjectSpec(
 )
 
 
+_PLAIN = Packing()
+
+
 def inject_experts(
     network: PreTrainedModel,
     rules: InjectSpec = ROUTED_EXPERTS,
     *,
-    packing: Packing = Packing(),
+    packing: Packing = _PLAIN,
     kernels: dict[str, Any] | None = None,
     recompute: bool = True,
 ) -> PreTrainedModel:
@@ -42,7 +45,8 @@ def inject_experts(
     if others:
         raise ValueError(f"inject={rules.name}: {', '.join(others)} cannot be trained through, only experts can")
     chosen = {one.name for one in match_rules(network, rules)}
-    host = FusedHost(tuple(sorted(os.sched_getaffinity(0))), packing, CallRecorder())
+    cpus = sorted(os.sched_getaffinity(0))[: torch.get_num_threads()]  # PyTorch's own threads run the experts
+    host = FusedHost(tuple(cpus), packing, CallRecorder())
     for name, position in expert_positions(network):
         if name not in chosen:
             continue

@@ -37,7 +37,8 @@ class PackedProducts(Products):
 
     def forward(self, which: Matrices, rows: Tensor, row: Tensor, slots: Slots) -> Tensor:
         """See `Products`; rows become bf16."""
-        parts, columns = (1, 2 * self._packed.intermediate) if which == "gate_up" else (self._domains, self._packed.hidden)
+        gates, packed = which == "gate_up", self._packed
+        parts, columns = (1, 2 * packed.intermediate) if gates else (packed.domains, packed.hidden)
         out = torch.empty(parts, len(slots), columns)
         bits = rows.bfloat16().contiguous().view(torch.uint16).numpy()
         self._products.forward(which, bits, row.numpy(), slots.first.numpy(), out.numpy(), **self._kernels)
@@ -45,15 +46,12 @@ class PackedProducts(Products):
 
     def transposed(self, which: Matrices, rows: Tensor, row: Tensor, slots: Slots) -> Tensor:
         """See `Products`; rows become float32."""
-        parts, columns = (self._domains, self._packed.hidden) if which == "gate_up" else (1, self._packed.intermediate)
+        gates, packed = which == "gate_up", self._packed
+        parts, columns = (packed.domains, packed.hidden) if gates else (1, packed.intermediate)
         out = torch.empty(parts, len(slots), columns)
         numbers = rows.float().contiguous().numpy()
         self._products.transposed(which, numbers, row.numpy(), slots.first.numpy(), out.numpy(), **self._kernels)
         return _sum(out)
-
-    @property
-    def _domains(self) -> int:
-        return self._packed.domains
 
 
 class DenseProducts(Products):

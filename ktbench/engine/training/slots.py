@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -58,7 +59,7 @@ class Slots:
     def groups(self) -> Iterator[tuple[int, slice]]:
         """Every expert that has slots, and which they are."""
         first = self.first.tolist()
-        for expert, (begin, end) in enumerate(zip(first, first[1:], strict=False)):
+        for expert, (begin, end) in enumerate(pairwise(first)):
             if end > begin:
                 yield expert, slice(begin, end)
 

@@ -25,7 +25,7 @@ class PackedWeight(Tensor):
     """Shape and type of a packed weight, without its numbers: one element that all others share the memory of.
 
     PEFT adds LoRA to a parameter of experts as `torch.baddbmm(weight, left, right, alpha=scale)`; here that keeps the
-    factors, as `low_rank`, and multiplies nothing. Whatever would need the numbers raises TypeError.
+    factors, as `low_rank`, and multiplies nothing. Whatever would need the numbers raises RuntimeError.
     """
 
     low_rank: LowRank | None = None
@@ -43,10 +43,10 @@ class PackedWeight(Tensor):
         if func is torch.baddbmm:
             return cls._adapted(*args, **(kwargs or {}))
         if func in _NEED_NUMBERS:
-            raise TypeError(
-                "packed experts have no weights in bf16 to add to: use one active adapter at a time, and do not merge it"
+            raise RuntimeError(
+                "packed experts have no numbers to add to: have one adapter active at a time, and do not merge it"
             )
-        return super().__torch_function__(func, types, args, kwargs or {})
+        return super().__torch_function__(func, types, args, kwargs or {})  # type: ignore[no-untyped-call]
 
     @classmethod
     def _adapted(cls, weight: Tensor, left: Tensor, right: Tensor, *, alpha: float = 1.0) -> PackedWeight:

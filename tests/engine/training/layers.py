@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -14,6 +15,7 @@ from ktbench.engine.training.function import NOT_ADAPTED, Adapters, ExpertBiases
 from ktbench.engine.training.products import DenseProducts, PackedProducts
 
 EXPERTS, HIDDEN, WIDTH = 5, 70, 40
+SILU = Glu()
 
 
 def bits(matrix: Tensor) -> object:
@@ -21,7 +23,7 @@ def bits(matrix: Tensor) -> object:
 
 
 def random_experts(
-    seed: int, hidden: int = HIDDEN, width: int = WIDTH, *, biases: bool = False, glu: Glu = Glu()
+    seed: int, hidden: int = HIDDEN, width: int = WIDTH, *, biases: bool = False, glu: Glu = SILU
 ) -> list[ExpertMatrices]:
     """In float64, of numbers that bf16 holds."""
     draw = torch.Generator().manual_seed(seed)
@@ -90,6 +92,14 @@ def random_adapters(seed: int, hidden: int = HIDDEN, width: int = WIDTH, rank: i
     )
 
 
+def with_factors(adapters: Adapters, factors: Sequence[Tensor]) -> Adapters:
+    """The same with these factors: A and B of gate and up, then of down."""
+    assert adapters.gate_up is not None
+    assert adapters.down is not None
+    a1, b1, a2, b2 = factors
+    return Adapters(gate_up=replace(adapters.gate_up, a=a1, b=b1), down=replace(adapters.down, a=a2, b=b2))
+
+
 @dataclass(frozen=True)
 class Call:
     hidden: Tensor
@@ -112,8 +122,7 @@ class Call:
         gates = self.gates.to(of_gates, copy=True).requires_grad_()
         factors = [one.detach().clone().requires_grad_() for one in adapters.factors if one is not None]
         if factors:
-            a1, b1, a2, b2 = factors
-            adapters = Adapters(gate_up=replace(adapters.gate_up, a=a1, b=b1), down=replace(adapters.down, a=a2, b=b2))
+            adapters = with_factors(adapters, factors)
         output = run_experts(frozen, hidden, self.ids, gates, adapters)
         output.backward(self.grad.to(output.dtype))
         return [output.detach().double(), *(one.grad.double() for one in (hidden, gates, *factors))]

@@ -10,7 +10,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from tests.engine.tiny import shrunk
 
-FAMILIES = ("qwen3_30b_a3b", "mixtral_8x7b", "deepseek_v2_lite")
+FAMILIES = ("qwen3_30b_a3b", "mixtral_8x7b", "deepseek_v2_lite", "gpt_oss_20b")
 _PLAIN: dict[str, PreTrainedModel] = {}
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -10,7 +12,8 @@ from hypothesis import strategies as st
 from ktbench import _kernels
 from ktbench._kernels import ThreadPool
 from ktbench.engine.forms import Glu
-from ktbench.engine.training.function import NOT_ADAPTED, Adapters, run_experts
+from ktbench.engine.training.function import NOT_ADAPTED, run_experts
+from ktbench.engine.training.slots import Slots
 from tests.engine.training.layers import (
     EXPERTS,
     Call,
@@ -22,6 +25,7 @@ from tests.engine.training.layers import (
     random_adapters,
     random_experts,
     stored,
+    with_factors,
 )
 
 FORMATS = _kernels.formats()
@@ -31,8 +35,6 @@ NAMES = ("output", "hidden", "gates", "gate_up A", "gate_up B", "down A", "down 
 
 @pytest.fixture(scope="module")
 def pool() -> ThreadPool:
-    import os
-
     return ThreadPool((sorted(os.sched_getaffinity(0)) * 2)[:2], 100)
 
 
@@ -50,18 +52,16 @@ SOME = torch.tensor([[0, 3], [3, 1], [-1, 3], [0, 0]])
 
 @pytest.mark.parametrize("recompute", [True, False])
 @pytest.mark.parametrize(
-    "glu", [Glu(), Glu(alpha=1.702, limit=0.9, offset=1.0), Glu(activation="gelu_tanh")], ids=["silu", "gpt_oss", "gelu"]
+    "glu",
+    [Glu(), Glu(alpha=1.702, limit=0.9, offset=1.0), Glu(activation="gelu_tanh")],
+    ids=["silu", "gpt_oss", "gelu"],
 )
 def test_formulas_pass_the_gradient_check_of_pytorch(glu: Glu, recompute: bool) -> None:
     experts = random_experts(1, 6, 4, biases=True, glu=glu)
     frozen, call, adapters = dense(experts, recompute=recompute), Call.of(SOME, hidden=6), random_adapters(2, 6, 4, 2)
 
     def run(hidden: torch.Tensor, gates: torch.Tensor, *factors: torch.Tensor) -> torch.Tensor:
-        from dataclasses import replace
-
-        a1, b1, a2, b2 = factors
-        adapted = Adapters(gate_up=replace(adapters.gate_up, a=a1, b=b1), down=replace(adapters.down, a=a2, b=b2))
-        return run_experts(frozen, hidden, call.ids, gates, adapted)
+        return run_experts(frozen, hidden, call.ids, gates, with_factors(adapters, factors))
 
     arguments = [one.clone().requires_grad_() for one in (call.hidden, call.gates, *adapters.factors)]
     assert torch.autograd.gradcheck(run, arguments)
@@ -78,11 +78,7 @@ def test_any_routing_gives_what_the_definition_gives(
     inputs = [call.hidden, call.gates, *(one for one in adapters.factors if one is not None)]
     inputs = [one.clone().requires_grad_() for one in inputs]
     if adapted:
-        from dataclasses import replace
-
-        adapters = Adapters(
-            gate_up=replace(adapters.gate_up, a=inputs[2], b=inputs[3]), down=replace(adapters.down, a=inputs[4], b=inputs[5])
-        )
+        adapters = with_factors(adapters, inputs[2:])
     output = plain(experts, inputs[0], ids, inputs[1], adapters)
     truth = [output.detach()]
     if output.requires_grad:
@@ -103,8 +99,6 @@ def test_transposed_products_are_those_of_the_weights_as_they_are_stored(
     packed = pack(random_experts(5, hidden, width), precision)
     call = Call.of(torch.randint(-1, EXPERTS, (23, 2), generator=torch.Generator().manual_seed(1)), hidden=hidden)
     truth, seen = dense(stored(packed, random_experts(5, hidden, width))), by_kernels(packed, pool, isa=isa)
-    from ktbench.engine.training.slots import Slots
-
     slots = Slots.of(call.ids, EXPERTS)
     for which, columns in (("gate_up", 2 * width), ("down", hidden)):
         rows = torch.randn(len(slots), columns, generator=torch.Generator().manual_seed(2))
@@ -117,36 +111,43 @@ def test_transposed_products_are_those_of_the_weights_as_they_are_stored(
     ids=routings(),
     precision=st.sampled_from(["bf16", "int8", "int4_g32", "fp8"]),
     isa=st.sampled_from(ISAS),
-    dynamic=st.booleans(),
-    numa=st.booleans(),
-    domains=st.integers(1, 2),
     recompute=st.booleans(),
+    options=st.fixed_dictionaries({"dynamic": st.booleans(), "numa": st.booleans()}),
+    domains=st.integers(1, 2),
 )
-def test_kernels_agree_with_float64(pool: ThreadPool, ids, precision, isa, dynamic, numa, domains, recompute) -> None:
+def test_kernels_agree_with_float64(  # noqa: PLR0917
+    pool: ThreadPool,
+    ids: torch.Tensor,
+    precision: str,
+    isa: str,
+    recompute: bool,
+    options: dict[str, bool],
+    domains: int,
+) -> None:
     if isa not in FORMATS[precision]["isas"]:
         isa = "reference"
     hidden, width = 96, 256
-    experts = random_experts(6, hidden, width)
-    packed, call = pack(experts, precision, domains), Call.of(ids, 7, hidden)
-    adapters = random_adapters(8, hidden, width)
-    frozen = by_kernels(packed, pool, recompute=recompute, isa=isa, dynamic=dynamic, numa=numa)
+    experts, adapters = random_experts(6, hidden, width), random_adapters(8, hidden, width)
+    call, packed = Call.of(ids, 7, hidden), pack(experts, precision, domains)
     truth = call.gradients(dense(stored(packed, experts)), adapters)
-    seen = call.gradients(frozen, adapters, torch.bfloat16)
+    frozen = by_kernels(packed, pool, recompute=recompute, isa=isa, **options)
     limit = 0.03 if FORMATS[precision]["isas"][isa] == "int8" else 0.01
-    for name, one, other in zip(NAMES, seen, truth, strict=True):
-        assert error(one, other) < limit, name
+    # A gate's gradient is one dot product, which may be small beside its factors.
+    dots = (call.grad.norm(dim=1) * truth[0].norm(dim=1)).norm()
+    for name, one, other in zip(NAMES, call.gradients(frozen, adapters, torch.bfloat16), truth, strict=True):
+        size = max(other.norm(), dots) if name == "gates" else other.norm()
+        assert (one - other).norm() <= limit * size, name
 
 
 def test_results_depend_neither_on_schedule_nor_on_threads() -> None:
-    import os
-
     packed = pack(random_experts(9, 96, 256), "int8", 2)
     call = Call.of(torch.randint(0, EXPERTS, (40, 2), generator=torch.Generator().manual_seed(1)), hidden=96)
     cpus = sorted(os.sched_getaffinity(0)) * 3
-    results = [
-        call.gradients(by_kernels(packed, ThreadPool(cpus[:threads], 50), isa="reference", dynamic=dynamic, numa=numa), dtype=torch.bfloat16)
-        for threads, dynamic, numa in ((1, False, False), (3, True, False), (2, False, True))
-    ]
+    results = []
+    for threads, dynamic, numa in ((1, False, False), (3, True, False), (2, False, True)):
+        team = ThreadPool(cpus[:threads], 50)
+        frozen = by_kernels(packed, team, isa="reference", dynamic=dynamic, numa=numa)
+        results.append(call.gradients(frozen, dtype=torch.bfloat16))
     for other in results[1:]:
         assert all(map(torch.equal, results[0], other))
 
