@@ -26,7 +26,7 @@ class ExpertAdapter:
     scale: float
 
     def add_to(self, products: Tensor, rows: RowsOf, slots: Slots) -> None:
-        """products [S, N] += scale · B (A x)."""
+        """Products [S, N] += scale · B (A x)."""
         a, b = self._factors()
         for expert, group in slots.groups():
             low = rows(group).to(a.dtype) @ a[expert].T

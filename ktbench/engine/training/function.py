@@ -59,9 +59,7 @@ class Adapters:
     def factors(self) -> tuple[Tensor | None, ...]:
         """A and B of gate and up, then of down."""
         return tuple(
-            factor
-            for one in (self.gate_up, self.down)
-            for factor in ((None, None) if one is None else (one.a, one.b))
+            factor for one in (self.gate_up, self.down) for factor in ((None, None) if one is None else (one.a, one.b))
         )
 
 
@@ -75,13 +73,14 @@ def run_experts(
 
     `ids` is int64 [T, k]; -1 is no expert. Raises IndexError for an id that is no expert.
     """
-    output: Tensor = _Experts.apply(frozen, adapters, hidden, ids, gates, *adapters.factors)
+    arguments = frozen, adapters, hidden, ids, gates, *adapters.factors
+    output: Tensor = _Experts.apply(*arguments)  # type: ignore[no-untyped-call]
     return output
 
 
 class _Experts(torch.autograd.Function):
     @staticmethod
-    def forward(  # type: ignore[override]  # noqa: PLR0913, PLR0917
+    def forward(
         ctx: Any,
         frozen: FrozenExperts,
         adapters: Adapters,
@@ -102,7 +101,7 @@ class _Experts(torch.autograd.Function):
         return output.to(hidden.dtype)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         hidden, gates, kept = ctx.saved_tensors
         frozen, adapters, slots = ctx.frozen, ctx.adapters, ctx.slots
         scores = _scores(frozen, adapters, hidden, slots) if kept is None else kept
@@ -196,9 +195,10 @@ class _Backward:
         if not wants_input and adapter is None:
             return None, (None, None)
         (grads,) = torch.autograd.grad(self._gated, self._scores, self._back * self._weights[:, None])
-        inputs, factors = None, (None, None)
+        inputs = None
         if wants_input:
             inputs = self._frozen.products.transposed("gate_up", grads, slots.rows, slots)
+        factors: tuple[Tensor | None, Tensor | None] = (None, None)
         if adapter is not None:
             factors = adapter.gradients(
                 lambda group: hidden[slots.token[group]], lambda group: grads[group], inputs, slots

@@ -32,7 +32,7 @@ class Slots:
     def of(cls, ids: Tensor, experts: int) -> Slots:
         """Those of `ids` int64 [T, k]. Raises IndexError for an id that is neither -1 nor an expert."""
         flat = ids.flatten()
-        if flat.numel() and not (-1 <= int(flat.min()) and int(flat.max()) < experts):
+        if flat.numel() and not (int(flat.min()) >= -1 and int(flat.max()) < experts):
             raise IndexError(f"expert ids are {int(flat.min())} to {int(flat.max())}: allowed are -1 to {experts - 1}")
         missing = flat < 0
         order = flat.argsort(stable=True)[int(missing.sum()) :]
