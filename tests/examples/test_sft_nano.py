@@ -16,6 +16,6 @@ for library in ("peft", "trl"):
 def test_the_loss_falls_and_the_adapter_is_peft_s(tmp_path: Path) -> None:
     from examples import sft_nano
 
-    losses = sft_nano.main(str(tmp_path), steps=8)
-    assert sum(losses[-3:]) < 0.9 * sum(losses[:3])
+    losses = sft_nano.main(str(tmp_path), steps=3)
+    assert losses[-1] < 0.9 * losses[0]
     require_adapter(str(tmp_path))
