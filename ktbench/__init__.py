@@ -4,10 +4,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ktbench.api import RequestError, Result, evaluate, load, run, simulate, sweep
+    from ktbench.api import RequestError, Result, evaluate, inject, load, run, simulate, sweep
 
 __version__ = "0.1.0"
-__all__ = ["RequestError", "Result", "evaluate", "load", "run", "simulate", "sweep"]
+__all__ = ["RequestError", "Result", "evaluate", "inject", "load", "run", "simulate", "sweep"]
 
 
 def __getattr__(name: str) -> Any:

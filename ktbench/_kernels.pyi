@@ -325,6 +325,60 @@ class HandOverFlags:
     def answered(self) -> int:
         """Hand-overs that were made."""
 
+class ExpertProducts:
+    """Products of rows that are grouped by expert with packed matrices, and with their transposed, for training.
+
+    Slot s multiplies row `row[s]` by the matrices of its expert; expert e has slots first[e] to first[e + 1] - 1. Other
+    options as `MoE.forward`, transposed products run on AVX-512 where AMX is asked for. ValueError, TypeError and
+    IndexError for arguments that do not fit. `matrices` are gate_up, [2 I, H] with gate's rows first, or down, [H, I].
+    """
+
+    def __init__(self, weights: PackedExperts, team: Team, tag: int = 0) -> None: ...
+    def forward(
+        self,
+        matrices: str,
+        rows: NDArray[np.uint16],
+        row: NDArray[np.int32],
+        first: NDArray[np.int32],
+        out: NDArray[np.float32],
+        *,
+        avx2: bool = False,
+        avx512: bool = False,
+        amx: bool = False,
+        amx_min_tokens: int | None = None,
+        isa: str | None = None,
+        dynamic: bool = False,
+        numa: bool = False,
+    ) -> None:
+        """Write out [P, S, 2 I] or [P, S, H], whose sum over P is W x, of rows [R, H] or [R, I] in bf16.
+
+        P is the number of domains for down, 1 for gate_up.
+        """
+
+    def transposed(
+        self,
+        matrices: str,
+        rows: NDArray[np.float32],
+        row: NDArray[np.int32],
+        first: NDArray[np.int32],
+        out: NDArray[np.float32],
+        *,
+        avx2: bool = False,
+        avx512: bool = False,
+        amx: bool = False,
+        amx_min_tokens: int | None = None,
+        isa: str | None = None,
+        dynamic: bool = False,
+        numa: bool = False,
+    ) -> None:
+        """Write out [P, S, H] or [P, S, I], whose sum over P is W^T y, of rows [R, 2 I] or [R, H] in float32.
+
+        P is the number of domains for gate_up, 1 for down.
+        """
+
+    def counters(self) -> dict[str, int]:
+        """As `MoE.counters`."""
+
 class MoE:
     """The fused operator on one team. Safe to call from several Python threads; calls of a team run one by one.
 

@@ -170,6 +170,7 @@ PYBIND11_MODULE(_kernels, module) {
   bind_linear(module);
   bind_dense(module);
   bind_small(module);
+  bind_training(module);
   bind_roofs(module);
 }
 

@@ -67,7 +67,7 @@ inline void scale_bytes(const std::byte* line, const StripFloats& scale, const S
 #ifdef __AVX512BW__
 
 // To nearest even, in the upper half.
-inline __m512i rounded(__m512 x) {
+inline __m512i rounded_upper(__m512 x) {
   const __m512i bits = _mm512_castps_si512(x);
   const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
   return _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
@@ -79,8 +79,8 @@ inline void scale_e4m3(const std::byte* line, const StripFloats& scale, std::byt
   __m512i pairs[2];
   e4m3_pairs(_mm512_load_si512(line), pairs);
   for (int i = 0; i < 2; ++i) {
-    const __m512i even = rounded(_mm512_mul_ps(_mm512_castsi512_ps(_mm512_slli_epi32(pairs[i], 16)), scales));
-    const __m512i odd = rounded(_mm512_mul_ps(_mm512_castsi512_ps(_mm512_and_si512(pairs[i], upper)), scales));
+    const __m512i even = rounded_upper(_mm512_mul_ps(_mm512_castsi512_ps(_mm512_slli_epi32(pairs[i], 16)), scales));
+    const __m512i odd = rounded_upper(_mm512_mul_ps(_mm512_castsi512_ps(_mm512_and_si512(pairs[i], upper)), scales));
     _mm512_store_si512(to + i * line_bytes, _mm512_or_si512(_mm512_srli_epi32(even, 16), _mm512_and_si512(odd, upper)));
   }
 }
@@ -88,7 +88,7 @@ inline void scale_e4m3(const std::byte* line, const StripFloats& scale, std::byt
 #elif defined(__AVX2__)
 
 // To nearest even, in the upper half.
-inline __m256i rounded(__m256 x) {
+inline __m256i rounded_upper(__m256 x) {
   const __m256i bits = _mm256_castps_si256(x);
   const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
   return _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
@@ -101,8 +101,8 @@ inline void scale_e4m3(const std::byte* line, const StripFloats& scale, std::byt
     __m256i pairs[2];
     e4m3_pairs(_mm256_load_si256(reinterpret_cast<const __m256i*>(line) + half), pairs);
     for (int i = 0; i < 2; ++i) {
-      const __m256i even = rounded(_mm256_mul_ps(_mm256_castsi256_ps(_mm256_slli_epi32(pairs[i], 16)), scales));
-      const __m256i odd = rounded(_mm256_mul_ps(_mm256_castsi256_ps(_mm256_and_si256(pairs[i], upper)), scales));
+      const __m256i even = rounded_upper(_mm256_mul_ps(_mm256_castsi256_ps(_mm256_slli_epi32(pairs[i], 16)), scales));
+      const __m256i odd = rounded_upper(_mm256_mul_ps(_mm256_castsi256_ps(_mm256_and_si256(pairs[i], upper)), scales));
       _mm256_store_si256(reinterpret_cast<__m256i*>(to + i * line_bytes) + half,
                          _mm256_or_si256(_mm256_srli_epi32(even, 16), _mm256_and_si256(odd, upper)));
     }

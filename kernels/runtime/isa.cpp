@@ -73,7 +73,8 @@ constexpr IsaTraits isa_table[] = {
      .counter = &Counters::reference_calls,
      .kernels = &reference_kernels,
      .rows = &rows_reference,
-     .attention = &attention_reference},
+     .attention = &attention_reference,
+     .transposed = &transposed_reference},
 #ifdef __x86_64__
     {.name = "avx2",
      .feature = "avx2",
@@ -81,6 +82,7 @@ constexpr IsaTraits isa_table[] = {
      .kernels = &avx2_kernels,
      .rows = &rows_avx2,
      .attention = &attention_avx2,
+     .transposed = &transposed_avx2,
      .burn_bf16 = burn_avx2_fma,
      .burn_int8 = burn_avx2_madd,
      .flags = {{"avx2", 7, 0, CpuFlag::ebx, 5}, {"fma", 1, 0, CpuFlag::ecx, 12}, {"f16c", 1, 0, CpuFlag::ecx, 29}},
@@ -99,6 +101,7 @@ constexpr IsaTraits isa_table[] = {
      .kernels = &avx512_kernels,
      .rows = &rows_avx512,
      .attention = &attention_avx512,
+     .transposed = &transposed_avx512,
      .burn_bf16 = burn_avx512_fma,
      .burn_int8 = burn_avx512_madd,
      .flags = {{"avx512f", 7, 0, CpuFlag::ebx, 16},
@@ -285,6 +288,11 @@ const RowKernels& row_kernels(const std::optional<std::string>& isa) {
 const AttentionKernels& attention_kernels(const std::optional<std::string>& isa) {
   static const AttentionKernels& best = kernels_in(&IsaTraits::attention, std::nullopt);
   return isa ? kernels_in(&IsaTraits::attention, isa) : best;
+}
+
+const Isa& transposing_isa(std::string_view name) {
+  const Isa& isa = granted_isa(name);
+  return isa.transposed ? isa : transposing_isa(isa.parent ? isa.parent : "reference");
 }
 
 }  // namespace ktbench

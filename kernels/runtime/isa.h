@@ -10,6 +10,7 @@
 #include "core/kernels.h"
 #include "dense/attend.h"
 #include "dense/rows.h"
+#include "training/transposed.h"
 
 namespace ktbench {
 
@@ -30,6 +31,7 @@ struct IsaTraits {
   KernelSet* kernels = nullptr;
   const RowKernels* rows = nullptr;  // null: none of its own
   const AttentionKernels* attention = nullptr;
+  const TransposedKernels* transposed = nullptr;
   Burn burn_bf16 = nullptr, burn_int8 = nullptr;  // for the roofs of its feature; null: none
   const char* parent = nullptr;                   // the instruction set that it extends
   CpuFlag flags[4] = {};
@@ -79,5 +81,9 @@ const Kernels& fastest_kernels(const Format& format, int tokens);
 // does, and std::invalid_argument for an ISA without.
 const RowKernels& row_kernels(const std::optional<std::string>& isa);
 const AttentionKernels& attention_kernels(const std::optional<std::string>& isa);
+
+// The ISA named, or the nearest one that it extends with kernels for transposed products: the reference at last. Throws
+// as granted_isa does.
+const Isa& transposing_isa(std::string_view name);
 
 }  // namespace ktbench

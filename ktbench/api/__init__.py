@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ktbench.api.result import Result
 from ktbench.config import Request
+from ktbench.config.inject import read_rules
 from ktbench.config.words import words_of
 from ktbench.results import read_run
 from ktbench.results.find import find_run
 from ktbench.run.execute import execute
 from ktbench.run.request import one_cell_request, plan_request, read_request, suite_request, sweep_request
 from ktbench.spec.errors import RequestError
+from ktbench.spec.inject import InjectSpec
 
-__all__ = ["RequestError", "Result", "evaluate", "load", "run", "simulate", "sweep"]
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+__all__ = ["RequestError", "Result", "evaluate", "inject", "load", "run", "simulate", "sweep"]
 
 
 def run(*words: str, **keys: Any) -> Result:
@@ -70,3 +75,16 @@ def _named(key: str, name: str | tuple[str, ...] | None) -> list[str]:
 def _executed(request: Request, verb: str, overrides: list[str]) -> Result:
     planned = plan_request(request)
     return Result(run=execute(request, planned, ["python", "-m", "ktbench", verb, *overrides]))
+
+
+def inject(network: PreTrainedModel, rules: InjectSpec | str | Path | None = None, **settings: Any) -> PreTrainedModel:
+    """Puts packed, frozen, differentiable experts into a loaded Transformers model, for PEFT and its trainers.
+
+    `rules` are injection rules, or a YAML file of them, whose operator is `experts`; by default all routed experts are
+    replaced. `settings` are those of `ktbench.engine.training.inject.inject_experts`. Raises ValueError as it does.
+    """
+    from ktbench.engine.training.inject import ROUTED_EXPERTS, inject_experts
+
+    if rules is None:
+        rules = ROUTED_EXPERTS
+    return inject_experts(network, rules if isinstance(rules, InjectSpec) else read_rules(rules), **settings)

@@ -30,8 +30,9 @@ def run(overrides: Sequence[str]) -> int:
     request = one_cell_request("run", words)
     if request.show:
         return show_injection(request.parts[0].spec)
-    request = _with_best(request) if best == "true" else _hinted(request)
+    request = _with_best(request) if best == "true" else request
     planned = plan_request(request)
+    _hint(request.parts[0].spec)
     return show(execute(request, planned, ["python", "-m", "ktbench", "run", *overrides]), alone=True)
 
 
@@ -44,13 +45,11 @@ def _with_best(request: Request) -> Request:
     return replace(request, parts=(replace(part, spec=_best(part.spec)),))
 
 
-def _hinted(request: Request) -> Request:
-    """The request as it is, after a line about features of the machine that are off."""
-    spec = request.parts[0].spec
+def _hint(spec: RunSpec) -> None:
+    """Say which features of the machine are off, if any."""
     was, best = spec.engine.features, _best(spec).engine.features
     if unused := [f"+{BY_NAME[name].letter}" for name in best if best[name] is True and not was[name]]:
         say(f"off here: {' '.join(unused)}; {_BEST}=true sets every feature that the machine has")
-    return request
 
 
 def _best(spec: RunSpec) -> RunSpec:

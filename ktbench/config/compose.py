@@ -34,7 +34,7 @@ from ktbench.spec.wire import to_plain
 _OF_THE_RUN = ("sweep.parts", "sweep.name", "sweep.title")
 _DEFAULTS: dict[str, Any] = {
     "engine": to_plain(EngineSpec()) | {"device": None},  # None: the GPU of the machine where that has one
-    "model": {"packed": None},
+    "model": {"packed": None, "adapter": None},
     "measure": MeasureSpec(),
     "peer": PeerSpec(),
     "sweep": SweepSpec(),

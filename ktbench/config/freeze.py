@@ -183,7 +183,10 @@ def _with_specs(content: Mapping[str, Any], files: ModelFiles) -> dict[str, Any]
         if key == "machine":
             return freeze_machine(value, varied)
         if key == "model":
-            return freeze_model(value, files, phase=phase) | {"packed": _packed(value, phase)}
+            return freeze_model(value, files, phase=phase) | {
+                "packed": _packed(value, phase),
+                "adapter": value["adapter"],
+            }
         return value
 
     groups = {key: frozen(key, content[key]) for key in WHOLE_GROUPS}

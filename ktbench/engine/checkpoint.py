@@ -16,6 +16,7 @@ from ktbench.engine.stored.headers import BUFFERS, read_weights
 from ktbench.engine.stored.matrices import StoredTensor, StoredWeights, is_plain_order
 from ktbench.engine.stored.methods import read_method
 from ktbench.engine.stored.sizes import require_sizes
+from ktbench.engine.training.adapter_folder import merged
 from ktbench.resources import checkpoint_folder
 from ktbench.spec.shape import moe_shape
 
@@ -152,7 +153,7 @@ def _held(file: Path) -> Iterator[tuple[str, StoredTensor]]:
 
 
 def read_checkpoint(model: ModelSpec) -> PreTrainedModel:
-    """The model in a folder, or its first layers, with its weights in bf16.
+    """The model in a folder, or its first layers, with its weights in bf16, those of `model.adapter` merged in.
 
     Layers that predict further tokens are left out. Raises ValueError where the folder is not whole (see
     `inspect_checkpoint`), lacks weights of the architecture, or has others or has them in other shapes.
@@ -181,7 +182,7 @@ def read_checkpoint(model: ModelSpec) -> PreTrainedModel:
         raise ValueError(f"model.path={model.path}: Transformers cannot read it ({why})") from error
     if (differs := _difference(network, report)) is not None:
         raise ValueError(f"model.path={model.path}: {differs}")
-    whole: PreTrainedModel = network
+    whole: PreTrainedModel = network if model.adapter is None else merged(network, model.adapter)
     whole.train(False)
     return whole
 

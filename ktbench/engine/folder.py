@@ -277,12 +277,15 @@ class FolderModel:
 
 
 def open_folder(model: ModelSpec, holding: WeightPlan, filling: Filling = PLAIN) -> FolderModel | None:
-    """The network of a folder; None where its tensors have names that only Transformers knows, or are not whole.
+    """The network of a folder; None where its tensors have names that only Transformers knows, or are not whole, and
+    where an adapter is merged into them, for which all have to be there.
 
     Raises ValueError as `stored_weights`; quantised weights are read here or not at all.
     """
     assert model.path is not None
     weights = stored_weights(model.path)
+    if model.adapter is not None:
+        return None
     try:
         return FolderModel(model, weights, holding, filling)
     except ValueError:

@@ -12,7 +12,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ktbench._kernels import HandOver, HostCall, MoE, OpenMPTeam, PackedExperts, Prepared, Team, ThreadPool
+from ktbench._kernels import (
+    ExpertProducts,
+    HandOver,
+    HostCall,
+    MoE,
+    OpenMPTeam,
+    PackedExperts,
+    Prepared,
+    Team,
+    ThreadPool,
+)
 from ktbench.engine.decode.lazy import Fetch
 from ktbench.engine.decode.program import CallRecorder
 from ktbench.engine.experts import Backend
@@ -21,6 +31,7 @@ from ktbench.engine.loading.packed_folder import PackedFiles
 from ktbench.engine.protocol import Unsupported
 from ktbench.engine.roles import reach
 from ktbench.engine.routing import Routing
+from ktbench.engine.training.products import PackedProducts
 from ktbench.engine.weight_plan import Packing
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.run_spec import RunSpec
@@ -49,6 +60,7 @@ class FusedExperts(Backend):
         self.form, self.packed = form, packed
         self._layer, self._executor = layer, executor
         self._moe = MoE(packed, executor.team, tag=layer)
+        self._products = ExpertProducts(packed, executor.team, tag=layer)
         self._earlier: Counter[str] = Counter()
 
     def __call__(self, hidden: Tensor, routing: Routing) -> Tensor:
@@ -107,10 +119,15 @@ class FusedExperts(Backend):
         """Run on other threads from now on; counts continue."""
         self._earlier = self.counters()
         self._executor, self._moe = executor, MoE(self.packed, executor.team, tag=self._layer)
+        self._products = ExpertProducts(self.packed, executor.team, tag=self._layer)
 
     def also_on(self, executor: ExpertExecutor) -> FusedExperts:
         """The same weights, run by others as well."""
         return FusedExperts(self.packed, self.form, self._layer, executor)
+
+    def products(self) -> PackedProducts:
+        """Products with the same weights, one matrix at a time and transposed, on the same threads and kernels."""
+        return PackedProducts(self._products, self.packed, self.kernels)
 
     @property
     def memory(self) -> Tensor:
@@ -122,7 +139,8 @@ class FusedExperts(Backend):
     def counters(self) -> Counter[str]:
         """Cumulative counts of this layer's kernels."""
         total = Counter(self._earlier)
-        total.update(self._moe.counters())  # where adding Counters would drop those that stand at 0
+        for one in (self._moe, self._products):  # where adding Counters would drop those that stand at 0
+            total.update(one.counters())
         return total
 
     def matrices(self, i: int) -> ExpertMatrices:

@@ -42,8 +42,9 @@ def _words(spec: RunSpec, planned_with: Sequence[str]) -> list[str]:
     rules = [word for word in planned_with if word.startswith("inject.file=")] or list(_inject(spec))
     machine = _machine(spec.machine, planned_with) if spec.machine else ()
     name = () if any(_key(word) == "model.config" for word in facts) else (f"model={spec.model.name}",)
-    packed = () if spec.model.packed is None else (f"model.packed={spec.model.packed}",)
-    model = [*_model(spec, name), *facts, *packed]
+    kept = (("packed", spec.model.packed), ("adapter", spec.model.adapter))
+    folders = [f"model.{key}={folder}" for key, folder in kept if folder is not None]
+    model = [*_model(spec, name), *facts, *folders]
     return ["python", "-m", "ktbench", "run", *machine, *model, *rules, *_rest(spec)]
 
 

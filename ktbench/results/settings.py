@@ -60,6 +60,7 @@ def settings_of(spec: RunSpec) -> dict[str, Setting]:
         "model.seed": model.seed,
         "model.path": model.path,
         **({} if model.packed is None else {"model.packed": model.packed}),
+        **({} if model.adapter is None else {"model.adapter": model.adapter}),
         "model.config": _digest(model.config),
         "precision": spec.precision,
         "device_precision": spec.device_precision,

@@ -10,6 +10,7 @@ from ktbench.engine.gguf.export import no_file
 from ktbench.engine.loading.packed_folder import PackedPart, packed_parts, require_room, split_experts
 from ktbench.engine.placement import place_experts
 from ktbench.engine.roles import split_cpus
+from ktbench.engine.training.adapter_folder import require_adapter
 from ktbench.engine.workload.arrays import require_arrays
 from ktbench.engine.workload.recorded import read_profile, read_trace
 from ktbench.engine.workload.stream import draw_stream, longest_request
@@ -213,6 +214,7 @@ def unsupported_locally(cells: Sequence[Cell], *, cuda_is_needed: bool) -> dict[
     found |= _gpu_missing([cell for cell in cells if cell.key not in found], machine)
     for cell in cells:
         _require_profile(cell.spec)
+        _require_adapter(cell.spec)
         if cell.key not in found:
             _require_trace(cell.spec)
     _require_packed([cell.spec for cell in cells if cell.key not in found and cell.spec.maps_packed])
@@ -301,6 +303,15 @@ def _parts_of(spec: RunSpec) -> list[tuple[PackedPart, int]]:
     )
     parts = packed_parts(model, experts=experts, linear=linear, rules=spec.inject)
     return [(part, sizes[part.kind]) for part in parts]
+
+
+def _require_adapter(spec: RunSpec) -> None:
+    """Raises RequestError for a folder that is no adapter's, and where PEFT is missing."""
+    try:
+        if spec.model.adapter is not None and spec.machine is None:
+            require_adapter(spec.model.adapter)
+    except ValueError as error:
+        raise RequestError(str(error)) from None
 
 
 def _require_profile(spec: RunSpec) -> None:

@@ -27,6 +27,7 @@ class ModelSpec:
     `config` is the Hugging Face configuration as it will be built, slice depth and vocabulary already applied;
     `full_layers` and `full_vocab` are those of the whole architecture. `packed` is the folder in which packed weights
     are kept from one load to the next. `stored` are the MoE layers of a whole checkpoint whose experts are quantised.
+    `adapter` is a folder that PEFT saved, whose LoRA is merged into the weights before they are packed.
     """
 
     name: str
@@ -35,17 +36,30 @@ class ModelSpec:
     full_vocab: int
     path: str | None = None
     packed: str | None = None
+    adapter: str | None = None
     seed: int = 0
     stored: tuple[StoredLayer, ...] = ()
 
     def __post_init__(self) -> None:
         if self.packed == "":
             raise ValueError("model.packed=: name a folder")
+        if self.adapter is not None:
+            self._check_adapter(f"model.adapter={self.adapter}")
         if not 1 <= self.shape.layers <= self.full_layers:
             raise ValueError(f"model.layers={self.shape.layers}: allowed are 1 to {self.full_layers} for {self.name}")
         if self.shape.moe_layers < 1:
             least = self.shape.dense_layers + 1
             raise ValueError(f"model.layers={self.shape.layers}: {self.name} has its first MoE layer at {least}")
+
+    def _check_adapter(self, what: str) -> None:
+        if self.adapter == "":
+            raise ValueError(f"{what}: name a folder")
+        if self.path is None or self.path.endswith(".gguf"):
+            raise ValueError(f"{what}: is for a Hugging Face folder, set model.path")
+        if self.stored:
+            raise ValueError(f"{what}: is for weights in bf16, those of {self.path} are quantised")
+        if self.packed is not None:
+            raise ValueError(f"{what}: merged weights are not kept, leave out model.packed")
 
     @property
     def shape(self) -> MoEShape:
@@ -244,6 +258,8 @@ class RunSpec:
         if self.system != "ktbench" and self.engine.label != "base":
             raise ValueError(f"system={self.system}: has none of our features, leave out {self.engine.label}")
         self._check_cache()
+        if self.model.adapter is not None and self.system not in ("ktbench", "transformers"):
+            raise ValueError(f"model.adapter={self.model.adapter}: is for ktbench and transformers, not {self.system}")
         top_k, engine = self.model.shape.top_k, self.engine
         if engine.placement.policy == "frequency" and engine.placement.profile is None and self.machine is None:
             raise ValueError("engine.placement: policy=frequency needs profile=FILE, or set machine= to simulate it")

@@ -39,6 +39,8 @@ def spec_id(spec: RunSpec) -> str:
     content["peer"] = _peer(spec)
     del content["model"]["name"]
     del content["model"]["packed"], content["model"]["stored"]
+    if spec.model.adapter is None:
+        del content["model"]["adapter"]  # that earlier runs did not have
     if spec.maps_packed:
         content["model"]["packed"] = True  # wherever: what is mapped lies on other pages
     machine = content.pop("machine")

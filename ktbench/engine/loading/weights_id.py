@@ -34,7 +34,10 @@ def content_digest(content: Any) -> str:
 def _weights(model: ModelSpec) -> Any:
     if model.path is None:
         return [model.config, model.seed]
-    files = [(file, file.stat()) for file in _files(checkpoint_folder(model.path))]
+    found = _files(checkpoint_folder(model.path))
+    if model.adapter is not None:
+        found += [one for one in sorted(Path(model.adapter).iterdir()) if one.name.startswith("adapter_")]
+    files = [(file, file.stat()) for file in found]
     return [model.config, [[file.name, _file_id(file, at.st_mtime_ns, at.st_size)] for file, at in files]]
 
 

@@ -1,0 +1,114 @@
+// Grouped products with packed experts and their transposed, for training.
+#include <optional>
+#include <string>
+#include <utility>
+
+#include <pybind11/stl.h>
+
+#include "binding/arrays.h"
+#include "binding/module.h"
+#include "binding/request.h"
+#include "runtime/isa.h"
+#include "training/products.h"
+
+namespace ktbench::binding {
+namespace {
+
+Matrices matrices_named(const std::string& name) {
+  if (name == "gate_up") return Matrices::gate_up;
+  if (name == "down") return Matrices::down;
+  throw py::value_error("matrices '" + name + "': allowed are gate_up, down");
+}
+
+// Rows of `type`, which are multiplied, what each slot and each expert has of them, and the products.
+struct Arrays {
+  int rows;
+  Slots slots;
+  float* out;
+};
+
+void check_slots(const Slots& slots, int rows, int experts) {
+  for (int e = 0; e < experts; ++e)
+    if (slots.first[e] > slots.first[e + 1]) throw py::value_error("first must not decrease");
+  if (slots.first[0] != 0 || slots.first[experts] != slots.count)
+    throw py::value_error("first must begin with 0 and end with " + std::to_string(slots.count) + ", the slots of row");
+  for (int s = 0; s < slots.count; ++s)
+    if (slots.row[s] < 0 || slots.row[s] >= rows)
+      throw py::index_error("row " + std::to_string(slots.row[s]) + " is not in 0.." + std::to_string(rows - 1));
+}
+
+Arrays checked(const Geometry& g, const py::array& rows, const py::dtype& type, int width, const py::array& row,
+               const py::array& first, py::array& out, int parts, int columns) {
+  check(rows, {"rows", type, {-1, width}});
+  check(row, {"row", py::dtype::of<std::int32_t>(), {-1}});
+  check(first, {"first", py::dtype::of<std::int32_t>(), {g.experts + 1}});
+  check(out, {"out", py::dtype::of<float>(), {parts, row.shape(0), columns}});
+  check_writeable(out, "out");
+  check_contiguous(rows, "rows"), check_contiguous(row, "row"), check_contiguous(first, "first");
+  check_contiguous(out, "out");
+  const Slots slots{static_cast<const int*>(row.data()), static_cast<const int*>(first.data()),
+                    checked_count("slots", row.shape(0))};
+  const int count = checked_count("rows", rows.shape(0));
+  check_slots(slots, count, g.experts);
+  return {count, slots, static_cast<float*>(out.mutable_data())};
+}
+
+void forward(ExpertProducts& products, const std::string& name, const py::array& rows, const py::array& row,
+             const py::array& first, py::array& out, const KernelChoice& chosen) {
+  const Matrices which = matrices_named(name);
+  const Geometry& g = products.experts().geometry();
+  const Arrays arrays = checked(g, rows, py::dtype::of<bf16>(), products.inputs(which), row, first, out,
+                                products.forward_parts(which), products.outputs(which));
+  const ForwardOptions options = chosen.options(g);
+  const auto* x = static_cast<const bf16*>(rows.data());
+  const py::gil_scoped_release unlocked;
+  products.forward(which, x, arrays.rows, arrays.slots, arrays.out, options);
+}
+
+void transposed(ExpertProducts& products, const std::string& name, const py::array& rows, const py::array& row,
+                const py::array& first, py::array& out, const KernelChoice& chosen) {
+  const Matrices which = matrices_named(name);
+  const Geometry& g = products.experts().geometry();
+  const Arrays arrays = checked(g, rows, py::dtype::of<float>(), products.outputs(which), row, first, out,
+                                products.transposed_parts(which), products.inputs(which));
+  chosen.options(g);  // throws what is wrong with it
+  const Isa& isa = transposing_isa(chosen.isa ? *chosen.isa : chosen.amx ? "amx" : chosen.avx512 ? "avx512" : "avx2");
+  const TransposedOptions options{isa.transposed, isa.counter, chosen.dynamic, chosen.numa};
+  const auto* y = static_cast<const float*>(rows.data());
+  const py::gil_scoped_release unlocked;
+  products.transposed(which, y, arrays.slots, arrays.out, options);
+}
+
+template <class Class, class Body>
+void define_product(Class& type, const char* name, Body body) {
+  const auto function = [body](ExpertProducts& products, const std::string& matrices, const py::array& rows,
+                               const py::array& row, const py::array& first, py::array out, bool avx2, bool avx512,
+                               bool amx, std::optional<int> amx_min_tokens, std::optional<std::string> isa, bool dynamic,
+                               bool numa) {
+    body(products, matrices, rows, row, first, out, {avx2, avx512, amx, amx_min_tokens, std::move(isa), dynamic, numa});
+  };
+  type.def(name, function, py::arg("matrices"), py::arg("rows").noconvert(), py::arg("row").noconvert(),
+           py::arg("first").noconvert(), py::arg("out").noconvert(), py::kw_only(), py::arg("avx2") = false,
+           py::arg("avx512") = false, py::arg("amx") = false, py::arg("amx_min_tokens") = py::none(),
+           py::arg("isa") = py::none(), py::arg("dynamic") = false, py::arg("numa") = false);
+}
+
+py::dict counters(ExpertProducts& products) {
+  const Counters counted = products.counters();
+  py::dict numbers;
+  for (const CounterTraits& counter : counter_table) numbers[counter.name] = counted.*counter.value;
+  return numbers;
+}
+
+}  // namespace
+
+void bind_training(py::module_& module) {
+  auto products = py::class_<ExpertProducts>(module, "ExpertProducts")
+                      .def(py::init<std::shared_ptr<PackedExperts>, std::shared_ptr<Team>, int>(),
+                           py::arg("weights").none(false), py::arg("team").none(false), py::arg("tag") = 0)
+                      .def("counters", counters);
+  define_product(products, "forward", forward);
+  define_product(products, "transposed", transposed);
+}
+
+}  // namespace ktbench::binding

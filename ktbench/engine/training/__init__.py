@@ -1,0 +1,1 @@
+"""Training through the routed experts: a differentiable experts operator on packed, frozen weights, and LoRA on it."""

@@ -1,0 +1,43 @@
+"""Folders of adapters as PEFT saves them: checked without PyTorch, and merged into a model."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ktbench.engine.loading.config_file import read_object
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+_CONFIG, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+
+
+def require_adapter(folder: str) -> None:
+    """Raises ValueError for a folder that holds no LoRA that PEFT saved (pickles are never read), and without PEFT."""
+    for name in (_CONFIG, _WEIGHTS):
+        if not (Path(folder) / name).is_file():
+            raise ValueError(f"model.adapter={folder}: no {name} there, not an adapter that PEFT saved")
+    kind = read_object(Path(folder) / _CONFIG, f"{folder}/{_CONFIG}").get("peft_type")
+    if kind != "LORA":
+        raise ValueError(f"model.adapter={folder}: {_CONFIG} has peft_type={kind}, allowed is LORA")
+    if find_spec("peft") is None:
+        raise ValueError(f"model.adapter={folder}: needs PEFT, python -m pip install 'ktbench[train]'")
+
+
+def merged(network: PreTrainedModel, folder: str) -> PreTrainedModel:
+    """The network with the adapter's products added to its weights.
+
+    Raises ValueError as `require_adapter`, and for an adapter of another model.
+    """
+    require_adapter(folder)
+    from peft import PeftModel
+
+    try:
+        adapted: Any = PeftModel.from_pretrained(network, folder, local_files_only=True)
+        whole: PreTrainedModel = adapted.merge_and_unload()
+    except Exception as error:  # whatever PEFT makes of an adapter that does not go with the network
+        why = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ValueError(f"model.adapter={folder}: PEFT cannot load it ({why})") from error
+    return whole

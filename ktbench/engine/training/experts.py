@@ -1,0 +1,81 @@
+"""The module that takes the place of a family's experts: packed, frozen, differentiable, open to LoRA."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ktbench.engine.forms import ExpertsForm
+from ktbench.engine.fused import FusedExperts
+from ktbench.engine.training.adapters import ExpertAdapter
+from ktbench.engine.training.function import Adapters, ExpertBiases, FrozenExperts, run_experts
+from ktbench.engine.training.weight import LowRank, PackedWeight, packed_parameter
+
+
+class TrainableExperts(nn.Module):
+    """Routed experts of one layer, called as Transformers calls them: (hidden, ids, weights).
+
+    `gate_up_proj` and `down_proj` have the shapes of the family's but no numbers: the packed weights are no parameters,
+    are in no state dict, and get no gradients. PEFT's `target_parameters` find them, and its LoRA is applied beside.
+    """
+
+    def __init__(self, experts: FusedExperts, form: ExpertsForm, *, recompute: bool = True) -> None:
+        super().__init__()
+        self.form, self.is_transposed = form, form.transposed  # the latter is PEFT's
+        self.experts, self.recompute, self._biases = experts, recompute, _biases(experts, form)
+        down = (form.experts, form.ffn, form.hidden) if form.transposed else (form.experts, form.hidden, form.ffn)
+        self.gate_up_proj = packed_parameter(form.gate_up_shape)
+        self.down_proj = packed_parameter(down)
+
+    def forward(self, hidden: Tensor, ids: Tensor, gates: Tensor) -> Tensor:
+        """[T, H] in the type of `hidden` [T, H]; `ids` and `gates` [T, k] are the router's own."""
+        frozen = FrozenExperts(
+            experts=self.form.experts,
+            products=self.experts.products(),
+            glu=self.form.glu,
+            biases=self._biases,
+            fused=self.experts,
+            recompute=self.recompute,
+        )
+        output = run_experts(frozen, hidden.bfloat16(), ids.long(), gates, self.adapters())
+        return output.to(hidden.dtype)
+
+    def adapters(self) -> Adapters:
+        """The LoRA that is active now, rows of gate before rows of up whatever the family's order."""
+        gate_up, down = self._adapter(self.gate_up_proj), self._adapter(self.down_proj)
+        if gate_up is not None and self.form.interleaved:
+            rows = torch.cat([gate_up.b[:, ::2], gate_up.b[:, 1::2]], dim=1)
+            gate_up = ExpertAdapter(a=gate_up.a, b=rows, scale=gate_up.scale)
+        return Adapters(gate_up=gate_up, down=down)
+
+    def _adapter(self, weight: Tensor) -> ExpertAdapter | None:
+        found: LowRank | None = weight.low_rank if isinstance(weight, PackedWeight) else None
+        if found is None:
+            return None
+        if self.form.transposed:
+            return ExpertAdapter(a=found.left.mT, b=found.right.mT, scale=found.scale)
+        return ExpertAdapter(a=found.right, b=found.left, scale=found.scale)
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        """Nothing: what stands for packed weights is no weight."""
+
+    def _load_from_state_dict(self, *_arguments: Any) -> None:
+        """Nothing, see above."""
+
+
+def _biases(experts: FusedExperts, form: ExpertsForm) -> ExpertBiases | None:
+    if not form.biases:
+        return None
+    parts = [one.biases for one in map(experts.matrices, range(form.experts)) if one.biases is not None]
+    return ExpertBiases(
+        gate_up=torch.stack([torch.cat([one.gate, one.up]) for one in parts]),
+        down=torch.stack([one.down for one in parts]),
+    )
+
+
+def trainable_experts(network: nn.Module) -> Iterator[TrainableExperts]:
+    """Those of a network, layer by layer."""
+    return (module for module in network.modules() if isinstance(module, TrainableExperts))

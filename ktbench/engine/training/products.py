@@ -1,0 +1,85 @@
+"""Products of grouped rows with the matrices of frozen experts, and with their transposed.
+
+Letters: R rows given, S slots, H hidden width, I expert width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from ktbench._kernels import ExpertProducts, PackedExperts
+from ktbench.engine.forms import ExpertMatrices
+from ktbench.engine.training.slots import Slots
+
+# gate_up: [2I, H], gate's rows, then up's. down: [H, I].
+Matrices = Literal["gate_up", "down"]
+
+
+class Products(Protocol):
+    """Slot s multiplies row `row[s]` of the rows given by the matrices of its expert; `row` is int32 [S]."""
+
+    def forward(self, which: Matrices, rows: Tensor, row: Tensor, slots: Slots, /) -> Tensor:
+        """W x: [S, 2I] or [S, H] of rows [R, H] or [R, I]."""
+
+    def transposed(self, which: Matrices, rows: Tensor, row: Tensor, slots: Slots, /) -> Tensor:
+        """W^T y: [S, H] or [S, I] of rows [R, 2I] or [R, H]."""
+
+
+class PackedProducts(Products):
+    """By the kernels, on packed experts: sums in float32; activations as the fused operator's, gradients in float32."""
+
+    def __init__(self, products: ExpertProducts, packed: PackedExperts, kernels: dict[str, Any]) -> None:
+        self._products, self._packed, self._kernels = products, packed, kernels
+
+    def forward(self, which: Matrices, rows: Tensor, row: Tensor, slots: Slots) -> Tensor:
+        """See `Products`; rows become bf16."""
+        gates, packed = which == "gate_up", self._packed
+        parts, columns = (1, 2 * packed.intermediate) if gates else (packed.domains, packed.hidden)
+        out = torch.empty(parts, len(slots), columns)
+        bits = rows.bfloat16().contiguous().view(torch.uint16).numpy()
+        self._products.forward(which, bits, row.numpy(), slots.first.numpy(), out.numpy(), **self._kernels)
+        return _sum(out)
+
+    def transposed(self, which: Matrices, rows: Tensor, row: Tensor, slots: Slots) -> Tensor:
+        """See `Products`; rows become float32."""
+        gates, packed = which == "gate_up", self._packed
+        parts, columns = (packed.domains, packed.hidden) if gates else (1, packed.intermediate)
+        out = torch.empty(parts, len(slots), columns)
+        numbers = rows.float().contiguous().numpy()
+        self._products.transposed(which, numbers, row.numpy(), slots.first.numpy(), out.numpy(), **self._kernels)
+        return _sum(out)
+
+
+class DenseProducts(Products):
+    """By PyTorch, on matrices in any type: what the kernels are held against."""
+
+    def __init__(self, experts: Sequence[ExpertMatrices]) -> None:
+        self._gate_up = [torch.cat([one.gate, one.up]) for one in experts]
+        self._down = [one.down for one in experts]
+
+    def forward(self, which: Matrices, rows: Tensor, row: Tensor, slots: Slots) -> Tensor:
+        """See `Products`."""
+        return self._multiply([matrix.T for matrix in self._of(which)], rows[row], slots)
+
+    def transposed(self, which: Matrices, rows: Tensor, row: Tensor, slots: Slots) -> Tensor:
+        """See `Products`."""
+        return self._multiply(self._of(which), rows[row], slots)
+
+    def _of(self, which: Matrices) -> list[Tensor]:
+        return self._gate_up if which == "gate_up" else self._down
+
+    @staticmethod
+    def _multiply(matrices: Sequence[Tensor], rows: Tensor, slots: Slots) -> Tensor:
+        out = rows.new_zeros(len(rows), matrices[0].shape[1])
+        for expert, group in slots.groups():
+            out[group] = rows[group].to(matrices[expert].dtype) @ matrices[expert]
+        return out
+
+
+def _sum(parts: Tensor) -> Tensor:
+    """Of what each domain has found for its share."""
+    return parts[0] if len(parts) == 1 else parts.sum(0)
