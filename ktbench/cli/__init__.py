@@ -125,10 +125,11 @@ def _run_verb(verb: str, overrides: Sequence[str]) -> int:
     if verb not in VERBS:
         hint = did_you_mean(verb, VERBS, cutoff=0.6)
         raise RequestError(f"{verb}: unknown verb{hint}; allowed are {', '.join(VERBS)}")
-    if verb != "completion" and {"-h", "--help"} & set(overrides):
+    offers = verb == "completion" and overrides[:1] == ["offer"]  # the words after it are those of another command
+    if not offers and {"-h", "--help"} & set(overrides):
         print(import_module("ktbench.cli.help").help_text(verb, VERBS[verb]))
         return 0
-    flags = {word for word in overrides if word in (_QUIET, _JSON)} if verb != "completion" else set()
+    flags = {word for word in overrides if word in (_QUIET, _JSON)} if not offers else set()
     if _JSON in flags and verb not in _WITH_JSON:
         raise RequestError(f"{verb} {_JSON}: has no JSON; allowed for {', '.join(_WITH_JSON)}")
     with _quiet() if _QUIET in flags else nullcontext(), as_json(_JSON in flags):
