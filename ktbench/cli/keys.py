@@ -130,6 +130,7 @@ OF_A_CELL: tuple[Key, ...] = (
     Key(name="model.seed", default="0", kind="N", about="of synthetic weights"),
     Key(name="model.path", default="null", kind="PATH", choices=("null",), about="a checkpoint: a folder or a .gguf"),
     Key(name="model.config", default="", kind="FILE", about="a config.json, with synthetic weights"),
+    Key(name="model.adapter", default="null", kind="FOLDER", choices=("null",), about="a LoRA that PEFT saved, merged"),
     Key(name="model.packed", default="null", kind="FOLDER", choices=("null",), about="keeps packed weights"),
     Key(name="inject.file", default="null", kind="FILE", choices=("null",), about="injection rules of your own"),
 )

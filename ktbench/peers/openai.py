@@ -163,7 +163,9 @@ class OpenAIServing:
 
 
 def events_of(request: ServeRequest, messages: Iterator[Mapping[str, Any]]) -> Iterator[TokenEvent]:
-    """The tokens of an answer as its messages come, then its end. Raises ValueError for an answer without a token."""
+    """The tokens of an answer as its messages come, then its end. Raises ValueError for an answer without a token
+    or without an end.
+    """
     count, finish, cached = 0, None, 0
     held: TokenEvent | None = None  # the last one says that it is
     for message in messages:
@@ -183,6 +185,8 @@ def events_of(request: ServeRequest, messages: Iterator[Mapping[str, Any]]) -> I
             count = count_said
     if held is None:
         raise ValueError("the answer has no tokens")
+    if finish is None:
+        raise ValueError(f"the answer broke off after {count} of {request.max_new} tokens")
     ended = "stop" if finish == "stop" and count < request.max_new else "length"
     yield TokenEvent(key=held.key, token=held.token, finish=ended, cached_tokens=cached)  # type: ignore[arg-type]
 

@@ -158,8 +158,8 @@ def fitted_ids(observations: Sequence[PublishedCell]) -> frozenset[str]:
 
 
 def _fit(stage: Stage, seen: Sequence[PublishedCell], start: Calibration) -> Fitted:
-    limits = [limits(start, name) for name in stage.constants]
-    low, high = (np.array(side) for side in zip(*limits, strict=True))
+    bounds = [limits(start, name) for name in stage.constants]
+    low, high = (np.array(side) for side in zip(*bounds, strict=True))
     first = np.clip([start[name] for name in stage.constants], low + 1e-9, high - 1e-9)
 
     def residuals_of(values: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -23,7 +23,6 @@ from ktbench.host import timing_lock
 from ktbench.run import progress
 
 _MODULES = (
-    *(f"ktbench.cli.{verb}" for verb in cli.VERBS),
     *(
         f"ktbench.{name}"
         for name in ("run.worker_process", "run.eval_process", "run.export", "run.record", "run.cluster")
@@ -40,6 +39,8 @@ _Popen = subprocess.Popen
 @cache
 def load_everything() -> None:
     """Load what commands and their children load. Nothing is computed: threads of OpenMP do not survive forks."""
+    for verb in cli.VERBS:
+        cli.module_of(verb)
     for module in _MODULES:
         import_module(module)
 

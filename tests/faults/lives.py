@@ -58,7 +58,7 @@ def planned(timeout_s: float) -> tuple[Request, Planned]:
 
 
 def _read(timeout_s: float, words: Sequence[str]) -> Request:
-    """As `read_request` of `SWEEP` with a run to begin or to go on with."""
+    """As `sweep_request` of `SWEEP` with a run to begin or to go on with."""
     given = dict(word.split("=", 1) for word in words if word.startswith(("resume=", "run_name=")))
     return replace(planned(timeout_s)[0], resume=given.get("resume"), run_name=given.get("run_name"))
 
@@ -77,7 +77,7 @@ class Life(Command):
         for where, name, stands_for in (
             (worker, "_started", forked_worker(self.scripts)),
             (execute, "environment", machine),
-            (sweep, "read_request", partial(_read, self.timeout_s)),
+            (sweep, "sweep_request", partial(_read, self.timeout_s)),
             (sweep, "plan_request", lambda asked: planned(self.timeout_s)[1]),
             (show, "write_report", partial(write_report, formats=FORMATS)),
             (execute, "timing", lambda *words, **options: nullcontext()),  # nothing is timed

@@ -17,7 +17,8 @@ import pytest
 
 import bootstrap
 import ktbench
-from ktbench.cli import trace, validate
+from ktbench.api import Result
+from ktbench.cli import advise, trace, validate
 from ktbench.engine.gguf.export import export_gguf
 from ktbench.engine.loading.packed_folder import PackedFiles, PackedPart
 from ktbench.engine.protocol import Unsupported
@@ -153,6 +154,14 @@ def _validate(folder: Path) -> None:
         validate.run([f"out={folder}"])
 
 
+def _advice(folder: Path) -> None:
+    advise.run(["cpu=Ryzen 9 9950X", "ram=2x48 DDR5-5600", "model=qwen3_30b_a3b", f"out={folder / 'box.yaml'}"])
+
+
+def _parquet(folder: Path) -> None:
+    Result(run=_run(folder)).to_parquet(folder)
+
+
 def _trace(folder: Path) -> None:
     with pytest.MonkeyPatch.context() as patched:
         patched.chdir(folder)
@@ -229,6 +238,8 @@ WRITERS = (
     Writer(module="host/describe.py", file="machine.yaml", write=_machine),
     Writer(module="run/agreement.py", file="logits.npz", write=_logits),
     Writer(module="run/shards.py", file="nodes/0-a/share.json", write=_shard),
+    Writer(module="cli/advise.py", file="box.yaml", write=_advice),
+    Writer(module="api/result.py", file="rows.parquet", write=_parquet),
     Writer(module="cli/trace.py", file="runs/seen/trace.json", write=_trace),
     Writer(module="cli/validate.py", file="validation.md", write=_validate),
     Writer(module="../bootstrap.py", file=bootstrap.STAMP, write=_set_up),

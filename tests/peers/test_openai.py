@@ -103,7 +103,7 @@ def test_a_server_gets_the_stream_and_its_delays_are_seen(url: str) -> None:
     replay = driver.replay()
     assert {tuple(one["prompt"]) for one in Stub.asked} == {one.tokens for one in stream}
     assert {one["model"] for one in Stub.asked} == {"stub"}
-    assert [answer for _, answer in driver.answers] == [(0, 1, 2)] * 4
+    assert [one.answer for one in driver.answers] == [(0, 1, 2)] * 4
     for latency in replay.latencies:  # at least what the server waits; how much more is the machine's
         assert latency.ttft_s >= FIRST_S
         assert latency.end_to_end_s >= FIRST_S + 2 * NEXT_S

@@ -31,7 +31,7 @@ def test_answers_are_those_of_plain_generation() -> None:
     engine.close()
     assert [one.tokens for one in driver.replay().requests] == [4] * 4
     network = open_transformers(spec.model, HOST).network
-    prompt, answer = driver.answers[0]
+    prompt, answer = driver.answers[0].prompt, driver.answers[0].answer
     whole = network(input_ids=torch.tensor([[*prompt, *answer]])).logits[0].float()
     for place, token in enumerate(answer, start=len(prompt) - 1):  # both round in bf16
         assert float(whole[place].max() - whole[place, token]) < 0.1 * float(whole[place].std())

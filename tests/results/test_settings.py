@@ -18,6 +18,7 @@ from ktbench.spec.machine import MachineSpec
 from ktbench.spec.peers import PeerSpec
 from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.sweep import START_KEY, arm_start
 from ktbench.spec.wire import from_plain
 from tests.tiny import tiny_cell, tiny_spec
 
@@ -107,11 +108,12 @@ MODELS = {"evals/nano": json.loads((data_folder("evals") / "nano" / "config.json
 
 def compared(cells: list[Cell]) -> list[list[str]]:
     """Keys of the cells that the report puts into one group."""
-    worded = {cell.part for cell in cells if precision_word(cell.label)}
+    worded = {(cell.part, "precision") for cell in cells if precision_word(cell.label)}
+    worded |= {(cell.part, START_KEY) for cell in cells if arm_start(cell.label)}
 
     def group_of(cell: Cell) -> tuple[object, ...]:
         settings = settings_of(cell.spec).items()
-        return cell.part, *(item for item in settings if cell.part not in worded or item[0] != "precision")
+        return cell.part, *(item for item in settings if (cell.part, item[0]) not in worded)
 
     return list(by_key((group_of(cell), cell.key) for cell in cells).values())
 
