@@ -43,6 +43,10 @@ class Grid:
     lines: tuple[tuple[str, ...], ...]
 
 
+# How the sentences of `Table.setting` begin.
+_SETTING = ("Model:", "Workload:", "Suite", "Machine", "Provenance:")
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Table:
     """`cells` and `control_cells` have one text for each column. `notes` say why a cell holds a dash or is in doubt
@@ -75,6 +79,11 @@ class Table:
     def figure_name(self) -> str:
         """Name of the figure's files without their endings; published numbers have one of their own."""
         return named("published" if self.figure == "paper" else "figure", self.part)
+
+    @property
+    def setting(self) -> tuple[str, ...]:
+        """Of the conditions what a picture on its own has to say: model, work, machine and provenance."""
+        return tuple(one for one in self.conditions if one.startswith(_SETTING))
 
     def short(self) -> Table:
         """The table of its key columns; all of them where none is."""

@@ -272,7 +272,7 @@ def draw_breakdown(rows: Sequence[Row], table: Table) -> Sheet:
     ]
     talls = [PLOT_IN + panel.below_in() for panel in panels]
     legend = swatches(arms) if len(groups) > 1 else ()
-    figure = Sheet(width, sum(talls), [table.figure_caption, *notes, *table.conditions], legend)
+    figure = Sheet(width, sum(talls), [table.figure_caption, *notes, *table.setting], legend)
     for n, panel in enumerate(panels):
         draw_panel(figure.axes_at(LEFT_IN, sum(talls[:n]), inner), panel)
     return figure

@@ -61,7 +61,7 @@ def draw(document: Document) -> Sheet:
     with style.context(STYLE):
         if document.kind == "attribution":
             return draw_attribution(document.attributions, table)
-        return _of_answers(document, [table.figure_caption, *table.conditions])
+        return _of_answers(document, [table.figure_caption, *table.setting])
 
 
 def draw_speeds(rows: Sequence[Row], table: Table) -> Sheet:

@@ -49,7 +49,7 @@ def draw_formats(rows: Sequence[Row], table: Table) -> Sheet:
     """The bits of a weight over the speed."""
     absent = ((_words(row, rows), reason_of(row)) for row in rows if row.role == "arm" and not row.timed)
     notes = [f"Not drawn: {names} ({why})." for names, why in grouped(absent)]
-    return _draw(plane_of_rows(rows), [table.figure_caption, *notes, *table.conditions])
+    return _draw(plane_of_rows(rows), [table.figure_caption, *notes, *table.setting])
 
 
 def _draw(plane: FormatPlane, caption: Sequence[str]) -> Sheet:

@@ -85,7 +85,7 @@ def draw_roles(rows: Sequence[Row], table: Table) -> Sheet:
     )
     groups = [_group(arms, free, layout.each_in) for arms in found]
     layout = replace(layout, below_in=max(group.below_in for group in groups))
-    figure = layout.sheet([table.figure_caption, *_absent(rows), *table.conditions], _swatches())
+    figure = layout.sheet([table.figure_caption, *_absent(rows), *table.setting], _swatches())
     for n, group in enumerate(groups):
         left, top = layout.place(n)
         _draw_speed(figure.axes_at(left, top, layout.each_in, _SPEED_IN, group.title), group)
