@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ktbench.sim.sizes import sizes_of
 from ktbench.spec.cells import worker_groups
-from ktbench.spec.memory import KEPT_WORKLOADS
+from ktbench.spec.memory import GPU_RESERVE_BYTES, KEPT_WORKLOADS, cache_bytes, token_cache_bytes
 from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.weights import DEVICE_UNPACKS, PAIRS_AT_ONCE, STREAMED_CHUNK_BYTES, expert_bytes
@@ -20,13 +20,13 @@ class GpuMemory:
     """Bytes of a GPU that one worker takes, by purpose.
 
     `weights` are all but routed experts, `experts` those that live there or pass through, `cache` keys and values of
-    prompts and steps, `reserve` is for CUDA's context, workspaces of its libraries, graphs and activations.
+    prompts and steps. Prompts of prefill are run anew each time.
     """
 
     weights: int
     experts: int
     cache: int
-    reserve: int = 2 << 30
+    reserve: int = GPU_RESERVE_BYTES
 
     @property
     def total(self) -> int:
@@ -40,7 +40,7 @@ def gpu_memory(specs: Sequence[RunSpec], nodes: int) -> GpuMemory:
     The engine's device role is in bf16. Cells whose experts are split over several NUMA `nodes` hold those of the
     device in bf16, too.
     """
-    prompts = {spec.workload: _prompt_bytes(spec) for spec in specs}
+    prompts = {spec.workload: cache_bytes(spec) for spec in specs}
     return GpuMemory(
         weights=_BF16_BYTES * specs[0].model.shape.other_params,
         experts=max(_gpu_expert_bytes(spec, nodes) for spec in specs),
@@ -74,12 +74,6 @@ def _gpu_expert_bytes(spec: RunSpec, nodes: int) -> int:
     return placed * held + (at_once * bf16 if placed else 0)
 
 
-def _prompt_bytes(spec: RunSpec) -> int:
-    """The cache that a prompt leaves, from which every trial begins; prompts of prefill are run anew each time."""
-    work = spec.workload
-    return _layers_key_bytes(spec) * work.batch * work.prompt if work.phase == "decode" else 0
-
-
 def _step_cache_bytes(spec: RunSpec) -> int:
     """The cache as it grows in a trial, and keys and values of one layer as attention reads them.
 
@@ -89,9 +83,4 @@ def _step_cache_bytes(spec: RunSpec) -> int:
     work = spec.workload
     tokens = work.batch * (work.prompt + (work.steps if work.phase == "decode" else 0))
     kept = work.phase == "decode" or work.chunk is not None
-    return tokens * (kept * _layers_key_bytes(spec) + sizes_of(spec).expanded_key_bytes)
-
-
-def _layers_key_bytes(spec: RunSpec) -> int:
-    """Bytes that a token leaves in the caches of all layers."""
-    return spec.model.shape.layers * sizes_of(spec).key_bytes
+    return tokens * (kept * token_cache_bytes(spec) + sizes_of(spec).expanded_key_bytes)

@@ -17,7 +17,7 @@ from ktbench.sim.graph import machine_of
 from ktbench.sim.simulation import resolved_deferral, simulate, with_deferral
 from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.machine import MachineSpec
-from ktbench.spec.memory import cache_bytes, device_bytes, routed_bytes
+from ktbench.spec.memory import GPU_RESERVE_BYTES, cache_bytes, device_bytes, routed_bytes
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.weights import DEVICE_UNPACKS, Precision, weight_bits
 
@@ -25,8 +25,6 @@ from ktbench.spec.weights import DEVICE_UNPACKS, Precision, weight_bits
 PRECISIONS: tuple[Precision, ...] = ("bf16", "int8", "int4_g32", "q3_k", "q2_k")
 _FEW_BITS = 4
 _ON_DEVICE: tuple[Precision, ...] = ("bf16", "int8", "int4_g32")
-# Of a GPU: CUDA's context, workspaces, graphs and activations (as `ktbench.run.gpu_memory` reserves).
-_RESERVE_BYTES = 2 << 30
 # Settings that are no more than this apart are equally fast: the simpler one is advised.
 _TIE = 0.01
 
@@ -137,7 +135,7 @@ def _room(cell: RunSpec) -> float:
     machine = machine_of(cell)
     if machine.gpu is None:
         return 0.0
-    cards = (machine.gpus or 0) * ((machine.gpu_memory_gib or 0) * 2**30 - _RESERVE_BYTES)
+    cards = (machine.gpus or 0) * ((machine.gpu_memory_gib or 0) * 2**30 - GPU_RESERVE_BYTES)
     free = cards - device_bytes(cell) - cache_bytes(cell)
     return min(max(floor(100 * free / routed_bytes(cell)), 0), 100) / 100
 

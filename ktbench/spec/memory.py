@@ -46,6 +46,8 @@ def _held(cells: Sequence[Cell], sizes: dict[WeightsKey, int]) -> int:
 _GIB = 2**30
 _BF16_BYTES = _F16_BYTES = 2
 _GGUF = ".gguf"
+# Of a GPU: CUDA's context, workspaces of its libraries, graphs and activations.
+GPU_RESERVE_BYTES = 2 * _GIB
 # Interpreter, PyTorch and Transformers once imported (resident set of an idle worker), and the buffer of the read roof.
 _PROCESS_BYTES = int(0.6 * _GIB)
 _ROOF_BYTES = _GIB
@@ -121,9 +123,13 @@ def device_bytes(spec: RunSpec) -> int:
 
 def cache_bytes(spec: RunSpec) -> int:
     """Bytes of keys and values, in bf16, that the prompts of a decode cell leave; other cells keep none."""
-    work, shape = spec.workload, spec.model.shape
-    kept = work.batch * work.prompt if work.phase == "decode" else 0
-    return kept * shape.layers * shape.cached_numbers * _BF16_BYTES
+    work = spec.workload
+    return work.batch * work.prompt * token_cache_bytes(spec) if work.phase == "decode" else 0
+
+
+def token_cache_bytes(spec: RunSpec) -> int:
+    """Bytes of keys and values, in bf16, that a token leaves in the caches of all layers."""
+    return cached_in_all(spec.model.config, spec.model.shape.layers) * _BF16_BYTES
 
 
 def _packed_bytes(spec: RunSpec) -> int:
