@@ -187,8 +187,8 @@ def _lines(asked: Asked, question: Question) -> Iterator[str]:
     found = options(question)
     yield f"{asked.model} on {asked.machine.title}, context {asked.context:,}"
     program = "ktbench's engine on cores" if asked.machine.gpu is None else "KTransformers as published"
-    yield f"All speeds are simulated: {program}, one request. In brackets, with 90 % of reports within:"
-    yield f"decode by {len(shipped_errors())} reports of users' machines, prefill by held-out published cells.\n"
+    yield f"All speeds are simulated: {program}, one request. In brackets 90 % intervals, by the errors"
+    yield f"at {len(shipped_errors())} users' reports in decode and at held-out published cells in prefill{_borrowed(asked)}.\n"
     yield from _precisions(asked, found)
     target = asked.target
     best = advised(found, None if target is None else lambda speed: _reach(speed, target) == "yes")
@@ -197,6 +197,10 @@ def _lines(asked: Asked, question: Question) -> Iterator[str]:
         return
     yield from _advice(asked, best)
     yield from _upgrades(asked, question, best)
+
+
+def _borrowed(asked: Asked) -> str:
+    return "; none of these is of ktbench" if asked.machine.gpu is None else ""
 
 
 def _precisions(asked: Asked, found: Sequence[Option | Unfit]) -> Iterator[str]:
