@@ -187,8 +187,9 @@ def _lines(asked: Asked, question: Question) -> Iterator[str]:
     found = options(question)
     yield f"{asked.model} on {asked.machine.title}, context {asked.context:,}"
     program = "ktbench's engine on cores" if asked.machine.gpu is None else "KTransformers as published"
+    reports = f"{len(shipped_errors())} users' reports in decode"
     yield f"All speeds are simulated: {program}, one request. In brackets 90 % intervals, by the errors"
-    yield f"at {len(shipped_errors())} users' reports in decode and at held-out published cells in prefill{_borrowed(asked)}.\n"
+    yield f"at {reports} and at held-out published cells in prefill{_borrowed(asked)}.\n"
     yield from _precisions(asked, found)
     target = asked.target
     best = advised(found, None if target is None else lambda speed: _reach(speed, target) == "yes")
