@@ -1,4 +1,4 @@
-"""The verbs as functions: what is asked in words or keywords, and what comes back in frames and figures."""
+"""The verbs as functions, whose results are frames and figures, and `inject`, which makes a model ready to train."""
 
 from __future__ import annotations
 
@@ -68,15 +68,6 @@ def load(name: str | Path = "latest") -> Result:
     return Result(run=read_run(find_run(str(name))))
 
 
-def _named(key: str, name: str | tuple[str, ...] | None) -> list[str]:
-    return [] if name is None else words_of({key: name})
-
-
-def _executed(request: Request, verb: str, overrides: list[str]) -> Result:
-    planned = plan_request(request)
-    return Result(run=execute(request, planned, ["python", "-m", "ktbench", verb, *overrides]))
-
-
 def inject(network: PreTrainedModel, rules: InjectSpec | str | Path | None = None, **settings: Any) -> PreTrainedModel:
     """Puts packed, frozen, differentiable experts into a loaded Transformers model, for PEFT and its trainers.
 
@@ -88,3 +79,12 @@ def inject(network: PreTrainedModel, rules: InjectSpec | str | Path | None = Non
     if rules is None:
         rules = ROUTED_EXPERTS
     return inject_experts(network, rules if isinstance(rules, InjectSpec) else read_rules(rules), **settings)
+
+
+def _named(key: str, name: str | tuple[str, ...] | None) -> list[str]:
+    return [] if name is None else words_of({key: name})
+
+
+def _executed(request: Request, verb: str, overrides: list[str]) -> Result:
+    planned = plan_request(request)
+    return Result(run=execute(request, planned, ["python", "-m", "ktbench", verb, *overrides]))

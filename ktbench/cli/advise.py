@@ -8,6 +8,7 @@ from math import isfinite, log
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ktbench.cli.help import HELP
 from ktbench.files import write_whole
 from ktbench.host.describe import read_local_machine
 from ktbench.resources import data_folder, read_text
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from ktbench.sim.advice import Option, Question, Unfit
     from ktbench.sim.catalogue import Box, Upgrade
 
-_KEYS = ("cpu", "sockets", "ram", "gpu", "model", "context", "target", "budget", "prices", "out")
+_KEYS = tuple(key.name for key in HELP["advise"].keys)
 _HERE = "here"
 _PROMPT = 2048
 _TITLES: Mapping[Upgrade, str] = {

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ktbench.cli.help import HELP
 from ktbench.files import write_whole
 from ktbench.report.template import render
 from ktbench.results import free_folder, read_published, read_run
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from ktbench.sim.measured import MeasuredCell
 
 FIGURES = ("fig3", "fig7", "fig10", "fig11", "fig12", "fig14", "placement", "layerwise", "llamafile", "concurrency")
-_KEYS = ("fit", "run", "users", "out")
+_KEYS = tuple(key.name for key in HELP["validate"].keys)
 
 
 def run(overrides: Sequence[str]) -> int:
