@@ -107,6 +107,10 @@ class DevicePlacement:
         self._steps = self._moved = 0
         self._numbers = np.flatnonzero(at_device.any(axis=1)).tolist()
 
+    def at_device(self) -> list[Tensor]:
+        """Of every MoE layer the experts that live with the device now: bool [E], in memory of the host."""
+        return [residence.at_device.cpu() for residence in self._residences]
+
     def enter(self, operators: Sequence[ExpertsOperator]) -> None:
         """From now on experts live where they lived when this placement was last used."""
         detach(operators)

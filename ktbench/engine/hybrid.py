@@ -220,17 +220,30 @@ class HybridEngine(ReplaySystem):
         """See `System`."""
         return self._components.counters() | ({} if self._placement is None else dict(self._placement.counters()))
 
-    def work(self) -> Work:
-        """See `System`."""
-        components, state, trace = self._components, self._components.state, self._traced
-        host = components.host
-        precisions = host.precisions if host is not None and state.fused else (("bf16", "bf16"),)
-        nbytes = 2 * components.dense_params
+    def work(self) -> Work | None:
+        """See `System`: beside a device that of the host role, since roofs are those of cores; None where it has none.
+
+        Experts with a device are those that are there now, which a dynamic placement may have changed since.
+        """
+        trace, experts = self._traced, self._experts_work()
+        if self._components.cuda is None:
+            return mean_work([step_work(self._dense_work(), experts, passes) for passes in trace.routing])
+        streams = self._components.cuda.streams
+        hosted = [[one for one in passes if not streams(len(one.ids[0]))] for passes in trace.routing]
+        work = mean_work([step_work(None, experts, passes) for passes in hosted])
+        return work if work.weight_bytes else None
+
+    def _dense_work(self) -> DenseWork:
+        components, nbytes = self._components, 2 * self._components.dense_params
         if components.device is not None and components.device.lean:
             nbytes += components.device.nbytes - 2 * components.device.params
-        dense = DenseWork(params=components.dense_params, nbytes=nbytes, batch=trace.workload.batch)
-        experts = ExpertsWork(shape=self.model.shape, precisions=precisions, skipping=state.skipping)
-        return mean_work([step_work(dense, experts, passes) for passes in trace.routing])
+        return DenseWork(params=components.dense_params, nbytes=nbytes, batch=self._traced.workload.batch)
+
+    def _experts_work(self) -> ExpertsWork:
+        host, state = self._components.host, self._components.state
+        precisions = host.precisions if host is not None and state.fused else (("bf16", "bf16"),)
+        away = self._placement.at_device() if self._placement is not None and self._components.cuda is not None else ()
+        return ExpertsWork(shape=self.model.shape, precisions=precisions, skipping=state.skipping, elsewhere=away)
 
     def close(self) -> None:
         """See `System`."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 
-from torch import nn
+from torch import Tensor, nn
 
 from ktbench.engine.forms import is_experts
 from ktbench.engine.routing import PassRouting, Routing
@@ -19,24 +19,31 @@ class ExpertsWork:
     """Work of the routed experts: each token skips `skipping`.
 
     `precisions` are those of the weights that are read, of gate and up and of down, in every MoE layer; a single pair
-    is that of all layers.
+    is that of all layers. `elsewhere`, where it is not empty, has a bool [E] for every MoE layer: of the experts whose
+    work is a device's.
     """
 
     shape: MoEShape
     precisions: Sequence[tuple[Precision, Precision]]
     skipping: int = 0
+    elsewhere: Sequence[Tensor] = ()
 
     def weight_bytes(self, layers: Iterable[Routing]) -> int:
         """Bytes of the experts that some token runs, each read once in every layer."""
-        active = [active_experts([layer], self.skipping) for layer in layers]
+        active = [len(ids.unique()) for ids in self._run(layers)]
         precisions = self.precisions if len(self.precisions) > 1 else [*self.precisions] * len(active)
         pairs = zip(active, precisions, strict=True)
         return sum(experts * expert_bytes(self.shape, *precision) for experts, precision in pairs)
 
     def products(self, layers: Iterable[Routing]) -> int:
         """Products with a weight, over all tokens and their experts."""
-        pairs = sum(len(layer.ids) * (layer.ids.shape[1] - self.skipping) for layer in layers)
-        return pairs * self.shape.expert_params
+        return sum(ids.numel() for ids in self._run(layers)) * self.shape.expert_params
+
+    def _run(self, layers: Iterable[Routing]) -> Iterator[Tensor]:
+        """Of every layer the experts that its tokens run, one for each token that does."""
+        for number, layer in enumerate(layers):
+            ids = (layer.split(self.skipping)[0] if self.skipping else layer).ids
+            yield ids[~self.elsewhere[number][ids]] if self.elsewhere else ids
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,20 +63,23 @@ def dense_params(network: nn.Module) -> int:
     return sum(p.numel() for p in network.parameters() if id(p) not in outside)
 
 
-def least_work(dense: DenseWork, experts: ExpertsWork, routing: PassRouting) -> Work:
+def least_work(dense: DenseWork | None, experts: ExpertsWork, routing: PassRouting) -> Work:
     """Work of one pass that was routed as `routing`: its tokens in, logits at `dense.batch` positions out.
 
     Bytes: every weight that the pass needs, read once, routed experts only where a token selected them. FLOPs: two for
-    each product with a weight; attention scores are left out, so the count is a lower bound.
+    each product with a weight; attention scores are left out, so the count is a lower bound. Without `dense` of the
+    experts alone, where a device does the rest.
     """
     tokens = len(routing[0].ids)
-    head = experts.shape.vocab * experts.shape.hidden
-    products = tokens * (dense.params - head) + dense.batch * head + experts.products(routing)
-    weight_bytes = dense.nbytes + experts.weight_bytes(routing)
+    products, weight_bytes = experts.products(routing), experts.weight_bytes(routing)
+    if dense is not None:
+        head = experts.shape.vocab * experts.shape.hidden
+        products += tokens * (dense.params - head) + dense.batch * head
+        weight_bytes += dense.nbytes
     return Work(weight_bytes=weight_bytes, flops=2 * products, tokens=tokens)
 
 
-def step_work(dense: DenseWork, experts: ExpertsWork, passes: Sequence[PassRouting]) -> Work:
+def step_work(dense: DenseWork | None, experts: ExpertsWork, passes: Sequence[PassRouting]) -> Work:
     """Work of a step of several passes: each chunk of a prompt reads the weights again."""
     return _summed([least_work(dense, experts, routing) for routing in passes])
 
@@ -87,9 +97,3 @@ def mean_work(works: Sequence[Work]) -> Work:
 
 def _summed(works: Sequence[Work]) -> Work:
     return Work(**{one.name: sum(getattr(work, one.name) for work in works) for one in fields(Work)})
-
-
-def active_experts(layers: Iterable[Routing], skipping: int) -> int:
-    """Experts that some token runs, summed over layers, when each token skips its lowest `skipping`."""
-    kept = (layer.split(skipping)[0] if skipping else layer for layer in layers)
-    return sum(len(set(layer.ids.flatten().tolist())) for layer in kept)

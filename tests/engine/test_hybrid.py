@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import torch
 from ktbench.engine.hybrid import HybridEngine
 from ktbench.engine.protocol import ExpertsObservation, Unsupported
 from ktbench.engine.routing import Routing as Selected
-from ktbench.engine.work import ExpertsWork, active_experts, layer_work, mean_work
+from ktbench.engine.work import ExpertsWork, layer_work, mean_work
 from ktbench.spec.record import Work
 from ktbench.spec.run_spec import Routing, WorkloadSpec
 from ktbench.spec.shape import moe_shape
@@ -168,7 +169,7 @@ def test_work_is_the_mean_over_the_steps_of_the_workload() -> None:
     """Top-4 of 8 experts: one token reads 4 experts a layer, whatever it selects; more tokens read more or fewer."""
     system = ready(decode(batch=3, steps=4, routing="zipf"))
     run(system, 4)
-    per_step = [active_experts(passes[0], 0) for passes in system._traced.routing]
+    per_step = [sum(len(ids.unique()) for ids in passes[0].ids) for passes in system._traced.routing]
     assert len(set(per_step)) > 1
     base = ready(decode(batch=3, steps=1, routing="concentrated"))
     run(base, 1)
@@ -242,10 +243,20 @@ def test_skipping_needs_less_work_and_deferral_does_not() -> None:
     assert base.weight_bytes - skipping.weight_bytes == 2 * 2 * 2 * 3 * 64 * 32
 
 
-def test_active_experts_are_counted_once() -> None:
+def test_active_experts_are_counted_once_and_those_of_a_device_not_at_all() -> None:
     layer = Selected(ids=torch.tensor([[0, 1], [1, 2]]), gates=torch.tensor([[0.9, 0.1], [0.6, 0.4]]))
-    assert active_experts([layer, layer], 0) == 6
-    assert active_experts([layer], 1) == 2
+    one = expert_bytes(QWEN, "bf16")
+    there = torch.zeros(2, QWEN.experts, dtype=torch.bool)
+    there[1, 1] = True  # in the second layer, where two tokens select it
+
+    def work(**others: Any) -> ExpertsWork:
+        return ExpertsWork(shape=QWEN, precisions=(("bf16", "bf16"),), **others)
+
+    assert work().weight_bytes([layer, layer]) == 6 * one
+    assert work(skipping=1).weight_bytes([layer]) == 2 * one
+    assert work(elsewhere=list(there)).weight_bytes([layer, layer]) == 5 * one
+    assert work(elsewhere=list(there)).products([layer, layer]) == 6 * QWEN.expert_params
+    assert work(elsewhere=list(there), skipping=1).products([layer, layer]) == 3 * QWEN.expert_params
 
 
 def test_features_that_are_not_built_are_refused_with_a_reason() -> None:

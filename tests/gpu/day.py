@@ -15,14 +15,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib.util import find_spec
@@ -39,7 +37,6 @@ _GRACE_S, _LEAST_S = 15, 5
 _SOME_NOISY = 4  # exit code of a sweep whose cells did not all succeed: its records count all the same
 _LARGE_BYTES = 8 << 20
 _ARRAYS = (".npy", ".npz")
-_SAMPLED = ("nvidia-smi", "dmon", "-s", "pucmt", "-d", "2", "-o", "T")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -208,19 +205,6 @@ def pack(call: Call) -> Path:
     return new.replace(archive)
 
 
-@contextmanager
-def sampled(call: Call) -> Iterator[None]:
-    """Meanwhile clocks, power, temperature, memory and link traffic are logged every two seconds, where NVML is."""
-    if shutil.which(_SAMPLED[0]) is None:
-        yield
-        return
-    with (call.folder / "nvml.log").open("a") as log, subprocess.Popen(_SAMPLED, stdout=log, stderr=log) as sampler:
-        try:
-            yield
-        finally:
-            sampler.terminate()
-
-
 def _limit(text: str) -> int:
     if not text.isdecimal() or not _LEAST_S <= int(text) <= _MOST_S:
         raise argparse.ArgumentTypeError(f"{text}: allowed are {_LEAST_S} to {_MOST_S} seconds")
@@ -262,8 +246,7 @@ def main(words: Sequence[str] | None = None) -> int:
     call = Call.open((asked.resume or _new_folder(asked)).resolve(), asked.limit, told | began)
     call.write()
     try:
-        with sampled(call):
-            left = _carry_out(call, asked)
+        left = _carry_out(call, asked)
     finally:
         call.write()
         print(f"kept: {call.folder}, packed: {pack(call)}")

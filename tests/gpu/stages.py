@@ -75,20 +75,22 @@ class Plan:
         yield Stage(name="tests_cuda", command=_pytest("tests/engine/cuda", *at_once), most_s=200)
 
     def _second(self) -> Iterator[Stage]:
-        """Decode: the ladder, deferral, placement, at depth."""
-        for ablation in ("decode", "deferral"):
-            yield self._sweep(ablation, 150, f"+ablation={ablation}", *self._model(self.layers))
-        yield self._sweep("placement", 150, "+ablation=placement", *self._model(self.layers))
-        yield self._sweep("depth", 150, "+ablation=depth", *self._model(self.layers), *self._prompts("64,2048,8192"))
+        """Decode: the ladder, deferral and hand-over on one set of weights, prefill on the host and layerwise."""
+        ablation = "+ablation=deferral" if self.dry else "+ablation=device"
+        yield self._sweep("decode", 240, ablation, *self._model(self.layers), minutes=1.5 * self.minutes)
+        if not self.dry:
+            yield self._sweep("device_prefill", 150, *self._layerwise())
+        yield self._sweep("prefill", 120, "+ablation=prefill", *self._model(self.layers), *self._prompts("2048"))
 
     def _third(self) -> Iterator[Stage]:
-        """Prefill on the host, in chunks with and without a graph, layerwise; DeepSeek-V3 at full width, Fiddler."""
-        yield self._sweep("prefill", 120, "+ablation=prefill", *self._model(self.layers), *self._prompts("2048"))
+        """DeepSeek-V3 at full width, placement, chunks of prefill as graphs, decode at depth, Fiddler."""
         if not self.dry:
-            yield self._sweep("prefill_graph", 120, *self._in_chunks())
-            yield self._sweep("device_prefill", 200, *self._layerwise())
             deep = ("model=deepseek_v3", "model.layers=6", "precision=int8", "engine.device=cuda")
             yield self._sweep("deepseek_v3", 200, "+ablation=deferral", *deep)
+        yield self._sweep("placement", 150, "+ablation=placement", *self._model(self.layers))
+        if not self.dry:
+            yield self._sweep("prefill_graph", 120, *self._in_chunks())
+        yield self._sweep("depth", 150, "+ablation=depth", *self._model(self.layers), *self._prompts("64,2048,8192"))
         yield self._sweep("fiddler", 120, "+ablation=decode", *self._model(self.layers), self._fiddler())
 
     def _amx(self) -> Iterator[Stage]:
