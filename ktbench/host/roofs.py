@@ -64,7 +64,7 @@ class Roofs:
             peak_flops=self.peak_flops(isa, dtype) if isa in PEAK_ISAS else None,
             peak_isa=isa,
             peak_dtype=dtype,
-            ping_pong_ns=self.ping_pong_ns() if self._team.threads > 1 else None,
+            ping_pong_ns=self.ping_pong_ns() if self._team.threads == 2 else None,  # of more it says nothing
         )
 
     def read_bytes_per_s(self) -> float:

@@ -149,7 +149,7 @@ class Row:
     @property
     def core_layouts(self) -> dict[int, CoreLayout | None]:
         """Where the cores were in each round that has samples; None where that was not measured."""
-        return {record.round: core_layout_of(record.roofs) for record in self.records if record.samples_s}
+        return {record.round: core_layout_of(record) for record in self.records if record.samples_s}
 
 
 def groups_of(rows: Sequence[Row]) -> list[tuple[Row, ...]]:

@@ -30,7 +30,7 @@ TrialTimes: TypeAlias = Mapping[int, TrialTime]
 
 def trial_time(record: Record) -> TrialTime:
     """The trial of a record that has samples."""
-    return TrialTime(step_s=median(record.samples_s), machine=record.env_id, core_layout=core_layout_of(record.roofs))
+    return TrialTime(step_s=median(record.samples_s), machine=record.env_id, core_layout=core_layout_of(record))
 
 
 def comparable(one: TrialTimes, other: TrialTimes) -> tuple[dict[int, float], dict[int, float]]:

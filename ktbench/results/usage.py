@@ -12,7 +12,7 @@ from ktbench.results.settings import by_key
 from ktbench.spec.core_layout import core_layout_of
 from ktbench.spec.record import Record, RoleTimes, RoofSample, Work
 from ktbench.spec.run_spec import MeasureSpec, RunSpec
-from ktbench.spec.system_metrics import READ_BUFFER_BYTES, Energy, PeakMemory
+from ktbench.spec.system_metrics import GPU_METERED_S, READ_BUFFER_BYTES, Energy, PeakMemory
 
 Limit = Literal["read", "arithmetic"]
 
@@ -61,7 +61,7 @@ def roof_share(records: Sequence[Record], measure: MeasureSpec) -> RoofShare | N
     usable = [(record, record.work) for record in records if record.work and record.roofs and record.samples_s]
     if not usable:
         return None
-    steady = [(record, work) for record, work in usable if _is_steady(record.roofs)]
+    steady = [(record, work) for record, work in usable if _is_steady(record)]
     counted = steady or usable
     least_s = [_least_s(work, record.roofs) for record, work in counted]
     rounds = zip(least_s, counted, strict=True)
@@ -90,9 +90,9 @@ def peak_spreads(records: Iterable[Record]) -> dict[tuple[str, str], Spread]:
     return {key: spread(found[key]) for key in sorted(found)}
 
 
-def _is_steady(roofs: Sequence[RoofSample]) -> bool:
-    reads = [roof.read_bytes_per_s for roof in roofs]
-    return core_layout_of(roofs) != "moved" and max(reads) <= MAX_DISAGREEMENT * min(reads)
+def _is_steady(record: Record) -> bool:
+    reads = [roof.read_bytes_per_s for roof in record.roofs]
+    return core_layout_of(record) != "moved" and max(reads) <= MAX_DISAGREEMENT * min(reads)
 
 
 def _least_s(work: Work, roofs: Sequence[RoofSample]) -> tuple[float, float]:
@@ -156,8 +156,10 @@ def energy_use(records: Sequence[Record], spec: RunSpec) -> EnergyUse | None:
 def unmetered_reason(records: Sequence[Record]) -> str:
     """Why there is no energy, or not all of it; empty where all meters were read."""
     sums = [" + ".join(meters) for meters in _sums(records)]
+    brief = any(not energy.is_resolved for _, energy in _energies(records))
+    short = [f"a GPU's counter needs {GPU_METERED_S:g} s of steps in a trial: raise workload.steps"] if brief else []
     mixed = [f"rounds were read by different meters: {', '.join(sums)}"] if len(sums) > 1 else []
-    return "; ".join([*mixed, *_reasons(records, "energy", "no energy meter was read during these steps")])
+    return "; ".join([*short, *mixed, *_reasons(records, "energy", "no energy meter was read during these steps")])
 
 
 def _reasons(records: Sequence[Record], name: str, not_read: str) -> Iterator[str]:
@@ -175,9 +177,13 @@ def _tokens(record: Record, spec: RunSpec) -> int:
 
 
 def _metered(records: Sequence[Record]) -> list[tuple[Record, Energy]]:
-    """The energy of each round that has any."""
+    """The energy of each round that was metered for long enough."""
+    return [(record, energy) for record, energy in _energies(records) if energy.is_resolved]
+
+
+def _energies(records: Sequence[Record]) -> Iterator[tuple[Record, Energy]]:
     watched = ((record, record.conduct.energy) for record in records if record.samples_s and record.conduct)
-    return [(record, energy) for record, energy in watched if energy]
+    return ((record, energy) for record, energy in watched if energy)
 
 
 def _sums(records: Sequence[Record]) -> list[tuple[str, ...]]:

@@ -40,10 +40,14 @@ class MeasuredCell:
         return f"{self.spec.label}, {replace(self.spec, machine=None).summary}"
 
 
-def tells_formats(spec: RunSpec) -> bool:
-    """Whether a spec alone tells what a step reads: files in super-blocks mix formats, of which it names one."""
+def can_be_judged(spec: RunSpec) -> bool:
+    """Whether the simulator can be held against a measured cell.
+
+    Not where files in super-blocks mix formats, of which a spec names one, nor beside a CUDA device: the calibration of
+    this engine is of cores.
+    """
     supers = any(FORMATS[one].super_blocks for one in (spec.precision, spec.device_precision))
-    return spec.model.path is None or not supers
+    return spec.engine.device != "cuda" and (spec.model.path is None or not supers)
 
 
 def measured_cell(spec: RunSpec, records: Sequence[Record], machine: MachineSpec) -> MeasuredCell | None:
@@ -52,13 +56,13 @@ def measured_cell(spec: RunSpec, records: Sequence[Record], machine: MachineSpec
     Only trials on the most frequent core placement count. A roof can be read too low (memory that was not read for a
     while, a neighbour) but hardly too high: the upper quartile of those next to the trials is the limit. None where
     there is no timed trial with roofs, where the cell itself read faster than its roofs, and unless it
-    `tells_formats`.
+    `can_be_judged`.
     """
     timed = [record for record in records if record.samples_s and record.roofs and record.work]
-    if not timed or not tells_formats(spec):
+    if not timed or not can_be_judged(spec):
         return None
-    places = Counter(core_layout_of(record.roofs) for record in timed)
-    usual = [record for record in timed if core_layout_of(record.roofs) == places.most_common(1)[0][0]]
+    places = Counter(core_layout_of(record) for record in timed)
+    usual = [record for record in timed if core_layout_of(record) == places.most_common(1)[0][0]]
     roofs = [roof for record in usual for roof in record.roofs]
     step_s = median(median(record.samples_s) for record in usual)
     read = float(np.quantile([roof.read_bytes_per_s for roof in roofs], 0.75))

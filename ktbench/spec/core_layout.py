@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, get_args
 
-from ktbench.spec.record import RoofSample
+from ktbench.spec.record import Record
 
 CoreLayout = Literal["same core", "near", "far", "moved"]
 CORE_LAYOUTS: tuple[CoreLayout, ...] = get_args(CoreLayout)
@@ -15,6 +15,7 @@ CORE_LAYOUTS: tuple[CoreLayout, ...] = get_args(CoreLayout)
 # between two complexes of Zen 4. The limits lie in the gaps.
 _NEAR_FROM_NS = 20.0
 _FAR_FROM_NS = 90.0
+_TOLD_BY_TWO = 2
 
 
 def core_layout_at(ping_pong_ns: float | None) -> CoreLayout | None:
@@ -40,6 +41,11 @@ def core_layout_during(ping_pongs_ns: Sequence[float | None]) -> CoreLayout | No
     return seen.pop() if len(seen) == 1 else "moved"
 
 
-def core_layout_of(roofs: Sequence[RoofSample]) -> CoreLayout | None:
-    """Where the cores were during the trial whose roofs these are; see `core_layout_during`."""
-    return core_layout_during([roof.ping_pong_ns for roof in roofs])
+def core_layout_of(record: Record) -> CoreLayout | None:
+    """Where the cores were during the trial of a record; see `core_layout_during`.
+
+    None on more than two cores, of which the distance between two says nothing about the others.
+    """
+    if record.conduct is not None and record.conduct.disturbance.cpus > _TOLD_BY_TWO:
+        return None
+    return core_layout_during([roof.ping_pong_ns for roof in record.roofs])

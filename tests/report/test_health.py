@@ -192,8 +192,8 @@ def test_energy_is_joules_a_token_and_watts_over_rounds(run: Run) -> None:
 
 
 def test_rows_of_different_meters_are_named_and_rounds_of_different_meters_are_no_number(run: Run) -> None:
-    gpu = Energy(joules={"gpu-0": 4.0}, seconds=0.5)
-    both = Energy(joules={"package-0": 6.0, "gpu-0": 4.0}, seconds=0.5)
+    gpu = Energy(joules={"gpu-0": 4.0}, seconds=1.5)
+    both = Energy(joules={"package-0": 6.0, "gpu-0": 4.0}, seconds=1.5)
     found = watched(run, **{"base": conduct(energy=gpu, missing={}), "+v": conduct(energy=both, missing={})})
     (said,) = (sentence for sentence in table(found).conditions if sentence.startswith("Energy"))
     assert said.startswith(
@@ -208,6 +208,13 @@ def test_rows_of_different_meters_are_named_and_rounds_of_different_meters_are_n
     base, other, _ = rows_of(replace(found, records=mixed))
     assert base.energy is not None and other.energy is None
     assert other.missing["energy"] == "rounds were read by different meters: package-0 + gpu-0, gpu-0"
+
+
+def test_the_energy_of_a_moment_is_not_read_off_the_counter_of_a_gpu(run: Run) -> None:
+    brief = Energy(joules={"package-0": 6.0, "gpu-0": 4.0}, seconds=0.9)
+    row = next(iter(rows_of(watched(run, base=conduct(energy=brief, missing={})))))
+    assert row.energy is None
+    assert "workload.steps" in row.missing["energy"]
 
 
 def test_memory_is_said_once_where_it_is_the_same_and_a_column_where_not(run: Run) -> None:

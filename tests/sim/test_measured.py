@@ -16,7 +16,7 @@ from ktbench.results import read_run
 from ktbench.sim.calibration import Calibration, read_calibration
 from ktbench.sim.fitting import fit_measured, is_fitted
 from ktbench.sim.judging import judge_measured, quality_of
-from ktbench.sim.measured import MeasuredCell, machine_at, measured_cell, recorded_machine, tells_formats
+from ktbench.sim.measured import MeasuredCell, machine_at, measured_cell, recorded_machine, can_be_judged
 from ktbench.sim.simulation import resolved_deferral, with_deferral
 from ktbench.sim.work import step_counters, step_work
 from ktbench.spec.errors import RequestError
@@ -48,7 +48,7 @@ def kept() -> tuple[Kept, ...]:
 
     The trace behind routing=recorded is not shipped. Of served requests a trial is a replay, not steps of equal work.
     """
-    return tuple(one for folder in RUNS for one in _of_run(folder) if one.records and tells_formats(one.cell.spec))
+    return tuple(one for folder in RUNS for one in _of_run(folder) if one.records and can_be_judged(one.cell.spec))
 
 
 def _of_run(folder: Path) -> Iterator[Kept]:
