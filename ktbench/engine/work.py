@@ -30,7 +30,7 @@ class ExpertsWork:
 
     def weight_bytes(self, layers: Iterable[Routing]) -> int:
         """Bytes of the experts that some token runs, each read once in every layer."""
-        active = [len(ids.unique()) for ids in self._run(layers)]
+        active = [len(set(ids.flatten().tolist())) for ids in self._run(layers)]
         precisions = self.precisions if len(self.precisions) > 1 else [*self.precisions] * len(active)
         pairs = zip(active, precisions, strict=True)
         return sum(experts * expert_bytes(self.shape, *precision) for experts, precision in pairs)

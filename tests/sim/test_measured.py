@@ -16,7 +16,7 @@ from ktbench.results import read_run
 from ktbench.sim.calibration import Calibration, read_calibration
 from ktbench.sim.fitting import fit_measured, is_fitted
 from ktbench.sim.judging import judge_measured, quality_of
-from ktbench.sim.measured import MeasuredCell, machine_at, measured_cell, recorded_machine, can_be_judged
+from ktbench.sim.measured import MeasuredCell, can_be_judged, machine_at, measured_cell, recorded_machine
 from ktbench.sim.simulation import resolved_deferral, with_deferral
 from ktbench.sim.work import step_counters, step_work
 from ktbench.spec.errors import RequestError
