@@ -62,7 +62,10 @@ class FakeSystem:
             self._count_roles()
 
     def _count_roles(self) -> None:
-        for name, ns in (("host_busy_ns", HOST_BUSY_NS), ("device_wait_ns", DEVICE_WAIT_NS)):
+        seen = {"host_busy_ns": HOST_BUSY_NS}
+        if self.spec.engine.device == "cpu":
+            seen["device_wait_ns"] = DEVICE_WAIT_NS
+        for name, ns in seen.items():
             self.counts[name] = self.counts.get(name, 0) + ns
 
     def logits(self) -> NDArray[np.float32]:

@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "roofs/rate.h"
 #include "roofs/roofs.h"
 #include "runtime/isa.h"
 
@@ -11,6 +12,8 @@ namespace ktbench {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+constexpr long rounds = 2000;  // 10 to 40 us between looks at the clock
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
@@ -35,27 +38,13 @@ std::vector<Burn> burns_of(std::string_view isa, std::string_view dtype) {
   return burns;
 }
 
-double peak_of(Team& team, Burn burn, double seconds) {
-  constexpr long rounds = 2000;  // 10 to 40 us between looks at the clock
-  std::vector<double> rate(team.threads());
-  team.run([&](int thread) {
-    const auto begin = Clock::now();
-    double operations = 0, took;
-    do operations += burn(rounds);
-    while ((took = seconds_since(begin)) < seconds);
-    rate[thread] = operations / took;
-  });
-  double sum = 0;
-  for (const double r : rate) sum += r;
-  return sum;
-}
-
 }  // namespace
 
 double peak_flops(Team& team, std::string_view isa, double seconds, std::string_view dtype) {
   const std::vector<Burn> burns = burns_of(isa, dtype);
   double best = 0;
-  for (const Burn burn : burns) best = std::max(best, peak_of(team, burn, seconds / static_cast<double>(burns.size())));
+  for (const Burn burn : burns)
+    best = std::max(best, rate_of(team, seconds / static_cast<double>(burns.size()), [&](int) { return burn(rounds); }));
   return best;
 }
 

@@ -1,9 +1,8 @@
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <stdexcept>
-#include <string>
 
+#include "roofs/rate.h"
 #include "roofs/roofs.h"
 #include "runtime/isa.h"
 
@@ -21,12 +20,17 @@ std::vector<ReadLoop> read_loops() {
   return {read_reference};
 }
 
+constexpr std::size_t piece = 1 << 20;  // 0.1 ms between looks at the clock
 constexpr int trials = 5;
+constexpr double trial_seconds = 0.002;
 
 }  // namespace
 
 ReadRoof::ReadRoof(std::shared_ptr<Team> team, std::size_t bytes)
-    : team_(std::move(team)), part_bytes_(bytes / team_->threads() / grain * grain) {
+    : team_(std::move(team)),
+      part_bytes_(bytes / team_->threads() / grain * grain),
+      piece_bytes_(std::min(piece, part_bytes_)),
+      positions_(team_->threads()) {
   if (part_bytes_ == 0) throw std::invalid_argument("a read roof needs at least one page per thread");
   for (int thread = 0; thread < team_->threads(); ++thread) parts_.emplace_back(part_bytes_);
   team_->run([&](int thread) { std::memset(parts_[thread].as<>(), 1, part_bytes_); });
@@ -40,7 +44,7 @@ void ReadRoof::choose_loop() {
   for (int trial = 0; trial < trials; ++trial)
     for (std::size_t i = 0; i < loops.size(); ++i) {
       read_ = loops[i];
-      rates[i].push_back(sample(std::min(part_bytes_, std::size_t{16} << 20) * team_->threads()));
+      rates[i].push_back(sample(trial_seconds));
     }
   const auto median = [](std::vector<double>& of) {
     std::sort(of.begin(), of.end());
@@ -52,16 +56,25 @@ void ReadRoof::choose_loop() {
   read_ = loops[best];
 }
 
-double ReadRoof::sample(std::size_t bytes) {
-  const std::size_t span = bytes / team_->threads() / grain * grain;
-  if (span == 0 || span > part_bytes_)
-    throw std::invalid_argument("a sample of " + std::to_string(bytes) + " bytes does not fit the read roof's buffer");
-  if (position_ + span > part_bytes_) position_ = 0;
-  const auto begin = std::chrono::steady_clock::now();
-  team_->run([&](int thread) { read_(parts_[thread].as<>() + position_, span); });
-  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-  position_ += span;
-  return static_cast<double>(span) * team_->threads() / took.count();
+void ReadRoof::read_piece(int thread) {
+  std::size_t& at = positions_[thread];
+  if (at + piece_bytes_ > part_bytes_) at = 0;
+  read_(parts_[thread].as<>() + at, piece_bytes_);
+  at += piece_bytes_;
+}
+
+double ReadRoof::sample(double seconds) {
+  if (!(seconds >= 0 && seconds <= 60)) throw std::invalid_argument("a read roof is sampled for 0 to 60 seconds");
+  return rate_of(*team_, seconds, [&](int thread) {
+    read_piece(thread);
+    return static_cast<double>(piece_bytes_);
+  });
+}
+
+void ReadRoof::read_once() {
+  team_->run([&](int thread) {
+    for (std::size_t pieces = part_bytes_ / piece_bytes_; pieces > 0; --pieces) read_piece(thread);
+  });
 }
 
 }  // namespace ktbench

@@ -12,21 +12,26 @@
 
 namespace ktbench {
 
-// Read bandwidth from memory: each thread owns a contiguous part of the buffer and reads on where it stopped.
+// Read bandwidth from memory: each thread owns a contiguous part of the buffer and reads on where it stopped. None waits
+// for another: of many cores some thread is always held up, which dynamically scheduled work makes up for.
 class ReadRoof {
  public:
   ReadRoof(std::shared_ptr<Team> team, std::size_t bytes);
-  // Bytes per second of one sample. Throws std::invalid_argument when it exceeds the buffer.
-  double sample(std::size_t bytes);
+  // Bytes per second of all threads together, each over `seconds` or a little more.
+  double sample(double seconds);
+  // Reads the whole buffer.
+  void read_once();
 
  private:
   void choose_loop();
+  void read_piece(int thread);
 
   const std::shared_ptr<Team> team_;
   ReadLoop read_ = nullptr;
   const std::size_t part_bytes_;
+  const std::size_t piece_bytes_;
   std::vector<HugeBuffer> parts_;
-  std::size_t position_ = 0;
+  std::vector<std::size_t> positions_;
 };
 
 // Operations per second of register-only multiplications, all threads together, by the fastest instruction that is

@@ -106,7 +106,7 @@ class System(Protocol):
         """Cumulative counts by counter name: those of the feature table and others. What is not counted is absent.
 
         Where the roles are concurrent, `host_busy_ns` is the time in which routed experts ran on the host and
-        `device_wait_ns` that in which the device role did nothing but wait for them.
+        `device_wait_ns` that in which the device role did nothing but wait for them, which of a CUDA device is unseen.
         """
 
     def timeline(self) -> Timeline:

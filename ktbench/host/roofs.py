@@ -16,7 +16,6 @@ from ktbench.spec.system_metrics import READ_BUFFER_BYTES
 # extensions where there are any. AVX2 has no bf16 arithmetic: its kernels widen to float32, and so does its peak.
 PEAK_ISAS = ("amx", "avx512", "avx2")
 PEAK_DTYPES = ("bf16", "int8")
-_READ_CHUNK_BYTES = 2**27
 # Measured on a two-core Granite Rapids guest, thousands of samples, each against the next: medians of 6, 3.6, 2.7, 2.6
 # and 2.5 % apart at 1, 5, 10, 20 and 30 ms of reading, 4, 2.7, 1.3 and 0.9 % at 1, 4, 8 and 16 ms of AMX peak. What
 # two samples say about the 100 ms between them (3.7 % off) gets no better by sampling 50 ms: the machine itself moves.
@@ -45,8 +44,7 @@ class Roofs:
     ) -> None:
         self._kernels, self._team, self._prepare = kernels, team, prepare
         self._read = kernels.ReadRoof(team, buffer_bytes)
-        self._chunk_bytes = min(_READ_CHUNK_BYTES, buffer_bytes)
-        self._buffer_bytes, self._read_at_s = buffer_bytes, float("-inf")
+        self._read_at_s = float("-inf")
         self.peak_isa = best_isa(kernels.grants())
 
     def sample(self, isa: str | None = None, dtype: str = "bf16") -> RoofSample:
@@ -68,19 +66,15 @@ class Roofs:
         )
 
     def read_bytes_per_s(self) -> float:
-        """Bytes per second that all threads read from memory together, over whole chunks for at least 10 ms.
+        """Bytes per second that all threads read from memory together, each for 10 ms.
 
         A buffer that was idle for more than a second is read once before that.
         """
         if perf_counter() - self._read_at_s > _IDLE_S:
-            for _ in range(self._buffer_bytes // self._chunk_bytes):
-                self._read.sample(self._chunk_bytes)
-        read_bytes, took_s = 0, 0.0
-        while took_s < _READ_S:
-            took_s += self._chunk_bytes / self._read.sample(self._chunk_bytes)
-            read_bytes += self._chunk_bytes
+            self._read.read_once()
+        rate = float(self._read.sample(_READ_S))
         self._read_at_s = perf_counter()
-        return read_bytes / took_s
+        return rate
 
     def peak_flops(self, isa: str, dtype: str) -> float:
         """FLOP/s from registers alone (OP/s of int8), all threads together; one of PEAK_ISAS and PEAK_DTYPES."""

@@ -144,8 +144,8 @@ def _gain(row: Row) -> str:
     return dashed(gain, lambda gain: f"{ratio(gain.ratio)} over {gain.over}, {gain.verdict}")
 
 
-def _busy(share: Callable[[RoleShares], Interval]) -> Callable[[Row], str]:
-    return lambda row: dashed(row.roles, lambda roles: f"{100 * share(roles).mid:.0f}")
+def _busy(share: Callable[[RoleShares], Interval | None]) -> Callable[[Row], str]:
+    return lambda row: dashed(None if row.roles is None else share(row.roles), lambda found: f"{100 * found.mid:.0f}")
 
 
 def _peak(rows: Sequence[Row]) -> tuple[RowColumn, ...]:

@@ -104,11 +104,14 @@ def _least_s(work: Work, roofs: Sequence[RoofSample]) -> tuple[float, float]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RoleShares:
-    """Shares of the timed steps, as intervals over rounds, in which each role worked, and in which both did."""
+    """Shares of the timed steps, as intervals over rounds, in which each role worked, and in which both did.
+
+    Of a CUDA device the host's alone.
+    """
 
     host_busy: Interval
-    device_busy: Interval
-    overlap: Interval
+    device_busy: Interval | None
+    overlap: Interval | None
 
 
 def role_shares(records: Sequence[Record], measure: MeasureSpec) -> RoleShares | None:
@@ -117,11 +120,12 @@ def role_shares(records: Sequence[Record], measure: MeasureSpec) -> RoleShares |
     if not found:
         return None
 
-    def share(seconds: Callable[[RoleTimes], float]) -> Interval:
-        return summary({n: seconds(roles) / roles.total_s for n, roles in found.items()}, records, measure)
+    def share(seconds: Callable[[RoleTimes], float | None]) -> Interval | None:
+        known = {n: of / roles.total_s for n, roles in found.items() if (of := seconds(roles)) is not None}
+        return summary(known, records, measure) if known else None
 
     return RoleShares(
-        host_busy=share(lambda roles: roles.host_busy_s),
+        host_busy=summary({n: roles.host_busy_s / roles.total_s for n, roles in found.items()}, records, measure),
         device_busy=share(lambda roles: roles.device_busy_s),
         overlap=share(lambda roles: roles.overlap_s),
     )

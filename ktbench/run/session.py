@@ -265,11 +265,15 @@ def _alters(cell: Cell) -> bool:
 
 
 def _roles(moved: Mapping[str, int], total_s: float) -> RoleTimes | None:
-    """None where the system has no counters of its roles."""
-    if "host_busy_ns" not in moved or "device_wait_ns" not in moved:
+    """None where the system has no counter of its host role; that of the device's waiting is there on cores alone."""
+    if "host_busy_ns" not in moved:
         return None
-    busy_s, wait_s = moved["host_busy_ns"] / 1e9, moved["device_wait_ns"] / 1e9
-    return RoleTimes(host_busy_s=busy_s, device_wait_s=wait_s, total_s=total_s)
+    waited_ns = moved.get("device_wait_ns")
+    return RoleTimes(
+        host_busy_s=moved["host_busy_ns"] / 1e9,
+        device_wait_s=None if waited_ns is None else waited_ns / 1e9,
+        total_s=total_s,
+    )
 
 
 # Counter of the expert kernels -> the loop that it counts the calls of.

@@ -222,25 +222,26 @@ class RoleTimes:
     """What the roles did during the timed steps of a trial, in seconds over all of them together.
 
     `host_busy_s` is the time in which routed experts ran on the host, `device_wait_s` that in which the device role
-    had nothing to do but wait for them, `total_s` from the begin of the first step to the end of the last.
+    had nothing to do but wait for them, None of a CUDA device, which waits unseen; `total_s` is from the begin of the
+    first step to the end of the last.
     """
 
     host_busy_s: float
-    device_wait_s: float
+    device_wait_s: float | None
     total_s: float
 
     def __post_init__(self) -> None:
         fields_at_least(self, 0, "host_busy_s", "device_wait_s", "total_s")
 
     @property
-    def device_busy_s(self) -> float:
+    def device_busy_s(self) -> float | None:
         """The time in which the device role worked."""
-        return self.total_s - self.device_wait_s
+        return None if self.device_wait_s is None else self.total_s - self.device_wait_s
 
     @property
-    def overlap_s(self) -> float:
+    def overlap_s(self) -> float | None:
         """The time in which both roles worked."""
-        return max(0.0, self.host_busy_s + self.device_busy_s - self.total_s)
+        return None if self.device_wait_s is None else max(0.0, self.host_busy_s - self.device_wait_s)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

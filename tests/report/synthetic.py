@@ -137,7 +137,7 @@ class Arm:
     outcome: Outcome = Outcome.OK
     why: str = ""
     fails_at: int = 0
-    roles: tuple[float, float] | None = None
+    roles: tuple[float, float | None] | None = None
     notes: tuple[str, ...] = ()
     call_ms: float = 0.0
     lacking: dict[str, str] = field(default_factory=dict)
@@ -284,7 +284,8 @@ def _role_times(arm: Arm, total_s: float) -> RoleTimes | None:
     if arm.roles is None:
         return None
     host, wait = arm.roles
-    return RoleTimes(host_busy_s=host * total_s, device_wait_s=wait * total_s, total_s=total_s)
+    waited_s = None if wait is None else wait * total_s
+    return RoleTimes(host_busy_s=host * total_s, device_wait_s=waited_s, total_s=total_s)
 
 
 def watched_run(folder: Path) -> Run:

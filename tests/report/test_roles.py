@@ -53,6 +53,17 @@ def test_the_figure_of_roles_has_speeds_above_shares(tmp_path: Path) -> None:
     assert speed.get_ylim()[0] == busy.get_ylim()[0] == 0
 
 
+def test_of_a_device_that_waits_unseen_the_share_of_the_host_alone_is_drawn(tmp_path: Path) -> None:
+    unseen = tuple(replace(arm, roles=(arm.roles[0], None)) for arm in LADDER if arm.roles)
+    run = replace(DEFERRAL, arms=unseen).write(tmp_path)
+    (first, *_) = rows_of(run)
+    assert first.roles is not None
+    assert first.roles.host_busy.mid == pytest.approx(0.62)
+    assert first.roles.device_busy is first.roles.overlap is None
+    figure = speed_figure(run)
+    assert len(figure.axes[1].containers) == len(unseen)
+
+
 def test_depth_is_the_axis_that_varies_most(tmp_path: Path) -> None:
     assert axis_of(rows_of(STORES["depth and batch"].write(tmp_path))).key == "workload.prompt"
     assert axis_of(rows_of(PLACEMENT.write(tmp_path))).key == "engine.placement.ratio"

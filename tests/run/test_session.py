@@ -88,6 +88,13 @@ def test_roles_apart_are_timed_by_their_counters_over_the_timed_steps() -> None:
         assert sitting.trial(cell, number).roles == RoleTimes(host_busy_s=2.1e-3, device_wait_s=0.6e-3, total_s=3.0)
 
 
+def test_a_cuda_device_waits_unseen() -> None:
+    roles = session("").trial(tiny_cell("+v", avx512=True, device="cuda"), 0).roles
+    assert roles is not None
+    assert (roles.device_wait_s, roles.device_busy_s, roles.overlap_s) == (None, None, None)
+    assert roles.host_busy_s > 0
+
+
 def test_without_counters_of_roles_there_are_no_times() -> None:
     assert turns("")[0].roles is None
 

@@ -35,7 +35,7 @@ _SPEED_IN, _BUSY_IN, _BETWEEN_IN = 1.15, 0.8, 0.08  # plot heights, and what is 
 _TITLE_IN, _GAP_IN = 0.15, 0.06
 _MOST_ABREAST, _IN_COLUMN = 3, 10
 _BAR = 0.27
-_SHARES: tuple[tuple[str, Callable[[RoleShares], Interval], dict[str, Any]], ...] = (
+_SHARES: tuple[tuple[str, Callable[[RoleShares], Interval | None], dict[str, Any]], ...] = (
     ("host busy", lambda roles: roles.host_busy, {"facecolor": "#4a76a3"}),
     ("device busy", lambda roles: roles.device_busy, {"facecolor": "#dde9f3"}),
     ("both at once", lambda roles: roles.overlap, {"facecolor": "#ffffff", "hatch": "//////"}),
@@ -72,24 +72,29 @@ class _RoleGroup:
 
 
 def draw_roles(rows: Sequence[Row], table: Table) -> Sheet:
-    """Two plots for each group of rows: tokens/s with intervals, below it the shares of the steps as bars."""
+    """For each group of rows tokens/s with intervals and, where some are known, shares of the steps as bars below."""
     found = [arms for group in groups_of(rows) if (arms := tuple(row for row in group if row.role == "arm"))]
     free = varying([arms[0].settings for arms in found])
+    shares_in = _BETWEEN_IN + _BUSY_IN if any(row.roles for row in rows) else 0.0
     layout = PanelGrid(
         count=len(found),
         columns=min(len(found), _MOST_ABREAST),
-        tall_in=_SPEED_IN + _BETWEEN_IN + _BUSY_IN,
+        tall_in=_SPEED_IN + shares_in,
         above_in=_GAP_IN + (_TITLE_IN if free else 0.0),
         below_in=0.0,
         width_in=COLUMN_IN if len(found) == 1 and len(found[0]) <= _IN_COLUMN else PAGE_IN,
     )
     groups = [_group(arms, free, layout.each_in) for arms in found]
     layout = replace(layout, below_in=max(group.below_in for group in groups))
-    figure = layout.sheet([table.figure_caption, *_absent(rows), *table.setting], _swatches())
+    figure = layout.sheet([table.figure_caption, *_absent(rows), *table.setting], _swatches(rows))
     for n, group in enumerate(groups):
         left, top = layout.place(n)
-        _draw_speed(figure.axes_at(left, top, layout.each_in, _SPEED_IN, group.title), group)
-        _draw_shares(figure.axes_at(left, top + _SPEED_IN + _BETWEEN_IN, layout.each_in, _BUSY_IN), group)
+        lowest = figure.axes_at(left, top, layout.each_in, _SPEED_IN, group.title)
+        _draw_speed(lowest, group)
+        if shares_in:
+            lowest = figure.axes_at(left, top + _SPEED_IN + _BETWEEN_IN, layout.each_in, _BUSY_IN)
+            _draw_shares(lowest, group)
+        _name_arms(lowest, group)
     return figure
 
 
@@ -98,8 +103,10 @@ def _group(rows: tuple[Row, ...], free: Sequence[str], width_in: float) -> _Role
     return _RoleGroup(title=title, rows=rows, width_in=width_in)
 
 
-def _swatches() -> list[Artist]:
-    bars = [Patch(**look, edgecolor=INK, linewidth=0.6, label=name) for name, _, look in _SHARES]
+def _swatches(rows: Sequence[Row]) -> list[Artist]:
+    """Of the speed and of the shares that some row has: a CUDA device's are not known."""
+    shown = [(name, look) for name, share, look in _SHARES if any(row.roles and share(row.roles) for row in rows)]
+    bars = [Patch(**look, edgecolor=INK, linewidth=0.6, label=name) for name, look in shown]
     return [Line2D([], [], label="tokens/s", **_SPEED), *bars]
 
 
@@ -125,17 +132,20 @@ def _draw_speed(axes: Axes, group: _RoleGroup) -> None:
 def _draw_shares(axes: Axes, group: _RoleGroup) -> None:
     for place, (_, share, look) in enumerate(_SHARES):
         for n, row in enumerate(group.rows):
-            if row.roles is not None:
-                height = 100 * share(row.roles).mid
+            shown = None if row.roles is None else share(row.roles)
+            if shown is not None:
                 x = n + (place - 1) * _BAR
-                (box,) = axes.bar(x, height, _BAR, edgecolor=INK, linewidth=0.6, zorder=2, **look)
+                (box,) = axes.bar(x, 100 * shown.mid, _BAR, edgecolor=INK, linewidth=0.6, zorder=2, **look)
                 mark_cells(box, [row.cell])
     axes.set_xlim(-0.6, len(group.rows) - 0.4)
     axes.set_ylim(0, 105)
     axes.set_yticks([0, 50, 100])
+    axes.set_ylabel("% of the step")
+
+
+def _name_arms(axes: Axes, group: _RoleGroup) -> None:
     axes.set_xticks(range(len(group.rows)), group.ticks)
     axes.tick_params(axis="x", length=0)
-    axes.set_ylabel("% of the step")
     if group.ladder:
         top_k = group.rows[0].spec.model.shape.top_k
         axes.set_xlabel(f"experts deferred, of {top_k} a token")
