@@ -27,29 +27,33 @@ from ktbench.engine.load_layer import LayerWeights
 from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.engine.roles import use_threads
 from ktbench.engine.routing import Routing
-from ktbench.peers.layers import BoundBackend, Rounding, other_form, output_lost, refusals_of
+from ktbench.peers.layers import BoundBackend, Float8Blocks, Rounding, other_form, output_lost, refusals_of
 from ktbench.spec.peers import BY_NAME
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.support import unsupported
 
 # Of hidden states [T, H] bf16, gates [T, k] float32 and ids [T, k] int32; writes the output [T, H] bf16.
 Operator = Callable[[Tensor, Tensor, Tensor, Tensor], object]
-ROUNDING: Mapping[str, Rounding | None] = {
+ROUNDING: Mapping[str, Rounding | Float8Blocks | None] = {
     "bf16": None,
     "int8": Rounding(most=127),
+    "fp8": Float8Blocks(),
     **{f"int4_g{g}": Rounding(most=7, group=g, scale_type=torch.bfloat16) for g in (32, 64, 128)},
 }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stack:
-    """Matrices of all experts: `numbers` [E, N, K] bf16 or int8, with `scales` [E, N, G] float32 where rounded."""
+    """Matrices of all experts: `numbers` [E, N, K] bf16, int8 or float8, with float32 `scales` where rounded.
+
+    `scales` are [E, N, G], of float8 blocks [E, N / 128, K / 128].
+    """
 
     numbers: Tensor
     scales: Tensor
 
     @classmethod
-    def of(cls, experts: int, matrix: Callable[[int], Tensor], rounding: Rounding | None) -> Stack:
+    def of(cls, experts: int, matrix: Callable[[int], Tensor], rounding: Rounding | Float8Blocks | None) -> Stack:
         """Those of `matrix(i)` [N, K] bf16, rounded."""
         if rounding is None:  # the next matrix may come in the memory of the last
             return cls(numbers=torch.stack([matrix(i).clone() for i in range(experts)]), scales=torch.empty(0))
@@ -68,7 +72,7 @@ class Stack:
 
 
 def sglang_operator(gate_up: Stack, down: Stack, precision: str) -> Operator:
-    """Makes calls of SGLang's `fused_experts_cpu`; int8 and int4 multiply activations that it rounds itself."""
+    """Makes calls of SGLang's `fused_experts_cpu`; of int8 and int4 it rounds the activations itself."""
     ops, stacks = _vllm_ops(), (gate_up, down)
     scales: tuple[Tensor | None, ...] = (None, None)
     zeros: tuple[Tensor | None, ...] = (None, None)
@@ -77,12 +81,15 @@ def sglang_operator(gate_up: Stack, down: Stack, precision: str) -> Operator:
         weights, zeros, scales = zip(*packed, strict=True)
     else:
         weights = tuple(ops.convert_weight_packed(stack.numbers) for stack in stacks)
-        scales = tuple(stack.row_scales for stack in stacks) if precision == "int8" else scales
-    method = {"bf16": 0, "int8": 1}.get(precision, 3)
+        if precision != "bf16":
+            scales = tuple(stack.row_scales if precision == "int8" else stack.scales for stack in stacks)
+    method = {"bf16": 0, "int8": 1, "fp8": 2}.get(precision, 3)
+    blocks = [Float8Blocks().block] * 2 if precision == "fp8" else None
 
     def run(hidden: Tensor, gates: Tensor, ids: Tensor, output: Tensor) -> object:
-        rest = (None,) * 6  # static scales of activations, block size of fp8, biases, alpha and limit of the activation
-        return ops.fused_experts_cpu(output, hidden, *weights, gates, ids, method, *scales, *zeros, *rest, True)
+        static, rest = None, (None,) * 4  # scales of activations; biases, alpha and limit of the activation
+        given = (*weights, gates, ids, method, *scales, *zeros, static, blocks, *rest)
+        return ops.fused_experts_cpu(output, hidden, *given, True)
 
     return run
 
@@ -173,7 +180,7 @@ class OperatorExperts(BoundBackend):
 
     run: Operator
     store: ExpertStore
-    rounding: Rounding | None
+    rounding: Rounding | Float8Blocks | None
 
     def bind(self, hidden: Tensor, routing: Routing, output: Tensor) -> Call:
         """The call on `hidden` [T, H] that writes `output` [T, H], both bf16 and contiguous."""
@@ -190,7 +197,7 @@ class OperatorExperts(BoundBackend):
         return rounded(self.store(i), self.rounding)
 
 
-def rounded(expert: ExpertMatrices, rounding: Rounding | None) -> ExpertMatrices:
+def rounded(expert: ExpertMatrices, rounding: Rounding | Float8Blocks | None) -> ExpertMatrices:
     """An expert's matrices as they count once rounded."""
     if rounding is None:
         return expert
@@ -238,11 +245,11 @@ class OperatorLayer:
         told = f"{self._system} of {package} {version(package)}: {on}"
         if self._rounding is None:
             return (told,)
-        share = f"a scale for {self._rounding.group} weights" if self._rounding.group else "one scale a row"
         return (
             told,
-            f"{self._system} is given weights rounded to the nearest, {share}, and is checked against them: that alone "
-            f"puts an expert's output {self._lost:.2g} off that of the bf16 weights (relative Frobenius error)",
+            f"{self._system} is given weights rounded to the nearest, {self._rounding.told}, and is checked against "
+            f"them: that alone puts an expert's output {self._lost:.2g} off that of the bf16 weights (relative "
+            "Frobenius error)",
         )
 
     def close(self) -> None:

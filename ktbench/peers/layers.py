@@ -40,8 +40,41 @@ class Rounding:
         numbers, scales = self.numbers(matrix)
         return (self._groups(numbers.float()) * scales[..., None]).flatten(1)
 
+    @property
+    def told(self) -> str:
+        """How weights are rounded, for a remark."""
+        return f"a scale for {self.group} weights" if self.group else "one scale a row"
+
     def _groups(self, matrix: Tensor) -> Tensor:
         return matrix.reshape(len(matrix), -1, self.group or matrix.shape[-1])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Float8Blocks:
+    """Float8 e4m3 with a float32 scale for each block of `block` rows and columns, as DeepSeek-V3 is released."""
+
+    block: int = 128
+
+    def numbers(self, matrix: Tensor) -> tuple[Tensor, Tensor]:
+        """Numbers [N, K] float8_e4m3fn and scales [N / block, K / block] float32 of `matrix` [N, K]."""
+        blocks = self._blocks(matrix.float())
+        scales = blocks.abs().amax(dim=(1, 3), keepdim=True) / torch.finfo(torch.float8_e4m3fn).max
+        numbers = (blocks * torch.where(scales > 0, 1 / scales, 0.0)).to(torch.float8_e4m3fn)
+        return numbers.reshape(matrix.shape), scales[:, 0, :, 0].contiguous()
+
+    def __call__(self, matrix: Tensor) -> Tensor:
+        """`matrix` [N, K] as it counts once rounded, float32."""
+        numbers, scales = self.numbers(matrix)
+        return (self._blocks(numbers.float()) * scales[:, None, :, None]).reshape(matrix.shape)
+
+    @property
+    def told(self) -> str:
+        """How weights are rounded, for a remark."""
+        return f"e4m3 with a scale for {self.block} × {self.block} weights"
+
+    def _blocks(self, matrix: Tensor) -> Tensor:
+        rows, columns = matrix.shape
+        return matrix.reshape(rows // self.block, self.block, columns // self.block, self.block)
 
 
 class BoundBackend(BindableBackend, Protocol):

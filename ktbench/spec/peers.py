@@ -37,6 +37,7 @@ _GGUF = {"bf16": "BF16", "q8_0": "Q8_0", "q4_0": "Q4_0", "int8": "Q8_0", "int4_g
 _GGUF |= {name: name.upper() for name in ("q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs", "iq4_nl")}
 _GGUF |= {name: name.upper() for name in ("iq3_s", "iq3_xxs", "iq2", "iq1")}
 _AS_IS = {name: name for name in ("bf16", "int8", "int4_g32", "int4_g64", "int4_g128")}
+_SGLANG = _AS_IS | {"fp8": "fp8"}
 _ROUNDED = tuple(name for name in _AS_IS if name != "bf16")
 _KT = {"bf16": "bf16", "int8": "int8", "int4_g32": "int4", "int4_g64": "int4", "int4_g128": "int4"}
 
@@ -158,8 +159,8 @@ PEERS: tuple[Peer, ...] = (
         module="vllm",
         install="nox -s peers",
         phases=("layer",),
-        types=_AS_IS,
-        avx512=_AS_IS,
+        types=_SGLANG,
+        avx512=_SGLANG,
         multiple=32,
     ),
     Peer(

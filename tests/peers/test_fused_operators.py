@@ -16,7 +16,7 @@ from ktbench.engine.layer import LayerSystem
 from ktbench.engine.load_layer import LayerWeights, load_layer
 from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.peers.fused_operators import OPERATORS, ROUNDING, OperatorExperts, _gptq_words
-from ktbench.peers.layers import Rounding
+from ktbench.peers.layers import Float8Blocks, Rounding
 from ktbench.run.check import check, check_the_check
 from ktbench.run.worker_process import open_peer
 from ktbench.spec.peers import BY_NAME
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.peers
 
 ONE = HostRole(cores=1)
 # How far the output may be from the bf16 weights: int8 rounds weights and activations, int4 has 16 values.
-LOST = {"bf16": 0.01, "int8": 0.04, "int4_g32": 0.25, "int4_g64": 0.25, "int4_g128": 0.25}
+LOST = {"bf16": 0.01, "int8": 0.04, "fp8": 0.06, "int4_g32": 0.25, "int4_g64": 0.25, "int4_g128": 0.25}
 WIDTH = 256
 LAYER_BYTES = 2 * 8 * 3 * WIDTH * WIDTH
 INSTALLED = {name: importlib.util.find_spec(BY_NAME[name].module) is not None for name in OPERATORS}
@@ -137,10 +137,10 @@ def test_without_the_package_it_says_how_to_get_it(name: str) -> None:
         open_peer([cell_spec(name, layer())], ONE)
 
 
-@given(st.integers(0, 2**32 - 1), st.sampled_from(sorted(set(ROUNDING) - {"bf16"})))
+@given(st.integers(0, 2**32 - 1), st.sampled_from(sorted(set(ROUNDING) - {"bf16", "fp8"})))
 def test_rounded_weights_are_the_nearest_of_their_group(seed: int, precision: str) -> None:
     rounding = ROUNDING[precision]
-    assert rounding is not None
+    assert isinstance(rounding, Rounding)
     matrix = torch.randn((8, 256), generator=torch.Generator().manual_seed(seed)).bfloat16()
     numbers, scales = rounding.numbers(matrix)
     group = rounding.group or 256
@@ -153,6 +153,21 @@ def test_rounded_weights_are_the_nearest_of_their_group(seed: int, precision: st
         np.abs(scales.double().numpy() * rounding.most / np.abs(exact).reshape(8, -1, group).max(2) - 1).max() < 2**-8
     )
     assert torch.equal(rounding(matrix), (numbers.float() * torch.from_numpy(steps).float()))
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_blocks_of_float8_are_rounded_to_the_nearest_and_their_largest_is_exact(seed: int) -> None:
+    """A normal number of e4m3 has four bits; below 2⁻⁶, the least one, steps are even."""
+    draw = torch.Generator().manual_seed(seed)
+    matrix = (torch.randn((128, 256), generator=draw) * torch.rand(256, generator=draw)).bfloat16()
+    matrix[:, 128:] = 0
+    numbers, scales = Float8Blocks().numbers(matrix)
+    assert numbers.dtype == torch.float8_e4m3fn
+    assert scales.shape == (1, 2)
+    assert scales[0, 1] == 0
+    off = (Float8Blocks()(matrix).double() - matrix.double()).abs()
+    assert (off <= 2**-4 * matrix.double().abs() * (1 + 1e-6) + 2**-10 * scales[0, 0].double()).all()
+    assert (off[matrix.abs() == matrix.abs().max()] <= 1e-6 * matrix.abs().max()).all()
 
 
 def test_a_row_of_zeros_stays_zero() -> None:
