@@ -58,7 +58,7 @@ def test_slots_without_a_bar_name_their_reason(tmp_path: Path) -> None:
     assert said == {
         "+m": "n/a: WRONG (1)",
         "+v+d+n": "n/a: one NUMA node",
-        "+v+d+n+c": "n/a: UNSUPPORTED (2, 3)",
+        "+v+d+n+c": "n/a (2, 3)",
     }
     assert notes[0] == "(1) layer 2: relative error 0.127, tolerance 0.01."
     assert notes[1] == f"(2) {NO_NUMA}."

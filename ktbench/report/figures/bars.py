@@ -107,7 +107,7 @@ def _slot(row: Row, *, speeds: bool) -> BarSlot | None:
 
 
 def _unfilled(row: Row, notes: dict[str, int], room_in: float) -> BarSlot:
-    """`n/a: reason`, or the outcome and the numbers of notes below the figure where the reason is too long."""
+    """`n/a: reason`, or numbers of notes below the figure where the reason is too long; of a failure its outcome."""
     word = "no speed-up" if row.timed else str(row.outcome or "not measured")
     reason = row.missing["speedup"] if row.timed else row.why
     lacking = row.outcome is Outcome.UNSUPPORTED
@@ -117,7 +117,7 @@ def _unfilled(row: Row, notes: dict[str, int], room_in: float) -> BarSlot:
     # A cell that asks for several features may lack something for each: rows that share a reason share its note.
     parts = reason.split("; ") if lacking else [reason]
     marks = [str(notes.setdefault(part, len(notes) + 1)) for part in parts]
-    return BarSlot(arm=row.shown, cell=row.cell, text=f"n/a: {word} ({', '.join(marks)})")
+    return BarSlot(arm=row.shown, cell=row.cell, text=f"n/a{'' if lacking else f': {word}'} ({', '.join(marks)})")
 
 
 # From light to dark in steps that a grey print keeps; hatches also distinguish neighbours.
@@ -205,7 +205,8 @@ def draw_panel(axes: Axes, panel: Panel) -> None:
         axes.axhline(1, color=INK, linewidth=0.5, linestyle=(0, (4, 3)), zorder=1)
     for x, slot in panel.placed:
         if slot.height is None:
-            mark_cells(text_above(axes, x, 0, slot.text, upright=True), [slot.cell])
+            wide = width_in(slot.text) > 0.98 * panel.slot_in
+            mark_cells(text_above(axes, x, 0, slot.text, upright=wide), [slot.cell])
         else:
             _bar(axes, x, slot, panel.arms.index(slot.arm))
             text_above(axes, x, slot.top, slot.text, upright=panel.upright)

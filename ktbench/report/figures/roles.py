@@ -157,7 +157,9 @@ def _absent(rows: Sequence[Row]) -> list[str]:
     untimed = names_by((row.shown, reason_of(row)) for row in arms if not row.timed)
     alone = [row for row in arms if row.timed and row.roles is None]
     unshared = names_by((row.shown, row.missing.get("roles", "the roles share their cores")) for row in alone)
+    whole = len(unshared) == 1 and len(alone) == sum(row.timed for row in arms)
+    of = {why: "" if whole else f" of {', '.join(names)}" for why, names in unshared.items()}
     return [
         *(f"Not drawn: {', '.join(names)} ({why})." for why, names in untimed.items()),
-        *(f"No shares of {', '.join(names)}: {why}." for why, names in unshared.items()),
+        *(f"No shares{names}: {why}." for why, names in of.items()),
     ]
