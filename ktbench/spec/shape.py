@@ -333,8 +333,10 @@ class LatentWidths:
 
 
 def latent_widths(config: Mapping[str, Any]) -> LatentWidths:
-    """Those of a configuration with a `kv_lora_rank`."""
+    """Those of a configuration with a `kv_lora_rank`. Raises ValueError for another width of a head that is rotated."""
     nope, rope, value, rank = _widths(config, "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "kv_lora_rank")
+    if (head := count_in(config, _HEAD_DIM, rope)) != rope:
+        raise wrong("head_dim", head, f"must be qk_rope_head_dim={rope} beside a kv_lora_rank")
     return LatentWidths(heads=count_in(config, _HEADS), nope=nope, rope=rope, value=value, rank=rank)
 
 

@@ -83,7 +83,7 @@ def test_peaks_are_the_products_that_their_sources_name(name: str) -> None:
     machine = from_plain(yaml.safe_load((FOLDER / f"{name}.yaml").read_text()), MachineSpec)
     for constant in ("vector_tflops", "vector_int8_tops", "amx_tflops", "amx_int8_tops"):
         value = getattr(machine, constant)
-        if value is None:
+        if value is None or machine.sources[constant].startswith("Measured"):
             continue
         found = re.search(r"(\d+) cores x ([\d.]+) GHz.*? x (\d+)", machine.sources[constant])
         assert found, constant

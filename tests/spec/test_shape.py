@@ -120,7 +120,7 @@ def test_latent_attention_names_what_it_lacks() -> None:
 
 
 LATENT = CONFIG | {
-    "kv_lora_rank": 16, "q_lora_rank": 8, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8,
+    "kv_lora_rank": 16, "q_lora_rank": 8, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8, "head_dim": 4,
 }  # fmt: skip
 
 
@@ -155,6 +155,7 @@ LATENT = CONFIG | {
         ({"shared_expert_intermediate_size": 1.5}, "shared_expert_intermediate_size=1.5: must be a whole number"),
         (LATENT | {"kv_lora_rank": -1}, "kv_lora_rank=-1: allowed are 1 to"),
         (LATENT | {"q_lora_rank": 0}, "q_lora_rank=0: allowed are 1 to"),
+        (LATENT | {"head_dim": 8}, "head_dim=8: must be qk_rope_head_dim=4"),
         (LATENT | {"v_head_dim": 1e9}, "v_head_dim=1000000000.0: must be a whole number"),
         ({"rope_theta": float("inf")}, "rope_theta=inf: must be finite"),
         ({"rope_parameters": {"factor": [1, float("nan")]}}, "rope_parameters.factor=nan: must be finite"),
