@@ -262,6 +262,15 @@ def test_a_dry_call_ends_well_and_says_where_it_ran(tmp_path: Path) -> None:
     assert [*folder.glob("profile_*.json.gz")]
 
 
+def test_what_is_carried_is_for_the_python_of_the_other_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[list[str]] = []
+    monkeypatch.setattr(subprocess, "run", lambda command, **_: ran.append([*command]))
+    assert main(["prepare", "--python", "3.99"]) == 0
+    (fetched, _built) = ran
+    assert fetched[fetched.index("--python-version") + 1] == "3.99"
+    assert {"msgspec", "gguf"} <= {*fetched}
+
+
 @pytest.mark.parametrize("words", [["fourth"], ["first", "--limit", "900"], ["first", "--limit", "soon"], []])
 def test_arguments_that_are_wrong_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:

@@ -1,6 +1,6 @@
 """All that a machine with a CUDA device is wanted for, in calls of a few minutes: tests, then runs worth recording.
 
-    python -m tests.gpu.day prepare                 where there is a network: wheels for the GPU machine, into .gpu/
+    python -m tests.gpu.day prepare [--python 3.12]     where there is a network: wheels for the GPU machine, into .gpu/
     python -m tests.gpu.day first [second third amx]    there; --resume FOLDER goes on where a call ended
     python -m tests.gpu.day first second third --dry-run    without a device: the same on the smallest model, on cores
 
@@ -29,9 +29,18 @@ from typing import Any
 
 from tests.gpu.stages import PARTS, ROOT, Plan, Stage
 
-# Not on machines that have PyTorch and Transformers alone.
-_CARRIED = ("hydra-core==1.3.*", "omegaconf==2.3.*", "msgspec", "gguf", "nvidia-ml-py", "pytest", "pytest-timeout")
+# By the module that they bring: not on machines that have PyTorch and Transformers alone.
+_CARRIED = {
+    "hydra": "hydra-core==1.3.*",
+    "omegaconf": "omegaconf==2.3.*",
+    "msgspec": "msgspec",
+    "gguf": "gguf",
+    "pynvml": "nvidia-ml-py",
+    "pytest": "pytest",
+    "pytest_timeout": "pytest-timeout",
+}
 _BUILT = ("antlr4-python3-runtime==4.9.3",)  # released as source only
+_PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
 _MOST_S = 590
 _GRACE_S, _LEAST_S = 15, 5
 _SOME_NOISY = 4  # exit code of a sweep whose cells did not all succeed: its records count all the same
@@ -97,17 +106,19 @@ class Call:
         (self.folder / "call.json").write_text(json.dumps(content, indent=1) + "\n")
 
 
-def prepare(folder: Path) -> None:
-    """Fetch what a GPU machine without a network lacks."""
+def prepare(folder: Path, python: str) -> None:
+    """Fetch what a GPU machine without a network lacks, whose Python is of the version `python`, such as 3.12."""
     pip = (sys.executable, "-m", "pip")
-    subprocess.run((*pip, "download", "--no-deps", "--only-binary=:all:", "-d", str(folder), *_CARRIED), check=True)
+    there = ("--python-version", python, "--implementation", "cp", *(f"--platform={one}" for one in _PLATFORMS))
+    only = ("--no-deps", "--only-binary=:all:", *there)
+    subprocess.run((*pip, "download", *only, "-d", str(folder), *_CARRIED.values()), check=True)
     subprocess.run((*pip, "wheel", "--no-deps", "-w", str(folder), *_BUILT), check=True)
 
 
 def set_up(call: Call) -> None:
     """Install what was carried, and build the extension where it does not load. Raises CalledProcessError."""
     wheels = sorted((ROOT / ".gpu").glob("*.whl"))
-    if wheels and not call.site.exists():
+    if wheels and not call.site.exists() and any(find_spec(module) is None for module in _CARRIED):
         pip = (sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps", "--target", str(call.site))
         subprocess.run((*pip, *map(str, wheels)), check=True)
     loads = (sys.executable, "-c", "import ktbench._kernels")
@@ -214,6 +225,8 @@ def _limit(text: str) -> int:
 def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="+", choices=("prepare", *PARTS))
+    here = f"{sys.version_info.major}.{sys.version_info.minor}"
+    parser.add_argument("--python", default=here, metavar="VERSION", help="`prepare` for a machine with this Python")
     parser.add_argument("--dry-run", action="store_true", help="on the smallest model and cores")
     parser.add_argument("--limit", type=_limit, default=540, metavar="SECONDS", help="of the whole call")
     parser.add_argument("--layers", type=int, default=16, help="of Qwen3-30B-A3B")
@@ -238,7 +251,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """Exit code 1 where stages are left, 2 for arguments that are wrong."""
     asked = _arguments(words)
     if "prepare" in asked.parts:
-        prepare(ROOT / ".gpu")
+        prepare(ROOT / ".gpu", asked.python)
         return 0
     signal.signal(signal.SIGTERM, _asked_to_end)
     told = {name: getattr(asked, name) for name in ("parts", "dry_run", "limit", "layers", "minutes")}
