@@ -150,7 +150,7 @@ class TrainingSystem:
         hidden = torch.from_numpy(observation.hidden).requires_grad_()
         ids, gates = torch.from_numpy(observation.ids), torch.from_numpy(observation.gates)
         output = torch.zeros_like(hidden)
-        for expert in ids.unique().tolist():
+        for expert in sorted(set(ids.flatten().tolist())):
             token, place = (ids == expert).nonzero(as_tuple=True)
             output = output.index_add(0, token, gates[token, place, None] * store(expert)(hidden[token]))
         (back,) = torch.autograd.grad(output, hidden, _gradient_of(hidden.detach()))
@@ -188,7 +188,7 @@ class TrainingSystem:
         shape, held = self.model.shape, self._held
         with _Calls(held.experts) as seen, torch.no_grad():
             held.network(input_ids=self._batches[0], use_cache=False)
-        routing = [Routing(ids=ids, gates=gates.float()) for _, ids, gates in seen.calls]
+        routing = tuple(Routing(ids=ids, gates=gates.float()) for _, ids, gates in seen.calls)
         precisions = (("bf16", "bf16"),) if held.host is None else held.host.precisions
         tokens = spec.workload.tokens_per_step
         dense = DenseWork(params=held.dense_params, nbytes=dense_bytes(shape, "bf16"), batch=tokens)
