@@ -40,7 +40,7 @@ from ktbench.engine.synthetic import (
     materialise_experts,
     skeleton,
 )
-from ktbench.engine.weight_plan import WeightPlan
+from ktbench.engine.weight_plan import Packing, WeightPlan
 from ktbench.engine.work import dense_params
 from ktbench.spec.inject import InjectSpec
 from ktbench.spec.run_spec import ModelSpec
@@ -133,6 +133,21 @@ def _weights(
     network = folder.network if folder is not None else read_checkpoint(model)
     network.generation_config = answers or network.generation_config
     return (network, _original, None) if folder is None else (network, folder.experts, folder.linear_blocks)
+
+
+def load_network(model: ModelSpec, progress: LoadProgress, *, keep_experts: bool) -> tuple[PreTrainedModel, StoreOf]:
+    """A network as Transformers holds it, frozen, and what its experts are packed from.
+
+    Without `keep_experts` those of synthetic weights are given one at a time and never held. Raises ValueError for a
+    checkpoint that is not whole.
+    """
+    packing = None if keep_experts else Packing()
+    plan = WeightPlan(original=keep_experts, packing=packing)
+    network, store_of, _ = _weights(model, plan, Filling(progress=progress))
+    if keep_experts:
+        for name, _position in expert_positions(network):
+            store_of(name, network.get_submodule(name))
+    return network.requires_grad_(False), store_of
 
 
 def _stage(plan: WeightPlan, files: PackedFolder) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.features import FeatureValue
-from ktbench.spec.record import Work
+from ktbench.spec.record import StepParts, Work
 from ktbench.spec.run_spec import ModelSpec, RunSpec
 from ktbench.spec.serving.replay import Replay
 from ktbench.spec.support import unsupported
@@ -59,12 +59,17 @@ class Unsupported(Exception):
     """The system cannot run the cell; the text is the reason."""
 
 
+class Diverged(Exception):
+    """The loss of a training step is not finite; the text names the step."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExpertsObservation:
     """One call of the routed experts of one layer: a seeded sample of its tokens (T).
 
     `layer` counts the decoder layers from 0. `hidden` and `output` are [T, hidden], `ids` and `gates` [T, k]; under
-    Expert Deferral a layer has one call for the experts on time and one for the deferred, each with its own k.
+    Expert Deferral a layer has one call for the experts on time and one for the deferred, each with its own k. Where a
+    model is trained, `output` is [T, 2 · hidden]: beside it the gradient of `hidden`.
     """
 
     layer: int
@@ -86,7 +91,8 @@ class System(Protocol):
     def step(self) -> None:
         """The timed unit. prefill: one forward pass over [batch, prompt]; decode: one token for each sequence.
 
-        layer: one call of the routed experts of one layer over [batch] tokens.
+        layer: one call of the routed experts of one layer over [batch] tokens. train: forward, backward and optimiser.
+        Raises Diverged.
         """
 
     def logits(self) -> NDArray[np.float32]:
@@ -134,6 +140,14 @@ class HasClock(Protocol):
 
     def own_step_s(self) -> float | None:
         """Mean seconds of the steps since `start` by its own clock; one must have been done. None where it has none."""
+
+
+@runtime_checkable
+class Trains(Protocol):
+    """A system whose steps are those of training."""
+
+    def parts(self) -> StepParts:
+        """Of the steps since `start`."""
 
 
 @runtime_checkable

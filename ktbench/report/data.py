@@ -96,6 +96,10 @@ def csv_text(run: Run, rows: Sequence[Row]) -> str:
 
 # Of cells that served requests; the columns are there where a run has such.
 _LATENCIES = {"ttft": "ttft_s", "itl": "itl_s", "end_to_end": "end_to_end_s"}
+# Columns of rows that trained.
+_OF_TRAINING: dict[str, str | Callable[[Row], Any]] = {
+    name: f"parts.{name}" for name in ("forward_s", "backward_s", "optimiser_s")
+}
 _OF_SERVING = {
     **{f"{name}_{share}_s": f"serving.{key}.{share}" for name, key in _LATENCIES.items() for share in SHARES},
     **{name: f"serving.{name}" for name in ("output_per_s", "total_per_s", "user_per_s")},
@@ -130,6 +134,7 @@ _VALUES: Mapping[str, str | Callable[[Row], Any]] = {
     "agreement_positions": "agreement.positions",
     "unproven": "unproven",
     **_OF_SERVING,
+    **_OF_TRAINING,
     "joules_per_token": "energy.joules_per_token",
     "watts": "energy.watts.mid",
     "meters": lambda row: None if row.energy is None else " ".join(row.energy.meters),
@@ -150,12 +155,14 @@ _INTERVALS = {
     *("step_s", "tokens_per_s", "speedup", "gain", "roof_share"),
     *("host_busy", "device_busy", "overlap", "joules_per_token"),
     *_OF_SERVING,
+    *_OF_TRAINING,
 }
 
 
 def columns_of(run: Run, row: Row) -> dict[str, Any]:
     """Everything that the CSV has of a row, by column; None where a value is missing."""
-    values = _VALUES if row.is_serving else {name: path for name, path in _VALUES.items() if name not in _OF_SERVING}
+    left_out = {*(() if row.is_serving else _OF_SERVING), *(() if row.is_training else _OF_TRAINING)}
+    values = {name: path for name, path in _VALUES.items() if name not in left_out}
     columns = {**_columns(row, _NAMES), **row.settings, **_columns(row, _NUMBERS), **_columns(row, values)}
     return {**columns, **_origin(run, row, row.records), "command": row.command}
 

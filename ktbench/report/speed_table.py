@@ -17,7 +17,7 @@ from ktbench.results.intervals import Interval
 from ktbench.results.row import Row, falls_of, groups_of, place
 from ktbench.results.run import the_part
 from ktbench.results.settings import TOKENS, varying, without_precision
-from ktbench.results.usage import RoleShares, are_alike
+from ktbench.results.usage import PartTimes, RoleShares, are_alike
 from ktbench.spec.peers import BY_NAME
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.weights import BLOCK, BLOCK_BYTES, Precision
@@ -64,6 +64,7 @@ def columns(settings: Sequence[str], rows: Sequence[Row], *, sized: bool = False
         Column("outcome", lambda row: str(row.outcome or "not measured"), movable=True, numeric=False, key=True),
         *(_SIZES if sized else ()),
         *_speed(rows),
+        *_PARTS,
         *_ROLES,
         *_ENERGY,
         *_peak(rows),
@@ -148,6 +149,10 @@ def _busy(share: Callable[[RoleShares], Interval | None]) -> Callable[[Row], str
     return lambda row: dashed(None if row.roles is None else share(row.roles), lambda found: f"{100 * found.mid:.0f}")
 
 
+def _part(seconds: Callable[[PartTimes], Interval]) -> Callable[[Row], str]:
+    return lambda row: dashed(row.parts, lambda parts: interval(seconds(parts), 1e3))
+
+
 def _peak(rows: Sequence[Row]) -> tuple[RowColumn, ...]:
     """A column where peaks differ; else the caption gives the one there is."""
     peaks = [row.peak for row in rows if row.peak]
@@ -176,6 +181,11 @@ _ROLES = (
     RowColumn("host busy (%)", _busy(lambda roles: roles.host_busy)),
     RowColumn("device busy (%)", _busy(lambda roles: roles.device_busy)),
     RowColumn("overlap (%)", _busy(lambda roles: roles.overlap)),
+)
+_PARTS = (
+    RowColumn("forward (ms/step)", _part(lambda parts: parts.forward_s), key=True),
+    RowColumn("backward (ms/step)", _part(lambda parts: parts.backward_s), key=True),
+    RowColumn("optimiser (ms/step)", _part(lambda parts: parts.optimiser_s)),
 )
 _ENERGY = (
     RowColumn(

@@ -10,7 +10,7 @@ from ktbench.results.intervals import Interval
 from ktbench.results.serving.latency import Serving
 from ktbench.results.settings import TOKENS, Setting, by_key
 from ktbench.results.speedups import TrialTime, Verdict, trial_time
-from ktbench.results.usage import EnergyUse, RoleShares, RoofShare
+from ktbench.results.usage import EnergyUse, PartTimes, RoleShares, RoofShare
 from ktbench.spec.core_layout import CoreLayout, core_layout_of
 from ktbench.spec.features import FeatureValue
 from ktbench.spec.machine import MachineSpec
@@ -35,7 +35,8 @@ class Row:
     `step_s` is the median over rounds of the rounds' median step in seconds; it and all that follows from it are None
     unless the outcome is timed. `speedup` is over the baseline of the group, the rows of the same `part` with equal
     `settings`, `gain` over the row of equal precision that lacks only its last feature; both are formed inside rounds
-    between trials with the cores in the same place. `roles` is there where they are separate. `error` is the largest of
+    between trials with the cores in the same place. `roles` is there where they are separate, `parts` where a
+    model was trained. `error` is the largest of
     all rounds, or that of the round that failed. `agreement` is the worst of all rounds; an `unproven` row was timed
     beside other systems and has none. `energy` and `peak` are there where they could be read, `serving` where requests
     were served: `step_s` is seconds per output token then. `missing` says why a measured
@@ -65,6 +66,7 @@ class Row:
     flops_per_s: float | None = None
     roof: RoofShare | None = None
     roles: RoleShares | None = None
+    parts: PartTimes | None = None
     evidence: str | None = None
     error: float | None = None
     agreement: Agreement | None = None
@@ -97,6 +99,11 @@ class Row:
     def is_serving(self) -> bool:
         """Whether a step is a block of requests."""
         return self.spec.workload.phase == "serve"
+
+    @property
+    def is_training(self) -> bool:
+        """Whether a step is one of training."""
+        return self.spec.workload.phase == "train"
 
     @property
     def timed(self) -> bool:

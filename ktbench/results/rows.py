@@ -15,7 +15,15 @@ from ktbench.results.serving.latency import serving_of
 from ktbench.results.settings import Setting, by_key, cell_settings
 from ktbench.results.speedups import Values, comparable, goal_values, judge, paired_interval
 from ktbench.results.stopping import open_reason
-from ktbench.results.usage import energy_use, peak_memory, role_shares, roof_share, unmetered_reason, unseen_reason
+from ktbench.results.usage import (
+    energy_use,
+    part_times,
+    peak_memory,
+    role_shares,
+    roof_share,
+    unmetered_reason,
+    unseen_reason,
+)
 from ktbench.spec.features import FEATURES
 from ktbench.spec.peers import BY_NAME
 from ktbench.spec.record import Agreement, Cell, Outcome, Part, Provenance, Record
@@ -78,6 +86,7 @@ def _speed(cell: Cell, records: Sequence[Record]) -> dict[str, Any]:
         "flops_per_s": work and work.flops / step_s.mid,
         "roof": roof_share(records, cell.spec.measure),
         "roles": role_shares(records, cell.spec.measure),
+        "parts": part_times(records, cell.spec.measure),
         "evidence": evidence_of(records),
         "energy": energy_use(records, cell.spec),
         "peak": peak_memory(records),

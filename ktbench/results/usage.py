@@ -10,7 +10,7 @@ from typing import Literal
 from ktbench.results.intervals import Interval, summary
 from ktbench.results.settings import by_key
 from ktbench.spec.core_layout import core_layout_of
-from ktbench.spec.record import Record, RoleTimes, RoofSample, Work
+from ktbench.spec.record import Record, RoleTimes, RoofSample, StepParts, Work
 from ktbench.spec.run_spec import MeasureSpec, RunSpec
 from ktbench.spec.system_metrics import GPU_METERED_S, READ_BUFFER_BYTES, Energy, PeakMemory
 
@@ -112,6 +112,31 @@ class RoleShares:
     host_busy: Interval
     device_busy: Interval | None
     overlap: Interval | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PartTimes:
+    """Seconds of each part of a training step, as intervals over rounds."""
+
+    forward_s: Interval
+    backward_s: Interval
+    optimiser_s: Interval
+
+
+def part_times(records: Sequence[Record], measure: MeasureSpec) -> PartTimes | None:
+    """The mean over the steps of each round; None where nothing was trained."""
+    found = {record.round: record.parts for record in records if record.parts and record.samples_s}
+    if not found:
+        return None
+
+    def seconds(part: Callable[[StepParts], float]) -> Interval:
+        return summary({n: part(parts) / len(parts.losses) for n, parts in found.items()}, records, measure)
+
+    return PartTimes(
+        forward_s=seconds(lambda parts: parts.forward_s),
+        backward_s=seconds(lambda parts: parts.backward_s),
+        optimiser_s=seconds(lambda parts: parts.optimiser_s),
+    )
 
 
 def role_shares(records: Sequence[Record], measure: MeasureSpec) -> RoleShares | None:

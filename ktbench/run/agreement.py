@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from zipfile import BadZipFile
 
@@ -21,17 +21,20 @@ def logits_file(folder: Path, cell: Cell, cells: Sequence[Cell], code_id: str) -
     """The file in a run's folder for cells with these weights and this workload; None where all are of one system.
 
     A single layer has no logits, every output is compared with float32; where requests are served whole answers are
-    compared. Logits of other code are no reference.
+    compared. Logits of other code are no reference. Training is compared between all arms, whatever their precision.
     """
     key = _key(cell)
     systems = {other.spec.system for other in cells if _key(other) == key}
-    if len(systems) < 2 or cell.spec.workload.phase in ("layer", "serve"):
+    phase = cell.spec.workload.phase
+    if phase in ("layer", "serve") or (phase != "train" and len(systems) < 2):
         return None
     return folder / FOLDER / f"{digest([code_id, key])}.npz"
 
 
 def _key(cell: Cell) -> list[object]:
     spec = cell.spec
+    if spec.workload.phase == "train":
+        return [to_plain(spec.model), to_plain(replace(spec.workload, recompute=True))]
     return [to_plain(spec.model), to_plain(spec.workload), spec.precision, spec.device_precision]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 
 from ktbench.engine.gguf.export import no_file
@@ -102,6 +103,8 @@ def _reasons(spec: RunSpec, machine: Machine) -> Iterator[Reason]:
             "engine.handover=flags", f"the driver lacks {STREAM_MEMORY[-1]}, install one of CUDA 11.7 or newer"
         )
     yield from rules_broken(spec if machine.spec is None else _as_simulated(spec))
+    if spec.workload.phase == "train" and machine.spec is None and find_spec("peft") is None:
+        yield Reason("workload.phase=train", "needs PEFT, python -m pip install 'ktbench[train]'")
     yield from _core_reasons(spec, machine.cpus)
     if machine.spec is not None:
         yield from _memory_reasons(spec, machine.spec)
@@ -144,6 +147,8 @@ def _simulation_reasons(spec: RunSpec, machine: MachineSpec) -> Iterator[Reason]
         yield Reason("engine.device=cpu", f"{machine.name} is simulated with its GPU, leave out engine.device")
     if spec.workload.phase == "serve":
         yield Reason("workload.phase=serve", "is not simulated, leave out machine=")
+    if spec.workload.phase == "train":
+        yield Reason("workload.phase=train", "is not simulated, leave out machine=")
     if spec.engine.handover == "flags":
         yield Reason("engine.handover=flags", "is not simulated, leave it out or set machine=here")
     work, most = spec.workload, spec.model.shape.positions

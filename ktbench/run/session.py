@@ -12,7 +12,7 @@ from statistics import median
 from time import perf_counter
 from typing import Any, TypeVar
 
-from ktbench.engine.protocol import HasClock, Replays, SelfTimed, System, Unsupported
+from ktbench.engine.protocol import Diverged, HasClock, Replays, SelfTimed, System, Trains, Unsupported
 from ktbench.host.pauses import pauses
 from ktbench.host.roofs import Roofs
 from ktbench.host.watch import MachineWatch
@@ -113,6 +113,8 @@ class Session:
                 ending["agreement"] = self._agree(cell, logits)
         except Unsupported as error:
             ending = {"outcome": Outcome.UNSUPPORTED, "why": str(error)}
+        except Diverged as error:
+            ending = {"outcome": Outcome.WRONG, "why": str(error)}
         except RequestFailed as failed:
             ending = {"outcome": Outcome.CRASHED, "why": str(failed)}
         except TrialFailed as failed:
@@ -142,6 +144,7 @@ class Session:
         proof["conduct"] = None if self.watch is None else self.watch.metrics()
         proof["own_step_s"] = self.system.own_step_s() if isinstance(self.system, HasClock) else None
         proof["replay"] = self.system.replay() if isinstance(self.system, Replays) else None
+        proof["parts"] = self.system.parts() if isinstance(self.system, Trains) else None
         error = self._checked_error(cell)
         proof["notes"] = (*self.system.notes(), *_loops(moved), *paused, *_gap(samples_s))  # some are of the check
         self._checked.add(cell.key)

@@ -65,6 +65,10 @@ def open_system(specs: Sequence[RunSpec], host: HostRole, progress: LoadProgress
         return _open_serving_peer(specs, host) if specs[0].workload.phase == "serve" else open_peer(specs, host)
     if specs[0].workload.phase == "serve":
         return _open_serving(specs, host, progress)
+    if specs[0].workload.phase == "train":
+        from ktbench.engine.training.load import load_training
+
+        return load_training(specs[0], host, progress)
     plan = WeightPlan.of(specs, host)
     if specs[0].workload.phase == "layer":
         from ktbench.engine.load_layer import load_layer

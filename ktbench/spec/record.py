@@ -245,6 +245,19 @@ class RoleTimes:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class StepParts:
+    """The parts of a training step, in seconds over all timed steps of a trial together, and the loss of each step."""
+
+    forward_s: float
+    backward_s: float
+    optimiser_s: float
+    losses: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        fields_at_least(self, 0, "forward_s", "backward_s", "optimiser_s")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Agreement:
     """Logits held against those of another system with the same weights, at the same positions of the same tokens.
 
@@ -293,7 +306,7 @@ class Record:
     system's own remarks, such as what `deferral=auto` chose and why. `agreement` is there where systems are compared,
     `own_step_s` the mean step in seconds by the clock of a system or CUDA device that has one. `conduct` is what was
     seen of the machine meanwhile, None where it was not monitored. `replay` is there where requests were served:
-    samples are seconds per output token then, and follow from it.
+    samples are seconds per output token then, and follow from it. `parts` is there where a model was trained.
     """
 
     cell: str
@@ -318,6 +331,7 @@ class Record:
     own_step_s: float | None = None
     conduct: SystemMetrics | None = None
     replay: Replay | None = None
+    parts: StepParts | None = None
 
     def __post_init__(self) -> None:
         if self.samples_s and not self.outcome.timed:

@@ -14,7 +14,9 @@ from ktbench.spec.serving.stream import StreamSpec
 from ktbench.spec.shape import MoEShape, moe_shape
 from ktbench.spec.weights import FORMATS, Dtype, Precision, StoredLayer, stands_for_all
 
-Phase = Literal["prefill", "decode", "layer", "serve"]
+Phase = Literal["prefill", "decode", "layer", "serve", "train"]
+# What LoRA is on.
+Adapters = Literal["attention", "experts", "both"]
 Routing = Literal["model", "balanced", "zipf", "concentrated", "recorded"]
 # A simulation asks for every layer, and reading a configuration takes many times longer than finding it here.
 _SHAPES: dict[str, MoEShape] = {}
@@ -101,6 +103,10 @@ class WorkloadSpec:
     (see `Replay.samples_s`); `prompt` is the mean of the tokens of a prompt. A trial times `steps` steps. `trace` is
     the file behind routing=recorded. With `shortest` the prompts of a batch have from so many to `prompt` tokens,
     evenly spread and padded on the left. `chunk` tokens of a prompt are put through at a time (None: all).
+
+    train: a step is forward, backward and AdamW on the LoRA of `adapters` with rank `lora_rank`, over `batch` sequences
+    of `prompt` tokens; with `recompute` the backward pass forms the activations of the experts again instead of keeping
+    them. These three are None with other phases.
     """
 
     phase: Phase
@@ -114,12 +120,16 @@ class WorkloadSpec:
     shortest: int | None = None
     chunk: int | None = None
     stream: StreamSpec | None = None
+    adapters: Adapters | None = None
+    lora_rank: int | None = None
+    recompute: bool | None = None
 
     def __post_init__(self) -> None:
         for name in ("prompt", "steps", "batch"):
             at_least(f"workload.{name}", getattr(self, name), 1)
         self._check_prompts()
         self._check_stream()
+        self._check_training()
         if self.phase == "layer":
             self._check_layer()
         elif self.active_experts is not None:
@@ -145,6 +155,19 @@ class WorkloadSpec:
                 "and chunk as they are"
             )
         self.stream.require_blocks(self.steps)
+
+    def _check_training(self) -> None:
+        for name in ("adapters", "lora_rank", "recompute"):
+            if (getattr(self, name) is None) == (self.phase == "train"):
+                raise ValueError(f"workload.{name}: goes with workload.phase=train, set workload=train")
+        at_least("workload.lora_rank", self.lora_rank, 1)
+        if self.phase == "train" and self.prompt < 2:
+            raise ValueError(f"workload.prompt={self.prompt}: must be at least 2, a token is learned from those before")
+        if self.phase == "train" and (self.routing, self.shortest, self.chunk) != ("model", None, None):
+            raise ValueError(
+                "workload.phase=train: sequences are whole, equally long and routed by the model, leave "
+                "workload.routing, shortest and chunk as they are"
+            )
 
     def _check_layer(self) -> None:
         if self.prompt != 1:
@@ -173,7 +196,7 @@ class WorkloadSpec:
     @property
     def tokens_per_step(self) -> int:
         """Tokens that one step puts through the model; where requests are served, those that a sample is about."""
-        return self.batch * (self.prompt if self.phase == "prefill" else 1)
+        return self.batch * (self.prompt if self.phase in ("prefill", "train") else 1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -376,6 +399,8 @@ class RunSpec:
 
     @property
     def _kind_of_work(self) -> tuple[object, ...]:
-        """What a worker is for: whole steps, one layer, or to serve."""
-        phase = self.workload.phase
+        """What a worker is for: whole steps, one layer, to serve, or to train certain adapters."""
+        phase, work = self.workload.phase, self.workload
+        if phase == "train":
+            return ("train", self.engine.fused, work.adapters, work.lora_rank)
         return ("serve",) if phase == "serve" else (phase == "layer",)

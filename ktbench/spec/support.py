@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import lcm
 
 from ktbench.spec.engine import MIN_IMMEDIATE_EXPERTS
+from ktbench.spec.features import BY_NAME as BY_FEATURE
 from ktbench.spec.features import FEATURES, Feature
 from ktbench.spec.peers import BY_NAME, OWN, Peer
 from ktbench.spec.run_spec import RunSpec
@@ -57,6 +58,7 @@ def _engine_rules(spec: RunSpec) -> Iterator[Reason]:
         yield Reason("+n", "experts that model.packed keeps are not split over domains, leave out model.packed")
     yield from _device_rules(spec)
     yield from _serving_rules(spec)
+    yield from _training_rules(spec)
     if spec.workload.phase == "prefill" and (engine.deferral or engine.skipping) and not engine.defer_prefill:
         key = f"deferral={engine.deferral}" if engine.deferral else f"skipping={engine.skipping}"
         yield Reason(f"engine.{key}", "acts in decode only, set engine.defer_prefill=true for prefill")
@@ -91,6 +93,30 @@ def _serving_rules(spec: RunSpec) -> Iterator[Reason]:
     for feature in FEATURES:
         if feature.serving and (value := spec.engine.features[feature.name]) != feature.off:
             yield Reason(feature.tag(value), "acts where requests are served, set workload=serve")
+
+
+# Features that have no backward pass, or nothing to do in one.
+_NOT_TRAINED = ("cuda_graph", "packed_dense", "deferral", "skipping")
+
+
+def _training_rules(spec: RunSpec) -> Iterator[Reason]:
+    engine, model = spec.engine, spec.model
+    if spec.workload.phase != "train":
+        return
+    if engine.device == "cuda":
+        yield Reason("engine.device=cuda", "training runs on CPU cores alone, leave it out with workload=train")
+    for name in _NOT_TRAINED:
+        if (value := engine.features[name]) != BY_FEATURE[name].off:
+            yield Reason(BY_FEATURE[name].tag(value), "acts in inference only, leave it out with workload=train")
+    if engine.roles_concurrent:
+        yield Reason(f"engine.roles={engine.roles}", "a training step has one role, leave it out with workload=train")
+    if engine.placement.policy != "host":
+        yield Reason("engine.placement", "acts in inference only, leave it out with workload=train")
+    for key in ("packed", "adapter"):
+        if (held := getattr(model, key)) is not None:
+            yield Reason(f"model.{key}={held}", "is for inference, leave it null with workload=train")
+    if model.stored:
+        yield Reason(f"model.path={model.path}", "training starts from weights in bf16, those are quantised")
 
 
 def _stored_rules(spec: RunSpec) -> Iterator[Reason]:

@@ -32,6 +32,9 @@ def spec_id(spec: RunSpec) -> str:
     content = to_wire(spec)
     if spec.workload.stream is None:
         del content["workload"]["stream"]  # that earlier runs did not have
+    if spec.workload.phase != "train":
+        for name in ("adapters", "lora_rank", "recompute"):
+            del content["workload"][name]  # neither
     content["engine"] = _as_before(spec, content["engine"])
     del content["measure"]
     if spec.measure.reloads:

@@ -20,6 +20,8 @@ LAYER = V | {"phase": "layer"}
 STREAMED = V | {"device": "cuda", "phase": "prefill", "device_prefill_tokens": 64}
 CHUNKED = V | {"device": "cuda", "phase": "prefill", "cuda_graph": True}
 STREAMED_KEY = "engine.device_prefill_tokens=64"
+_TRAINING = {"adapters": "both", "lora_rank": 8, "recompute": True}
+TRAINED = V | {"phase": "train", "workload": _TRAINING}
 HALF_AT_DEVICE = PlacementSpec(policy="uniform", ratio=0.5)
 # Changes of a spec, the key or feature at fault, and a word that says what is allowed.
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
@@ -45,6 +47,15 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     (V | {"batching": True}, "+b", "served"),
     ({"chunked_prefill": True}, "+k", "served"),
     ({"prefix_cache": True}, "+p", "served"),
+    (TRAINED | {"device": "cuda"}, "engine.device=cuda", "workload=train"),
+    (TRAINED | {"cuda_graph": True}, "+c", "engine.device=cuda"),
+    (TRAINED | {"packed_dense": True}, "+l", "workload=train"),
+    (TRAINED | {"skipping": 1}, "skipping=1", "workload=train"),
+    (TRAINED | {"deferral": 1}, "deferral=1", "workload=train"),
+    (TRAINED | {"batching": True}, "+b", "served"),
+    (TRAINED | {"roles": "split"}, "engine.roles=split", "workload=train"),
+    (TRAINED | {"placement": HALF_AT_DEVICE}, "engine.placement", "workload=train"),
+    ({"system": "transformers", "phase": "train", "workload": _TRAINING}, "workload.phase=train", "prefill"),
     (V | {"static_batch": 4}, "static_batch=4", "served"),
     (STREAMED | {"device": "cpu"}, STREAMED_KEY, "engine.device=cuda"),
     (STREAMED | {"phase": "decode"}, STREAMED_KEY, "prefill"),

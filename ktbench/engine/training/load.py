@@ -1,0 +1,111 @@
+"""Loads what a training workload is measured on: packed experts, or those of plain Transformers for base."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedModel
+
+from ktbench.engine.decode.program import CallRecorder
+from ktbench.engine.experts import OriginalExperts
+from ktbench.engine.forms import ExpertStore, expert_positions, read_form
+from ktbench.engine.fused import FusedHost
+from ktbench.engine.load import load_network
+from ktbench.engine.loading.progress import SILENT, LoadProgress
+from ktbench.engine.protocol import HostRole
+from ktbench.engine.training.experts import TrainableExperts
+from ktbench.engine.training.system import TrainedNetwork, TrainingSystem
+from ktbench.engine.weight_plan import Packing
+from ktbench.engine.work import dense_params
+from ktbench.spec.run_spec import RunSpec
+
+# Of Transformers' ways to run experts the one that reads adapted weights once a call, where eager does for each expert.
+_BASE_EXPERTS = "grouped_mm"
+
+
+class RecomputableExperts(nn.Module):
+    """Experts of plain Transformers, adapters included: with `recompute` their activations are formed again."""
+
+    def __init__(self, experts: nn.Module) -> None:
+        super().__init__()
+        self.experts, self.recompute = experts, True
+
+    def forward(self, hidden: Tensor, ids: Tensor, gates: Tensor) -> Tensor:
+        """[T, H] of `hidden` [T, H], `ids` and `gates` [T, k]."""
+        if not self.recompute:
+            output: Tensor = self.experts(hidden, ids, gates)
+            return output
+        again: Any = checkpoint
+        formed: Tensor = again(self.experts, hidden, ids, gates, use_reentrant=False, preserve_rng_state=False)
+        return formed
+
+
+def load_training(spec: RunSpec, host: HostRole, progress: LoadProgress = SILENT) -> TrainingSystem:
+    """The network of `spec` with its adapters, for cells that differ in features alone.
+
+    Raises ValueError for a checkpoint that is not whole, and for experts that `read_form` refuses.
+    """
+    network, store_of = load_network(spec.model, progress, keep_experts=not spec.engine.fused)
+    params = dense_params(network)
+    positions = [(name, position.layer) for name, position in expert_positions(network)]
+    if spec.engine.fused:
+        fused = FusedHost(host.usable_cpus, Packing.of(spec, host), CallRecorder())
+        stores: list[ExpertStore] = []
+        for name, layer in positions:
+            module = network.get_submodule(name)
+            packed = fused.pack(store_of(name, module), read_form(module), layer)
+            network.set_submodule(name, TrainableExperts(packed, read_form(module)))
+            stores.append(packed.matrices)
+    else:
+        fused = None
+        stores = [OriginalExperts(network.get_submodule(name)).matrices for name, _ in positions]
+        network.set_experts_implementation(_BASE_EXPERTS)
+    experts = [network.get_submodule(name) for name, _ in positions]
+    adapted = _with_adapters(network, spec, [name for name, _ in positions])
+    held = TrainedNetwork(
+        network=adapted,
+        experts=experts,
+        switches=experts if fused is not None else _recomputable(adapted, [name for name, _ in positions]),
+        stores=stores,
+        layers=[layer for _, layer in positions],
+        dense_params=params,
+        host=fused,
+        cpus=host.usable_cpus,
+    )
+    return TrainingSystem(spec.model, held)
+
+
+def _with_adapters(network: PreTrainedModel, spec: RunSpec, experts: list[str]) -> nn.Module:
+    """LoRA as PEFT puts it in place, from seeded numbers; the network itself is changed."""
+    from peft import LoraConfig, get_peft_model
+
+    work = spec.workload
+    attention = [name for name, one in network.named_modules() if isinstance(one, nn.Linear) and ".self_attn." in name]
+    matrices = [f"{name}.{matrix}" for name in experts for matrix in ("gate_up_proj", "down_proj")]
+    rank = work.lora_rank
+    assert rank is not None
+    config = LoraConfig(
+        r=rank,
+        lora_alpha=2 * rank,
+        target_modules=attention if work.adapters != "experts" else [],
+        target_parameters=matrices if work.adapters != "attention" else [],
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(work.seed)
+        wrap: Callable[..., nn.Module] = get_peft_model
+        return wrap(network, config)
+
+
+def _recomputable(adapted: nn.Module, names: list[str]) -> list[nn.Module]:
+    """Puts the switch for recomputation around the experts of base and their adapters."""
+    inner: Any = adapted
+    network: nn.Module = inner.base_model.model
+    found: list[nn.Module] = []
+    for name in names:
+        found.append(RecomputableExperts(network.get_submodule(name)))
+        network.set_submodule(name, found[-1])
+    return found

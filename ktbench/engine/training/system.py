@@ -1,0 +1,240 @@
+"""The system that a training workload measures: steps of forward, backward and AdamW on LoRA."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from ktbench.engine.forms import ExpertStore
+from ktbench.engine.fused import FusedHost
+from ktbench.engine.protocol import Diverged, ExpertsObservation, Unsupported, configured, require
+from ktbench.engine.roles import use_threads
+from ktbench.engine.routing import Routing
+from ktbench.engine.work import DenseWork, ExpertsWork, training_work
+from ktbench.spec.features import FeatureValue
+from ktbench.spec.record import StepParts, Work
+from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
+from ktbench.spec.timeline import Timeline
+from ktbench.spec.weights import dense_bytes
+
+_LEARNING_RATE = 1e-3
+# Tokens whose gradients are compared with float32.
+_OBSERVED = 16
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainedNetwork:
+    """A network with PEFT's adapters, and of every MoE layer, in order: the experts without adapters, what has the
+    switch `recompute`, their weights as they are stored, and the number of the decoder layer.
+    """
+
+    network: nn.Module
+    experts: Sequence[nn.Module]
+    switches: Sequence[nn.Module]
+    stores: Sequence[ExpertStore]
+    layers: Sequence[int]
+    dense_params: int
+    host: FusedHost | None
+    cpus: tuple[int, ...]
+
+
+class TrainingSystem:
+    """Implements `ktbench.engine.protocol.System` and `Trains`; made by `ktbench.engine.training.load`."""
+
+    def __init__(self, model: ModelSpec, held: TrainedNetwork) -> None:
+        self.model, self._held = model, held
+        self._factors = [one for one in held.network.parameters() if one.requires_grad]
+        self._first = [one.detach().clone() for one in self._factors]
+        self._optimiser = torch.optim.AdamW(self._factors, lr=_LEARNING_RATE)
+        self._spec: RunSpec | None = None
+        self._batches: list[Tensor] = []
+        self._marks: list[tuple[float, float, float]] = []
+        self._losses: list[float] = []
+        self._logits = torch.empty(0)
+        self._work: dict[WorkloadSpec, Work] = {}
+
+    def configure(self, spec: RunSpec) -> None:
+        """See `System`. Raises Unsupported, and ValueError for a model or a thread count that is not there."""
+        require(spec, self.model)
+        held, work = self._held, spec.workload
+        use_threads(held.cpus, spec.engine, held.host, None)
+        if held.host is not None:
+            held.host.require(spec)
+            held.host.choose(spec.engine)
+        for one in held.switches:
+            one.recompute = bool(work.recompute)  # type: ignore[assignment]
+        draw, size = torch.Generator().manual_seed(work.seed), (work.steps, work.batch, work.prompt)
+        self._batches = list(torch.randint(self.model.shape.vocab, size, generator=draw))
+        self._spec = spec
+        if work not in self._work:
+            self._work[work] = self._work_of(spec)
+        self.start()
+
+    def start(self) -> None:
+        """See `System`: adapters and the optimiser's moments are as before the first step."""
+        with torch.no_grad():
+            for factor, first in zip(self._factors, self._first, strict=True):
+                factor.copy_(first)
+                for moment in self._optimiser.state.get(factor, {}).values():
+                    moment.zero_()
+        self._optimiser.zero_grad()
+        self._marks, self._losses = [], []
+
+    def step(self) -> None:
+        """See `System`. Raises IndexError past the last step of the workload."""
+        ids = self._batches[len(self._losses)]
+        began_s = perf_counter()
+        output: Any = self._held.network(input_ids=ids, labels=ids, use_cache=False)
+        loss = float(output.loss.detach())
+        if not math.isfinite(loss):
+            raise Diverged(f"the loss of training step {len(self._losses) + 1} is {loss}")
+        forward_s = perf_counter()
+        output.loss.backward()
+        backward_s = perf_counter()
+        self._optimiser.step()
+        self._optimiser.zero_grad()
+        self._logits = output.logits[:, -1].detach()
+        self._losses.append(loss)
+        self._marks.append((forward_s - began_s, backward_s - forward_s, perf_counter() - backward_s))
+
+    def parts(self) -> StepParts:
+        """See `Trains`."""
+        forward_s, backward_s, optimiser_s = (sum(part) for part in zip(*self._marks, strict=True))
+        return StepParts(
+            forward_s=forward_s, backward_s=backward_s, optimiser_s=optimiser_s, losses=tuple(self._losses)
+        )
+
+    def logits(self) -> NDArray[np.float32]:
+        """See `System`: before the optimiser of the last step."""
+        return self._logits.float().numpy()
+
+    def observe(self) -> tuple[ExpertsObservation, ...]:
+        """See `System`: the steps once more, then output and gradient of one layer on some of its very inputs."""
+        done = len(self._losses)
+        self.start()
+        for _ in range(done - 1):
+            self.step()
+        seen = _Calls(self._held.experts)
+        with seen:
+            self.step()
+        number = self._configured.workload.seed % len(self._held.experts)
+        hidden, ids, gates = seen.calls[number]
+        some = torch.linspace(0, len(hidden) - 1, min(_OBSERVED, len(hidden))).long()
+        hidden, ids, gates = hidden[some], ids[some], gates[some]
+        rows = hidden.clone().requires_grad_()
+        output: Tensor = self._held.experts[number](rows, ids, gates)
+        (back,) = torch.autograd.grad(output, rows, _gradient_of(hidden).to(output.dtype))
+        return (
+            ExpertsObservation(
+                layer=self._held.layers[number],
+                hidden=hidden.float().numpy(),
+                ids=ids.numpy(),
+                gates=gates.float().numpy(),
+                output=_beside(output, back),
+            ),
+        )
+
+    def reference(self, observation: ExpertsObservation) -> NDArray[np.float32]:
+        """See `System`: by PyTorch alone, which also differentiates it."""
+        store = self._held.stores[self._held.layers.index(observation.layer)]
+        hidden = torch.from_numpy(observation.hidden).requires_grad_()
+        ids, gates = torch.from_numpy(observation.ids), torch.from_numpy(observation.gates)
+        output = torch.zeros_like(hidden)
+        for expert in sorted(set(ids.flatten().tolist())):
+            token, place = (ids == expert).nonzero(as_tuple=True)
+            output = output.index_add(0, token, gates[token, place, None] * store(expert)(hidden[token]))
+        (back,) = torch.autograd.grad(output, hidden, _gradient_of(hidden.detach()))
+        return _beside(output, back)
+
+    def counters(self) -> Mapping[str, int]:
+        """See `System`."""
+        return Counter[str]() if self._held.host is None else self._held.host.counters()
+
+    def timeline(self) -> Timeline:
+        """See `System`. Raises Unsupported."""
+        raise Unsupported("workload.phase=train has one role: there is no second one to draw")
+
+    def chosen(self) -> Mapping[str, FeatureValue]:
+        """See `System`."""
+        return {}
+
+    def notes(self) -> tuple[str, ...]:
+        """See `System`."""
+        trained = sum(one.numel() for one in self._factors)
+        losses = ", ".join(f"{loss:.4g}" for loss in self._losses)
+        return (f"trains {trained:,} numbers of LoRA; losses {losses} (nats a token)",)
+
+    def work(self) -> Work:
+        """See `System`."""
+        return self._work[self._configured.workload]
+
+    def close(self) -> None:
+        """See `System`."""
+        self._factors, self._first, self._batches = [], [], []
+        del self._held, self._optimiser
+
+    def _work_of(self, spec: RunSpec) -> Work:
+        """By the routing of the first batch."""
+        shape, held = self.model.shape, self._held
+        with _Calls(held.experts) as seen, torch.no_grad():
+            held.network(input_ids=self._batches[0], use_cache=False)
+        routing = tuple(Routing(ids=ids, gates=gates.float()) for _, ids, gates in seen.calls)
+        precisions = (("bf16", "bf16"),) if held.host is None else held.host.precisions
+        tokens = spec.workload.tokens_per_step
+        dense = DenseWork(params=held.dense_params, nbytes=dense_bytes(shape, "bf16"), batch=tokens)
+        in_experts = sum(one.numel() for one in self._factors if one.numel() and self._is_of_experts(one))
+        others = sum(one.numel() for one in self._factors) - in_experts
+        return training_work(
+            dense, ExpertsWork(shape=shape, precisions=precisions), routing, (others, in_experts // shape.experts)
+        )
+
+    def _is_of_experts(self, factor: Tensor) -> bool:
+        return any(one is factor and ".experts" in name for name, one in self._held.network.named_parameters())
+
+    @property
+    def _configured(self) -> RunSpec:
+        return configured(self._spec)
+
+
+class _Calls(ExitStack):
+    """Inside, the inputs of every call of experts: hidden states [T, H], ids and gate weights [T, k]."""
+
+    def __init__(self, experts: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.calls: list[tuple[Tensor, Tensor, Tensor]] = []
+        self._experts = experts
+
+    def __enter__(self) -> _Calls:
+        for number, module in enumerate(self._experts):
+            self.callback(module.register_forward_pre_hook(self._noting(number)).remove)
+        return self
+
+    def _noting(self, number: int) -> Any:
+        def note(_module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            if number == len(self.calls):  # not when activations are formed again
+                hidden, ids, gates = (one.detach().clone() for one in inputs)
+                self.calls.append((hidden, ids, gates))
+
+        return note
+
+
+def _gradient_of(hidden: Tensor) -> Tensor:
+    """Seeded gradients of an output, as long as the hidden states: output and gradient then weigh alike in an error."""
+    drawn = torch.randn(hidden.shape, generator=torch.Generator().manual_seed(0))
+    return (drawn * hidden.float().square().mean().sqrt()).bfloat16().float()
+
+
+def _beside(output: Tensor, back: Tensor) -> NDArray[np.float32]:
+    """[T, 2 · hidden]."""
+    found: NDArray[np.float32] = torch.cat([output.detach(), back.detach()], dim=1).float().numpy()
+    return found
