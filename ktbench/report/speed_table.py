@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from ktbench.report.conditions import MARK, UNPROVEN, conditions_of, kl_text, top1_text
+from ktbench.report.conditions import MARK, UNPROVEN, conditions_of, headline, kl_text, top1_text
 from ktbench.report.equal_cells import equal_cells_grid
 from ktbench.report.health import trial_warnings
 from ktbench.report.methods import figure_caption, methods_of
@@ -51,6 +51,7 @@ def table_of(run: Run, rows: Sequence[Row]) -> Table:
         ),
         remarks=notes_of((place(row, settings), remark) for row in rows for remark in row.remarks),
         grids=equal_cells_grid(rows),
+        headline=headline(run, rows),
         figure_caption=figure_caption(run, rows),
         commands=tuple((place(row, settings), row.command) for row in arms),
     )

@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from ktbench.report.conditions import marks_noise
 from ktbench.report.figures.curves import reason_of
 from ktbench.report.figures.sheet import (
     COLUMN_IN,
@@ -23,7 +24,7 @@ from ktbench.report.figures.sheet import (
 )
 from ktbench.report.figures.text_metrics import INK, folded, line_in, text_above, width_in
 from ktbench.report.table import Table
-from ktbench.report.text import names_by, number
+from ktbench.report.text import names_by, not_drawn, number, some
 from ktbench.results.intervals import Interval
 from ktbench.results.row import Row, groups_of
 from ktbench.results.settings import varying
@@ -85,7 +86,7 @@ def draw_roles(rows: Sequence[Row], table: Table) -> Sheet:
     )
     groups = [_group(arms, free, layout.each_in) for arms in found]
     layout = replace(layout, below_in=max(group.below_in for group in groups))
-    figure = layout.sheet([table.figure_caption, *_absent(rows), *table.setting], _swatches())
+    figure = layout.sheet([table.figure_caption, *_absent(rows)], _swatches())
     for n, group in enumerate(groups):
         left, top = layout.place(n)
         _draw_speed(figure.axes_at(left, top, layout.each_in, _SPEED_IN, group.title), group)
@@ -116,8 +117,9 @@ def _draw_speed(axes: Axes, group: _RoleGroup) -> None:
     axes.set_ylim(0, max((speed.high for _, _, speed in drawn), default=1.0) * 1.22)
     axes.set_xticks(range(len(group.rows)), [""] * len(group.rows))
     axes.set_ylabel("tokens/s")
+    doubtful = {row.cell for row in group.rows if row.outcome is Outcome.NOISY} if marks_noise(group.rows) else ()
     for n, row, speed in drawn:
-        text = f"{'~' if row.outcome is Outcome.NOISY else ''}{number(speed.mid, 3)}"
+        text = f"{'~' if row.cell in doubtful else ''}{number(speed.mid, 3)}"
         if width_in(text) <= 0.95 * group.width_in / len(group.rows):
             text_above(axes, n, speed.high, text, upright=False)
 
@@ -144,10 +146,11 @@ def _draw_shares(axes: Axes, group: _RoleGroup) -> None:
 def _absent(rows: Sequence[Row]) -> list[str]:
     """For each reason the arms without a speed or without the times of their roles."""
     arms = [row for row in rows if row.role == "arm"]
-    untimed = names_by((row.shown, reason_of(row)) for row in arms if not row.timed)
+    untimed = not_drawn((row.shown, reason_of(row)) for row in arms if not row.timed)
     alone = [row for row in arms if row.timed and row.roles is None]
     unshared = names_by((row.shown, row.missing.get("roles", "the roles share their cores")) for row in alone)
+    shared = any(row.roles for row in arms)
     return [
-        *(f"Not drawn: {', '.join(names)} ({why})." for why, names in untimed.items()),
-        *(f"No shares of {', '.join(names)}: {why}." for why, names in unshared.items()),
+        *untimed,
+        *(f"No shares{f' of {some(names)}' if shared else ''}: {why}." for why, names in unshared.items()),
     ]
