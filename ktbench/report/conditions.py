@@ -127,13 +127,13 @@ def headline(run: Run, rows: Sequence[Row]) -> str:
     ]
     where = "; ".join(dict.fromkeys(filter(None, found)))
     kind = "simulated on" if machines and not here else "on"
-    return f"{', '.join(work)} {kind} {where}".strip() if where else ", ".join(work)
+    return ", ".join([*work, f"{kind} {where}"]) if where else ", ".join(work)
 
 
 def _model_words(spec: RunSpec, free: Container[str]) -> str:
     title, model = model_title(spec.model.name), spec.model
     if spec.workload.phase == "layer":
-        return f"one MoE layer of {title}"
+        return f"One MoE layer of {title}"
     if "model.layers" in free or not model.is_slice:
         return title
     return f"{title}, {model.shape.layers} of {model.full_layers} layers"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 from matplotlib.artist import Artist
@@ -123,6 +125,7 @@ _FILLS = ("#ffffff", "#dde9f3", "#c0d5e8", "#a0bfdb", "#80a8cd", "#628fbb", "#4a
 _HATCHES = ("", "/////", "|||||", "\\\\\\\\\\", "xxxxx", "-----", "+++++")
 _BAR = 0.8  # of a slot
 _BETWEEN_IN = 0.06  # two names below the axis
+_PARTS = re.compile(r"\+[^+ ]+|\s*[^+ ]+")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -175,14 +178,27 @@ class Panel:
         """Whether values must stand upright to fit over their bars."""
         return any(width_in(s.text) > 0.98 * self.slot_in for _, s in self.placed)
 
+    @property
+    def shared(self) -> str:
+        """The features that all arms of the only group begin with, where a whole name is wider than its slot."""
+        arms = [slot.arm for slot in self.groups[0].slots]
+        if len(arms) == 1 or all(width_in(arm) <= self.slot_in - _BETWEEN_IN for arm in arms):
+            return ""
+        parts = [_PARTS.findall(arm) for arm in arms]
+        return "".join(found[0] for found in takewhile(lambda found: len({*found}) == 1, zip(*parts, strict=False)))
+
     def ticks(self) -> list[tuple[float, str]]:
         """Positions and names below the axis: arms of the only group, else groups."""
         if len(self.groups) == 1:
-            return [(x, folded(slot.arm, self.slot_in - _BETWEEN_IN)) for x, slot in self.placed]
+            return [(x, folded(self._tick(slot.arm), self.slot_in - _BETWEEN_IN)) for x, slot in self.placed]
         middles = [start + (len(group.slots) - 1) / 2 for start, group in zip(self.starts, self.groups, strict=True)]
         widths = [len(group.slots) * self.slot_in for group in self.groups]
         names = [folded(group.name, room) for group, room in zip(self.groups, widths, strict=True)]
         return list(zip(middles, names, strict=True))
+
+    def _tick(self, arm: str) -> str:
+        own = arm.removeprefix(self.shared).strip()
+        return f"…{own}" if self.shared and own else arm
 
     def below_in(self) -> float:
         """Room that the names below the axis take, in inches."""
@@ -209,7 +225,8 @@ def draw_panel(axes: Axes, panel: Panel) -> None:
     axes.set_xticks(*zip(*panel.ticks(), strict=True))
     axes.tick_params(axis="x", length=0)
     if len(panel.groups) == 1:
-        axes.set_xlabel(panel.groups[0].name, fontsize=TICK_PT, labelpad=3)
+        name = panel.groups[0].name
+        axes.set_xlabel(f"{name} (…: {panel.shared})" if panel.shared else name, fontsize=TICK_PT, labelpad=3)
 
 
 def swatches(arms: Sequence[str]) -> list[Artist]:

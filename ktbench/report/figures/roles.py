@@ -76,21 +76,26 @@ def draw_roles(rows: Sequence[Row], table: Table) -> Sheet:
     """Two plots for each group of rows: tokens/s with intervals, below it the shares of the steps as bars."""
     found = [arms for group in groups_of(rows) if (arms := tuple(row for row in group if row.role == "arm"))]
     free = varying([arms[0].settings for arms in found])
+    has_shares = any(row.roles for arms in found for row in arms)
     layout = PanelGrid(
         count=len(found),
         columns=min(len(found), _MOST_ABREAST),
-        tall_in=_SPEED_IN + _BETWEEN_IN + _BUSY_IN,
+        tall_in=_SPEED_IN + (_BETWEEN_IN + _BUSY_IN if has_shares else 0.0),
         above_in=_GAP_IN + (_TITLE_IN if free else 0.0),
         below_in=0.0,
         width_in=COLUMN_IN if len(found) == 1 and len(found[0]) <= _IN_COLUMN else PAGE_IN,
     )
     groups = [_group(arms, free, layout.each_in) for arms in found]
     layout = replace(layout, below_in=max(group.below_in for group in groups))
-    figure = layout.sheet([table.figure_caption, *_absent(rows)], _swatches())
+    figure = layout.sheet([table.figure_caption, *_absent(rows)], _swatches() if has_shares else ())
     for n, group in enumerate(groups):
         left, top = layout.place(n)
-        _draw_speed(figure.axes_at(left, top, layout.each_in, _SPEED_IN, group.title), group)
-        _draw_shares(figure.axes_at(left, top + _SPEED_IN + _BETWEEN_IN, layout.each_in, _BUSY_IN), group)
+        lowest = figure.axes_at(left, top, layout.each_in, _SPEED_IN, group.title)
+        _draw_speed(lowest, group)
+        if has_shares:
+            lowest = figure.axes_at(left, top + _SPEED_IN + _BETWEEN_IN, layout.each_in, _BUSY_IN)
+            _draw_shares(lowest, group)
+        _name_arms(lowest, group)
     return figure
 
 
@@ -135,9 +140,12 @@ def _draw_shares(axes: Axes, group: _RoleGroup) -> None:
     axes.set_xlim(-0.6, len(group.rows) - 0.4)
     axes.set_ylim(0, 105)
     axes.set_yticks([0, 50, 100])
+    axes.set_ylabel("% of the step")
+
+
+def _name_arms(axes: Axes, group: _RoleGroup) -> None:
     axes.set_xticks(range(len(group.rows)), group.ticks)
     axes.tick_params(axis="x", length=0)
-    axes.set_ylabel("% of the step")
     if group.ladder:
         top_k = group.rows[0].spec.model.shape.top_k
         axes.set_xlabel(f"experts deferred, of {top_k} a token")
