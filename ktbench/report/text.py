@@ -122,7 +122,8 @@ def _brief(reason: str) -> str:
     if not reason.startswith(_LACKING):
         return reason if len(reason) <= _LONGEST_REASON else f"{reason[: _LONGEST_REASON - 1]}…"
     parts = reason.removeprefix(_LACKING).strip(",: ").split("; ")
-    lacking = (_OF_FEATURE.sub("", part).partition(": ")[0].partition(" (")[0] for part in parts)
+    of_features = [part for part in parts if _OF_FEATURE.match(part)] or parts  # the others say how to get it
+    lacking = (_OF_FEATURE.sub("", part).partition(": ")[0].partition(" (")[0] for part in of_features)
     return f"{_LACKING}, {'; '.join(dict.fromkeys(lacking))}"
 
 
