@@ -14,6 +14,7 @@ from ktbench.report.exchange.chrome_trace import chrome_trace
 from ktbench.results.find import RUNS
 from ktbench.run.progress import warn
 from ktbench.run.request import one_cell_request, plan_request
+from ktbench.spec.engine import EngineSpec
 from ktbench.spec.errors import FAILED, RequestError
 from ktbench.spec.record import Cell, Environment
 from ktbench.spec.timeline import Timeline
@@ -70,6 +71,10 @@ def _write(timeline: Timeline, cell: Cell, machine: Environment, folder: Path) -
         yield f"wrote {path}"
 
 
+def _roles(engine: EngineSpec) -> str:
+    return "device role on the GPU" if engine.device == "cuda" else f"roles {engine.roles} on the CPU"
+
+
 def _conditions(cell: Cell, machine: Environment) -> tuple[str, ...]:
     """The cell, the machine, and the ids."""
     spec = cell.spec
@@ -77,7 +82,7 @@ def _conditions(cell: Cell, machine: Environment) -> tuple[str, ...]:
         ids = f"Ids: code {machine.code_id}, spec {cell.spec_id}."
         return f"{cell.label}.", f"{simulated_on([spec.machine])}.", ids
     return (
-        f"{spec.summary}, {cell.label}, roles {spec.engine.roles} on {spec.engine.device}.",
+        f"{spec.summary}, {cell.label}, {_roles(spec.engine)}.",
         machine_sentence(machine.facts),
         f"Ids: code {machine.code_id}, machine {machine.env_id}, spec {cell.spec_id}.",
     )

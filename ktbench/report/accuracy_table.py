@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ktbench.report.accuracy_text import accuracy_caption, accuracy_conditions, accuracy_methods, drawn_kind
-from ktbench.report.conditions import REFERENCE
-from ktbench.report.table import Column, Grid, Table, build_table, grouped, notes_of, setting_columns
+from ktbench.report.conditions import REFERENCE, headline
+from ktbench.report.table import Column, Grid, Table, build_table, notes_of, setting_columns
 from ktbench.report.text import (
     DASH,
     SURE_MARK,
@@ -16,6 +16,7 @@ from ktbench.report.text import (
     error_text,
     flips_text,
     interval,
+    not_drawn,
     number,
     p_text,
     relative_text,
@@ -75,6 +76,7 @@ def accuracy_table(run: Run, rows: Sequence[AccuracyRow]) -> Table:
         conditions=accuracy_conditions(run, rows, settings),
         methods=accuracy_methods(run, rows),
         notes=notes_of(reasons),
+        headline=headline(run, [row.row for row in rows]),
         figure_caption=accuracy_caption(run, rows),
         commands=tuple((place(row.row, settings), row.command) for row in rows),
         grids=grids_below(run, rows),
@@ -212,7 +214,7 @@ def undrawn(rows: Sequence[AccuracyRow]) -> Iterator[str]:
     """For each reason the cells that are not drawn for it."""
     settings = settings_shown(rows)
     absent = ((place(row.row, settings), why) for row in rows if (why := absence_of(row)))
-    yield from (f"Not drawn: {names} ({why})." for names, why in grouped(absent))
+    yield from not_drawn(absent)
 
 
 def grids_below(run: Run, rows: Sequence[AccuracyRow]) -> tuple[Grid, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ktbench.report.conditions import conditions_of
+from ktbench.report.conditions import conditions_of, headline
 from ktbench.report.data import csv_of, ends_of, json_of_table, pairs_text
 from ktbench.report.methods import methods_of
 from ktbench.report.table import Column, Table, build_table, notes_of, setting_columns
@@ -142,6 +142,7 @@ def attribution_table(run: Run, rows: Sequence[Row], attributions: Sequence[Attr
         conditions=conditions_of(run, rows),
         methods=(*attribution_methods(run, attributions), *methods_of(run, rows)),
         notes=tuple(dict.fromkeys(note for one in attributions for note in attribution_notes(one, settings))),
+        headline=headline(run, rows),
         figure_caption=attribution_caption(run, attributions),
         commands=(("all cells", shlex.join(run.header.command)),),
     )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Iterable, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
+
+import yaml
 
 from ktbench.report.health import (
     controls_sentence,
@@ -16,14 +19,16 @@ from ktbench.report.health import (
     unreadable_sentence,
 )
 from ktbench.report.template import phrase
-from ktbench.report.text import DASH, extremes, number
+from ktbench.report.text import DASH, counted, extremes, number
+from ktbench.resources import option_files
 from ktbench.results import Run
 from ktbench.results.row import Row, groups_of, machines_of, measured, systems_of
 from ktbench.results.run import Facts, each_machine, facts_of
 from ktbench.results.settings import precision_word, varying
 from ktbench.results.usage import peak_spreads, read_spread
 from ktbench.spec.machine import MachineSpec
-from ktbench.spec.record import Record, TaskResult
+from ktbench.spec.record import Outcome, Record, TaskResult
+from ktbench.spec.run_spec import RunSpec
 
 _phrase = partial(phrase, "conditions.txt.j2")
 
@@ -57,6 +62,81 @@ def machines_sentence(run: Run) -> str:
 def machine_sentence(facts: Facts) -> str:
     """Processor, cores, NUMA nodes, memory, GPUs and whether it is a virtual machine, as far as they are known."""
     return _phrase("machine", facts=facts)
+
+
+# Microarchitectures by the family and the models of CPUID; Linux: arch/x86/include/asm/intel-family.h, and for AMD
+# arch/x86/kernel/cpu/amd.c.
+_MICROARCHITECTURES: tuple[tuple[int, Container[int], str], ...] = (
+    (6, (79, 86), "Broadwell"),
+    (6, (85,), "Skylake or Cascade Lake"),
+    (6, (106, 108), "Ice Lake"),
+    (6, (143,), "Sapphire Rapids"),
+    (6, (151, 154), "Alder Lake"),
+    (6, (173, 174), "Granite Rapids"),
+    (6, (183, 186, 191), "Raptor Lake"),
+    (6, (207,), "Emerald Rapids"),
+    (23, range(0x00, 0x30), "Zen"),
+    (23, range(0x30, 0x100), "Zen 2"),
+    (25, (*range(0x00, 0x10), *range(0x20, 0x60)), "Zen 3"),
+    (25, (*range(0x10, 0x20), *range(0x60, 0xB0)), "Zen 4"),
+    (26, range(0x00, 0x80), "Zen 5"),
+)
+_CPU = re.compile(r"(?P<name>.*?) \(family (?P<family>\d+), model (?P<model>\d+), stepping \d+\)")
+_NO_NAME = re.compile(r"\((?:R|TM)\)| (?:CPU|Processor)\b")
+_MEMORY_KIND = re.compile(r" HBM\w*$")
+
+
+def cpu_title(cpu_model: str) -> str:
+    """`Intel Xeon (Emerald Rapids)`: with the microarchitecture where it is known, else family and model."""
+    found = _CPU.fullmatch(cpu_model)
+    if found is None:
+        return _NO_NAME.sub("", cpu_model)
+    family, model = int(found["family"]), int(found["model"])
+    known = (name for of, models, name in _MICROARCHITECTURES if of == family and model in models)
+    return f"{_NO_NAME.sub('', found['name'])} ({next(known, f'family {family}, model {model}')})"
+
+
+def machine_title(facts: Facts) -> str:
+    """`Intel Xeon (Emerald Rapids), 16 cores, NVIDIA H100 80GB`: what is known of it; empty where nothing is."""
+    if not facts.get("cpu_model"):
+        return ""
+    cores = [counted(facts["cores"], "core")] if "cores" in facts else []
+    gpus = [_MEMORY_KIND.sub("", gpu) for gpu in facts.get("gpus") or ()]
+    return ", ".join([cpu_title(facts["cpu_model"]), *cores, *gpus])
+
+
+@cache
+def model_title(name: str) -> str:
+    """`Qwen3-30B-A3B`: the title of a model's preset; the name itself of what has none."""
+    file = option_files("model").get(name)
+    return str(yaml.safe_load(file.read_text(encoding="utf-8")).get("title") or name) if file else name
+
+
+def headline(run: Run, rows: Sequence[Row]) -> str:
+    """What stands above a figure of `rows`: the model, the work and the precision that all share, and the machine."""
+    if not rows:
+        return ""
+    free = set(varying([group[0].settings for group in groups_of(rows)]))
+    here, machines = measured(rows), [machine.title for machine in machines_of(rows)]
+    found = [*([machine_title(facts) for facts in each_machine(run)] if here else []), *machines]
+    spec, precisions = rows[0].spec, {row.spec.precision for row in rows}
+    work = [
+        *([] if "model" in free else [_model_words(spec, free)]),
+        *([] if rows[0].is_layer or "workload.phase" in free else [spec.workload.phase]),
+        *(precisions if len(precisions) == 1 else ()),
+    ]
+    where = "; ".join(dict.fromkeys(filter(None, found)))
+    kind = "simulated on" if machines and not here else "on"
+    return ", ".join([*work, f"{kind} {where}"]) if where else ", ".join(work)
+
+
+def _model_words(spec: RunSpec, free: Container[str]) -> str:
+    title, model = model_title(spec.model.name), spec.model
+    if spec.workload.phase == "layer":
+        return f"One MoE layer of {title}"
+    if "model.layers" in free or not model.is_slice:
+        return title
+    return f"{title}, {model.shape.layers} of {model.full_layers} layers"
 
 
 def software_sentence(facts: Facts) -> str:
@@ -94,6 +174,11 @@ def simulated_limits(rows: Sequence[Row]) -> tuple[str, ...]:
         _phrase("described_roofs", name=name, read=read_spread(found), peaks=peak_spreads(found))
         for name, found in records.items()
     )
+
+
+def marks_noise(rows: Sequence[Row]) -> bool:
+    """Whether NOISY values have a mark in figures: where all are a sentence says so, once."""
+    return len({row.outcome is Outcome.NOISY for row in rows if row.role == "arm" and row.timed}) > 1
 
 
 MARK = "†"

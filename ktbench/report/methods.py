@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ktbench.report.conditions import MARK, simulated_limits, software_sentence, unproven_sentence
+from ktbench.report.conditions import MARK, marks_noise, simulated_limits, software_sentence, unproven_sentence
 from ktbench.report.equal_cells import equal_cells_sentence
 from ktbench.report.health import roofs_sentence
 from ktbench.report.template import phrase, sentences
@@ -30,8 +30,7 @@ def figure_caption(run: Run, rows: Sequence[Row]) -> str:
         is_layer=rows[0].is_layer,
         shows_speeds=shows_speeds(rows),
         roofs=(drawn[0].provenance or "planned") if drawn and not drawn[0].simulated else "described" if drawn else "",
-        is_noisy=any(row.outcome is Outcome.NOISY for row in rows),
-        has_control=any(row.role == "control" for row in rows),
+        noisy="some" if marks_noise(rows) else "all" if any(row.outcome is Outcome.NOISY for row in rows) else "",
         unproven=unproven_sentence(rows, f" ({MARK})" if part.figure == "bars" else ""),
         equal_cells=equal_cells_sentence(rows),
     )

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 
-from ktbench.report.conditions import MARK, UNPROVEN, conditions_of, kl_text, top1_text
+from ktbench.report.conditions import MARK, UNPROVEN, conditions_of, headline, kl_text, top1_text
 from ktbench.report.equal_cells import equal_cells_grid
 from ktbench.report.health import trial_warnings
 from ktbench.report.methods import figure_caption, methods_of
 from ktbench.report.serving_columns import serving_columns
 from ktbench.report.table import Column, Table, build_table, notes_of, setting_columns
-from ktbench.report.text import DASH, dashed, in_gib, interval, number, percent, rate, ratio, unit_of
+from ktbench.report.text import DASH, dashed, extremes, in_gib, interval, number, percent, rate, ratio, unit_of
 from ktbench.results import Run
 from ktbench.results.formats import experts_bytes, stored_bits
 from ktbench.results.intervals import Interval
@@ -19,6 +20,7 @@ from ktbench.results.run import the_part
 from ktbench.results.settings import TOKENS, varying, without_precision
 from ktbench.results.usage import PartTimes, RoleShares, are_alike
 from ktbench.spec.peers import BY_NAME
+from ktbench.spec.record import Outcome
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.weights import BLOCK, BLOCK_BYTES, Precision
 
@@ -44,6 +46,7 @@ def table_of(run: Run, rows: Sequence[Row]) -> Table:
         conditions=conditions_of(run, rows),
         methods=methods_of(run, rows),
         notes=(
+            *_noisy_notes(rows, lambda row: place(row, settings)),
             *notes_of((place(row, settings), why) for row in rows for why in _reasons(row)),
             *format_notes(rows),
             *notes_of((place(row, settings), _fall(row, best)) for row, best in falls_of(rows)),
@@ -51,6 +54,7 @@ def table_of(run: Run, rows: Sequence[Row]) -> Table:
         ),
         remarks=notes_of((place(row, settings), remark) for row in rows for remark in row.remarks),
         grids=equal_cells_grid(rows),
+        headline=headline(run, rows),
         figure_caption=figure_caption(run, rows),
         commands=tuple((place(row, settings), row.command) for row in arms),
     )
@@ -206,11 +210,27 @@ _COMPARED = (
 
 def _reasons(row: Row) -> list[str]:
     """Why cells of the row are empty or in doubt, each reason once."""
-    ending = [f"{row.outcome or 'not measured'}: {row.why}"] if row.why else []
+    noisy = row.outcome is Outcome.NOISY  # one note for all cells
+    ending = [f"{row.outcome or 'not measured'}: {row.why}"] if row.why and not noisy else []
     empty = [why for name, why in row.missing.items() if _needs_reason(row, name)]
     unsteady = [_UNSTEADY] if row.roof and not row.roof.steady else []
     unproven = [UNPROVEN] if row.unproven else []
     return list(dict.fromkeys(ending + empty + unsteady + unproven))
+
+
+_HALF_WIDTH = re.compile(r"±([\d.]+)%")
+
+
+def _noisy_notes(rows: Sequence[Row], name: Callable[[Row], str]) -> tuple[str, ...]:
+    """One note on all NOISY cells with an interval, least to most of their half-widths, and those on too few rounds."""
+    pairs = [(name(row), row.why) for row in rows if row.outcome is Outcome.NOISY]
+    widths = [float(found[1]) for _, why in pairs if (found := _HALF_WIDTH.search(why))]
+
+    def words(why: str) -> str:
+        ends = " to ".join(f"±{end:.1f}%" for end in extremes(widths))
+        return _HALF_WIDTH.sub(ends, why, count=1)
+
+    return notes_of((place, f"{Outcome.NOISY}: {words(why)}") for place, why in pairs)
 
 
 def _needs_reason(row: Row, name: str) -> bool:

@@ -43,22 +43,19 @@ class Grid:
     lines: tuple[tuple[str, ...], ...]
 
 
-# How the sentences of `Table.setting` begin.
-_SETTING = ("Model:", "Workload:", "Suite", "Machine", "Provenance:")
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Table:
     """`cells` and `control_cells` have one text for each column. `notes` say why a cell holds a dash or is in doubt
     and what formats peers run, `remarks` are the systems' own.
 
     `part` is the name of the part of the run that it shows, empty where the run has one part; `figure` the kind of the
-    figure beside it.
+    figure beside it, `headline` stands above that: model, work, precision and machine.
     """
 
     part: str
     figure: FigureKind
     title: str
+    headline: str = ""
     conditions: tuple[str, ...]
     methods: tuple[str, ...]
     columns: tuple[Column[Any], ...]
@@ -79,11 +76,6 @@ class Table:
     def figure_name(self) -> str:
         """Name of the figure's files without their endings; published numbers have one of their own."""
         return named("published" if self.figure == "paper" else "figure", self.part)
-
-    @property
-    def setting(self) -> tuple[str, ...]:
-        """Of the conditions what a picture on its own has to say: model, work, machine and provenance."""
-        return tuple(one for one in self.conditions if one.startswith(_SETTING))
 
     def short(self) -> Table:
         """The table of its key columns; all of them where none is."""

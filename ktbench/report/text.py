@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Sequence
 from math import floor, log10
 from typing import TypeVar
 
@@ -96,6 +97,40 @@ def names_by(pairs: Iterable[tuple[str, K]]) -> dict[K, list[str]]:
     for name, value in pairs:
         found.setdefault(value, {})[name] = None
     return {value: [*names] for value, names in found.items()}
+
+
+_LONGEST_REASON, _MOST_NAMES = 80, 4
+_LACKING = "UNSUPPORTED"
+_OF_FEATURE = re.compile(r"^\+\w+: ")
+
+
+def not_drawn(pairs: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """Of (name, reason) a sentence on what cannot run here, and one on what ran and is not drawn.
+
+    Reasons are cut to what is lacking: a table's notes have them whole.
+    """
+    found: dict[str, list[str]] = {"Not run here": [], "Not drawn": []}
+    for reason, names in names_by((name, _brief(reason)) for name, reason in pairs).items():
+        lacks = reason.startswith(_LACKING)
+        word = reason.removeprefix(_LACKING).strip(",: ") if lacks else reason
+        found["Not run here" if lacks else "Not drawn"].append(f"{some(names)} ({word})")
+    return tuple(f"{how}: {'; '.join(what)}." for how, what in found.items() if what)
+
+
+def _brief(reason: str) -> str:
+    """`UNSUPPORTED, one NUMA node` of what names the feature that needs more and how to get it."""
+    if not reason.startswith(_LACKING):
+        return reason if len(reason) <= _LONGEST_REASON else f"{reason[: _LONGEST_REASON - 1]}…"
+    parts = reason.removeprefix(_LACKING).strip(",: ").split("; ")
+    of_features = [part for part in parts if _OF_FEATURE.match(part)] or parts  # the others say how to get it
+    lacking = (_OF_FEATURE.sub("", part).partition(": ")[0].partition(" (")[0] for part in of_features)
+    return f"{_LACKING}, {'; '.join(dict.fromkeys(lacking))}"
+
+
+def some(names: Sequence[str]) -> str:
+    """The first names, and how many others there are."""
+    shown, more = names[:_MOST_NAMES], len(names) - _MOST_NAMES
+    return ", ".join(shown) + (f" and {counted(more, 'other')}" if more > 0 else "")
 
 
 def extremes(values: Iterable[float]) -> list[float]:

@@ -11,6 +11,7 @@ from ktbench.spec.record import Provenance
 Resource = Literal["host", "device", "link", "launch"]
 RESOURCES: tuple[Resource, ...] = get_args(Resource)
 WAIT = "wait"
+GRAPH = "graph"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -18,7 +19,7 @@ class Span:
     """Work `name` on a resource from `begin_s` to `end_s`, in seconds from the begin of the step.
 
     `layer` counts decoder layers from 0, None for what belongs to none. `kind` groups spans of one colour: experts,
-    deferred, attention, shared, wait, other.
+    deferred, attention, shared, wait, graph, other. What a resource does inside a graph is not seen.
     """
 
     resource: Resource
@@ -50,6 +51,10 @@ class Timeline:
     def busy_s(self, resource: Resource) -> float:
         """Seconds in which a resource worked; what it did at the same time counts once."""
         return _length(self._work(resource))
+
+    def is_unseen(self, resource: Resource) -> bool:
+        """Whether a resource replayed a graph, in which no clock can be read: it may have worked or waited."""
+        return any(span.resource == resource and span.kind == GRAPH for span in self.spans)
 
     def waiting_s(self, resource: Resource) -> float:
         """Seconds in which a resource had nothing to do but wait, as its spans of kind `wait` say."""

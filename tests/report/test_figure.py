@@ -13,8 +13,8 @@ from ktbench.report.figures.text_metrics import width_in, wrapped
 from ktbench.report.write import write_report
 from ktbench.results.rows import rows_of
 from ktbench.spec.record import Outcome
-from tests.report.drawn import bar_heights, speed_figure, x_names
-from tests.report.synthetic import DECODE, NO_CUDA, NO_NUMA, Arm, Store
+from tests.report.drawn import bar_heights, speed_figure
+from tests.report.synthetic import DECODE, Arm, Store
 
 MESSY = (
     DECODE[0],
@@ -41,7 +41,6 @@ def test_names_below_bars_do_not_touch(tmp_path: Path) -> None:
     drawn.canvas.draw()
     boxes = [label.get_window_extent() for label in drawn.axes[0].get_xticklabels()]
     assert all(right.x0 - left.x1 > 0.04 * drawn.dpi for left, right in pairwise(boxes))
-    assert x_names(drawn.axes[0])[-1] == "+v+d+n\n+c"
 
 
 def test_bars_are_the_paired_speedups(tmp_path: Path) -> None:
@@ -51,18 +50,13 @@ def test_bars_are_the_paired_speedups(tmp_path: Path) -> None:
     assert bar_heights(axes) == pytest.approx(expected)
 
 
-def test_slots_without_a_bar_name_their_reason(tmp_path: Path) -> None:
+def test_arms_without_a_bar_take_no_place_and_are_named_once(tmp_path: Path) -> None:
     arms = (*MESSY[:4], Arm(label="+v+d+n", outcome=Outcome.UNSUPPORTED, why="one NUMA node"), MESSY[5])
-    groups, notes = slots_of(rows_of(Store(arms=arms).write(tmp_path)), 1.8)
-    said = {slot.arm: slot.text for slot in groups[0].slots if slot.height is None}
-    assert said == {
-        "+m": "n/a: WRONG (1)",
-        "+v+d+n": "n/a: one NUMA node",
-        "+v+d+n+c": "n/a (2, 3)",
-    }
-    assert notes[0] == "(1) layer 2: relative error 0.127, tolerance 0.01."
-    assert notes[1] == f"(2) {NO_NUMA}."
-    assert notes[2] == f"(3) {NO_CUDA.removeprefix(NO_NUMA + '; ')}."
+    groups, notes = slots_of(rows_of(Store(arms=arms).write(tmp_path)))
+    assert [slot.arm for slot in groups[0].slots] == ["base", "+v", "+v+d"]
+    lacking, wrong = notes
+    assert "+v+d+n (one NUMA node)" in lacking and "+v+d+n+c" in lacking and "+m" not in lacking
+    assert "+m (WRONG, layer 2: relative error 0.127, tolerance 0.01)" in wrong
 
 
 def test_fills_differ_in_grey(tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ def test_figures_have_no_whiskers_where_there_are_no_intervals(tmp_path: Path, k
     ]
     assert bool(whiskers) is beside
     assert texts(drawn)
-    slots = [slot for group in slots_of(rows, 1.0)[0] for slot in group.slots]
+    slots = [slot for group in slots_of(rows)[0] for slot in group.slots]
     assert any(slot.whisker for slot in slots) is beside
     assert ("whiskers" in table_of(run, rows).figure_caption) is (beside and kind != "roles")
 

@@ -93,6 +93,16 @@ def test_shares_say_busy_waiting_and_both_with_the_provenance() -> None:
     assert caption(timeline_figure(STEPS["one layer"], ["Ids: none."])) == f"{opening} {said} Ids: none."
 
 
+def test_what_a_device_does_inside_a_graph_has_no_share() -> None:
+    spans = [
+        Span(resource="device", name="graph", kind="graph", begin_s=0.0, end_s=1.0),
+        Span(resource="host", name="experts of layer 0", kind="experts", begin_s=0.2, end_s=0.7, layer=0),
+    ]
+    timeline = Timeline(title="t", spans=tuple(spans), step_s=1.0)
+    _, said = shares(timeline)
+    assert "host busy 50%" in said and "device busy" not in said and "at once" not in said
+
+
 def test_a_simulated_timeline_says_so() -> None:
     timeline = Timeline(title="t", spans=STEPS["plain"].spans, step_s=1.0, provenance="simulated")
     assert "simulated" in next(shares(timeline))

@@ -13,6 +13,7 @@ from torch import Tensor
 from ktbench.engine.cuda.stream import CurrentStream
 from ktbench.engine.decode.program import Call, CallRecorder, NotRecordable, StepRecorder
 from ktbench.engine.decode.timeline import Segment, Where
+from ktbench.spec.timeline import GRAPH
 
 # Work before a capture chooses kernels, makes workspaces and buffers: none of that may happen inside.
 _WARM_UPS = 2
@@ -136,7 +137,7 @@ class GraphRecording:
         began = perf_counter_ns()
         self.replay()
         self._stream.finish()
-        return [Segment(Where("graph"), began, perf_counter_ns())]
+        return [Segment(Where(GRAPH), began, perf_counter_ns())]
 
 
 def _first(error: BaseException) -> BaseException:

@@ -224,7 +224,7 @@ def draw_attribution(attributions: Sequence[Attribution], table: Table) -> Sheet
         for one, head, (_, tall) in zip(attributions, heads, matrices, strict=True)
     ]
     missing = [f"{note}." for one in attributions for note in absences(one, settings)]
-    figure = Sheet(width, sum(talls), [table.figure_caption, *missing, *table.setting])
+    figure = Sheet(width, sum(talls), [table.figure_caption, *missing])
     top = 0.0
     for n, (one, head, tall, (wide, high)) in enumerate(zip(attributions, heads, talls, matrices, strict=True)):
         axes = figure.axes_at(LEFT_IN, top + head, plot, title=group_name(one, settings))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
-from ktbench.report.conditions import MARK
+from ktbench.report.conditions import MARK, marks_noise, model_title
+from ktbench.report.figures.curves import reason_of
 from ktbench.report.figures.sheet import (
     COLUMN_IN,
     LEFT_IN,
@@ -34,7 +37,7 @@ from ktbench.report.figures.text_metrics import (
     width_in,
 )
 from ktbench.report.table import Table
-from ktbench.report.text import number
+from ktbench.report.text import not_drawn, number
 from ktbench.results.intervals import Interval
 from ktbench.results.row import Row, groups_of, shows_speeds
 from ktbench.results.settings import TOKENS, varying
@@ -44,20 +47,19 @@ from ktbench.spec.record import Outcome
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BarSlot:
     """One arm in one group: a bar as high as its speed-up, or as its speed where systems are compared, with its
-    interval, which the baseline's speed-up and what is simulated have none of; or why there is no bar.
+    interval, which the baseline's speed-up and what is simulated have none of.
     """
 
     arm: str
     cell: str
     text: str
-    height: float | None = None
+    height: float
     whisker: Interval | None = None
-    noisy: bool = False
 
     @property
     def top(self) -> float:
         """Where bar and whisker end."""
-        return max(self.height or 0.0, self.whisker.high if self.whisker else 0.0)
+        return max(self.height, self.whisker.high if self.whisker else 0.0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,16 +70,26 @@ class BarGroup:
     slots: tuple[BarSlot, ...]
 
 
-def slots_of(rows: Sequence[Row], room_in: float) -> tuple[tuple[BarGroup, ...], tuple[str, ...]]:
-    """Groups of slots, and the notes for reasons too long for a slot, in which upright text has `room_in` inches."""
+def slots_of(rows: Sequence[Row]) -> tuple[tuple[BarGroup, ...], tuple[str, ...]]:
+    """Groups of slots, and the sentences on arms without a bar, which take no place."""
     arms = [found for group in groups_of(rows) if (found := [row for row in group if row.role == "arm"])]
     free = varying([group[0].settings for group in arms])
-    notes: dict[str, int] = {}
-    groups, speeds = [], shows_speeds(rows)
-    for group in arms:
-        slots = tuple(_slot(row, speeds=speeds) or _unfilled(row, notes, room_in) for row in group)
-        groups.append(BarGroup(name=_name(group[0], free), slots=slots))
-    return tuple(groups), tuple(f"({mark}) {reason}." for reason, mark in notes.items())
+    speeds, marked = shows_speeds(rows), marks_noise(rows)
+    names = [_name(group[0], free) for group in arms]
+    slots = [[_slot(row, speeds=speeds, marked=marked) for row in group] for group in arms]
+    drawn = {slot.arm for found in slots for slot in found if slot}
+    absent = not_drawn(
+        (f"{row.shown}, {name}" if row.shown in drawn else row.shown, _why(row))
+        for group, found, name in zip(arms, slots, names, strict=True)
+        for row, slot in zip(group, found, strict=True)
+        if slot is None
+    )
+    groups = (BarGroup(name=name, slots=tuple(filter(None, found))) for name, found in zip(names, slots, strict=True))
+    return tuple(group for group in groups if group.slots), absent
+
+
+def _why(row: Row) -> str:
+    return row.missing["speedup"] if row.timed else reason_of(row)
 
 
 def _name(row: Row, free: Sequence[str]) -> str:
@@ -90,34 +102,22 @@ def _named(key: str, row: Row) -> str:
     value = row.settings.get(key)
     if key == "model.layers":
         return f"{value} layer{'' if value == 1 else 's'}"
+    if key == "model":
+        return model_title(str(value))
     return str(value) if isinstance(value, str) else f"{key.rpartition('.')[2]} {value}"
 
 
-def _slot(row: Row, *, speeds: bool) -> BarSlot | None:
+def _slot(row: Row, *, speeds: bool, marked: bool) -> BarSlot | None:
     value = row.tokens_per_s if speeds else row.speedup
     middle = None if value is None else value.mid
     height = 1.0 if row.is_baseline and not speeds else middle
     if row.step_s is None or row.tokens_per_s is None or height is None:
         return None
-    noisy = row.outcome is Outcome.NOISY
+    noisy = marked and row.outcome is Outcome.NOISY
     shown = row.step_s.mid * 1e3 if row.is_layer else row.tokens_per_s.mid
     text = f"{'~' if noisy else ''}{number(shown, 3)}{MARK if row.unproven else ''}"
     whisker = None if row.simulated else value
-    return BarSlot(arm=row.shown, cell=row.cell, text=text, height=height, whisker=whisker, noisy=noisy)
-
-
-def _unfilled(row: Row, notes: dict[str, int], room_in: float) -> BarSlot:
-    """`n/a: reason`, or numbers of notes below the figure where the reason is too long; of a failure its outcome."""
-    word = "no speed-up" if row.timed else str(row.outcome or "not measured")
-    reason = row.missing["speedup"] if row.timed else row.why
-    lacking = row.outcome is Outcome.UNSUPPORTED
-    short = f"n/a: {reason}" if lacking else f"n/a: {word}: {reason}"
-    if width_in(short) <= room_in:
-        return BarSlot(arm=row.shown, cell=row.cell, text=short)
-    # A cell that asks for several features may lack something for each: rows that share a reason share its note.
-    parts = reason.split("; ") if lacking else [reason]
-    marks = [str(notes.setdefault(part, len(notes) + 1)) for part in parts]
-    return BarSlot(arm=row.shown, cell=row.cell, text=f"n/a{'' if lacking else f': {word}'} ({', '.join(marks)})")
+    return BarSlot(arm=row.shown, cell=row.cell, text=text, height=height, whisker=whisker)
 
 
 # From light to dark in steps that a grey print keeps; hatches also distinguish neighbours.
@@ -125,6 +125,7 @@ _FILLS = ("#ffffff", "#dde9f3", "#c0d5e8", "#a0bfdb", "#80a8cd", "#628fbb", "#4a
 _HATCHES = ("", "/////", "|||||", "\\\\\\\\\\", "xxxxx", "-----", "+++++")
 _BAR = 0.8  # of a slot
 _BETWEEN_IN = 0.06  # two names below the axis
+_PARTS = re.compile(r"\+[^+ ]+|\s*[^+ ]+")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -175,16 +176,29 @@ class Panel:
     @property
     def upright(self) -> bool:
         """Whether values must stand upright to fit over their bars."""
-        return any(width_in(s.text) > 0.98 * self.slot_in for _, s in self.placed if s.height is not None)
+        return any(width_in(s.text) > 0.98 * self.slot_in for _, s in self.placed)
+
+    @property
+    def shared(self) -> str:
+        """The features that all arms of the only group begin with, where a whole name is wider than its slot."""
+        arms = [slot.arm for slot in self.groups[0].slots]
+        if len(arms) == 1 or all(width_in(arm) <= self.slot_in - _BETWEEN_IN for arm in arms):
+            return ""
+        parts = [_PARTS.findall(arm) for arm in arms]
+        return "".join(found[0] for found in takewhile(lambda found: len({*found}) == 1, zip(*parts, strict=False)))
 
     def ticks(self) -> list[tuple[float, str]]:
         """Positions and names below the axis: arms of the only group, else groups."""
         if len(self.groups) == 1:
-            return [(x, folded(slot.arm, self.slot_in - _BETWEEN_IN)) for x, slot in self.placed]
+            return [(x, folded(self._tick(slot.arm), self.slot_in - _BETWEEN_IN)) for x, slot in self.placed]
         middles = [start + (len(group.slots) - 1) / 2 for start, group in zip(self.starts, self.groups, strict=True)]
         widths = [len(group.slots) * self.slot_in for group in self.groups]
         names = [folded(group.name, room) for group, room in zip(self.groups, widths, strict=True)]
         return list(zip(middles, names, strict=True))
+
+    def _tick(self, arm: str) -> str:
+        own = arm.removeprefix(self.shared).strip()
+        return f"…{own}" if self.shared and own else arm
 
     def below_in(self) -> float:
         """Room that the names below the axis take, in inches."""
@@ -204,18 +218,15 @@ def draw_panel(axes: Axes, panel: Panel) -> None:
     if panel.baseline is not None:
         axes.axhline(1, color=INK, linewidth=0.5, linestyle=(0, (4, 3)), zorder=1)
     for x, slot in panel.placed:
-        if slot.height is None:
-            wide = width_in(slot.text) > 0.98 * panel.slot_in
-            mark_cells(text_above(axes, x, 0, slot.text, upright=wide), [slot.cell])
-        else:
-            _bar(axes, x, slot, panel.arms.index(slot.arm))
-            text_above(axes, x, slot.top, slot.text, upright=panel.upright)
+        _bar(axes, x, slot, panel.arms.index(slot.arm))
+        text_above(axes, x, slot.top, slot.text, upright=panel.upright)
     _whiskers(axes, panel.placed)
     axes.set_ylabel(panel.name)
     axes.set_xticks(*zip(*panel.ticks(), strict=True))
     axes.tick_params(axis="x", length=0)
     if len(panel.groups) == 1:
-        axes.set_xlabel(panel.groups[0].name, fontsize=TICK_PT, labelpad=3)
+        name = panel.groups[0].name
+        axes.set_xlabel(f"{name} (…: {panel.shared})" if panel.shared else name, fontsize=TICK_PT, labelpad=3)
 
 
 def swatches(arms: Sequence[str]) -> list[Artist]:
@@ -233,21 +244,20 @@ def _fill(number: int) -> dict[str, Any]:
 
 def _ceiling(panel: Panel) -> float:
     """Upper end of the axis, so that the text over the highest bar fits below it."""
-    bars = [slot for _, slot in panel.placed if slot.height is not None]
+    bars = [slot for _, slot in panel.placed]
     texts = [width_in(s.text) if panel.upright else line_in() for s in bars]
     tops = [s.top / (1 - (text + 2 * PAD_IN) / panel.height_in) for s, text in zip(bars, texts, strict=True)]
     return max(tops, default=1.2)
 
 
 def _bar(axes: Axes, x: int, slot: BarSlot, number: int) -> None:
-    style = "--" if slot.noisy else "-"
-    (box,) = axes.bar(x, slot.height or 0, _BAR, **_fill(number), linewidth=0.6, linestyle=style, zorder=2)
+    (box,) = axes.bar(x, slot.height, _BAR, **_fill(number), linewidth=0.6, zorder=2)
     mark_cells(box, [slot.cell])
 
 
 def _whiskers(axes: Axes, placed: Sequence[tuple[int, BarSlot]]) -> None:
     """All whiskers of a panel at once, which takes a tenth of the time of one by one."""
-    found = [(x, slot.whisker) for x, slot in placed if slot.height is not None and slot.whisker is not None]
+    found = [(x, slot.whisker) for x, slot in placed if slot.whisker is not None]
     if found:
         xs, whiskers = zip(*found, strict=True)
         mids = [whisker.mid for whisker in whiskers]
@@ -259,8 +269,8 @@ _SLOTS_IN_COLUMN, _SLOTS_OF_GROUPS_IN_COLUMN, _SLOTS_IN_PANEL = 6, 8, 64
 
 
 def draw_breakdown(rows: Sequence[Row], table: Table) -> Sheet:
-    """A slot for every arm: a bar where it was timed, its reason where it was not."""
-    groups, notes = slots_of(rows, 0.95 * PLOT_IN)
+    """A bar for every arm that was timed; a sentence says why others have none."""
+    groups, notes = slots_of(rows)
     fitting = _SLOTS_IN_COLUMN if len(groups) == 1 else _SLOTS_OF_GROUPS_IN_COLUMN
     width = COLUMN_IN if _slots(groups) <= fitting else PAGE_IN
     inner = width - LEFT_IN - RIGHT_IN
@@ -273,7 +283,7 @@ def draw_breakdown(rows: Sequence[Row], table: Table) -> Sheet:
     ]
     talls = [PLOT_IN + panel.below_in() for panel in panels]
     legend = swatches(arms) if len(groups) > 1 else ()
-    figure = Sheet(width, sum(talls), [table.figure_caption, *notes, *table.setting], legend)
+    figure = Sheet(width, sum(talls), [table.figure_caption, *notes], legend)
     for n, panel in enumerate(panels):
         draw_panel(figure.axes_at(LEFT_IN, sum(talls[:n]), inner), panel)
     return figure

@@ -10,6 +10,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
+from ktbench.report.conditions import marks_noise
 from ktbench.report.figures.frame import Frame
 from ktbench.report.figures.roofs import roof_handle
 from ktbench.report.figures.sheet import (
@@ -25,7 +26,7 @@ from ktbench.report.figures.sheet import (
     mark,
     reach,
 )
-from ktbench.report.figures.text_metrics import INK
+from ktbench.report.text import not_drawn
 from ktbench.results.row import Row, groups_of, roof_rows
 from ktbench.results.settings import TOKENS, by_key, varying, without_precision
 from ktbench.results.usage import Spread
@@ -98,14 +99,15 @@ class CurvePanel:
 def panels_of(rows: Sequence[Row], value: Value, axis: Axis = TOKENS_AXIS) -> tuple[CurvePanel, ...]:
     """Panels in the order of precisions, those without a point left out, but never all of them."""
     arms = [row for row in rows if row.role == "arm"]
-    names = _Names.of(rows, axis)
+    names, marked = _Names.of(rows, axis), marks_noise(rows)
     baseline = [row for row in arms if row.is_baseline]
     panels = []
     for precision in PRECISIONS:
         own = [row for row in arms if row.spec.precision == precision]
         others = [] if any(row.is_baseline for row in own) else baseline
-        curves = tuple(_curves(own, names, value))
-        references = tuple(_curves(others, names, value, f", {baseline[0].spec.precision}" if baseline else ""))
+        suffix = f", {baseline[0].spec.precision}" if baseline else ""
+        curves = tuple(_curves(own, names, value, marked))
+        references = tuple(_curves(others, names, value, marked, suffix))
         if own:
             panels.append(CurvePanel(precision=precision, curves=curves, references=references, rows=tuple(own)))
     return tuple(panel for panel in panels if panel.curves) or tuple(panels[:1])
@@ -117,15 +119,19 @@ def absences(rows: Sequence[Row], value: Value, axis: Axis = TOKENS_AXIS) -> tup
     names = _Names.of(rows, axis)
     drawn = {names.whole(row) for row in arms if value(row) is not None}
     holders = by_key((reason_of(row), (names.whole(row), axis.of(row))) for row in arms if value(row) is None)
-    return tuple(_absence(reason, by_key(held), drawn) for reason, held in holders.items())
+    return not_drawn(
+        (f"{name} at {', '.join(f'{x:g}' for x in at)}" if name in drawn else name, reason)
+        for reason, held in holders.items()
+        for name, at in by_key(held).items()
+    )
 
 
-def _curves(rows: Sequence[Row], names: _Names, value: Value, suffix: str = "") -> Iterator[Curve]:
+def _curves(rows: Sequence[Row], names: _Names, value: Value, marked: bool, suffix: str = "") -> Iterator[Curve]:
     values = [(row, y) for row in rows if (y := value(row)) is not None]
     found = by_key(
         (
             names.short(row) + suffix,
-            Point(x=names.axis.of(row), y=y, mark=Mark(key=(row.cell,)), noisy=row.outcome is Outcome.NOISY),
+            Point(x=names.axis.of(row), y=y, mark=Mark(key=(row.cell,)), noisy=marked and row.outcome is Outcome.NOISY),
         )
         for row, y in values
     )
@@ -170,11 +176,6 @@ def reason_of(row: Row) -> str:
     if row.timed:
         return "; ".join(dict.fromkeys(row.missing.values()))
     return f"{row.outcome or 'not measured'}, {row.why}"
-
-
-def _absence(reason: str, names: dict[str, list[float]], drawn: set[str]) -> str:
-    words = [f"{name} at {', '.join(f'{x:g}' for x in at)}" if name in drawn else name for name, at in names.items()]
-    return f"Not drawn: {', '.join(words)} ({reason})."
 
 
 def axis_of(rows: Sequence[Row]) -> Axis:
@@ -284,8 +285,8 @@ _RINGED: dict[str, Any] = {
     "marker": "o",
     "markersize": _RING,
     "markerfacecolor": "none",
-    "markeredgecolor": INK,
-    "markeredgewidth": 0.5,
+    "markeredgecolor": REFERENCE,
+    "markeredgewidth": 0.4,
 }
 
 

@@ -60,14 +60,14 @@ def draw(document: Document) -> Sheet:
         return draw_published(document.lines, table)
     with style.context(STYLE):
         if document.kind == "attribution":
-            return draw_attribution(document.attributions, table)
-        return _of_answers(document, [table.figure_caption, *table.setting])
+            return _titled(draw_attribution(document.attributions, table), table)
+        return _titled(_of_answers(document, [table.figure_caption]), table)
 
 
 def draw_speeds(rows: Sequence[Row], table: Table) -> Sheet:
     """The figure of the rows of a part."""
     with style.context(STYLE):
-        return _OF_SPEEDS.get(table.figure, draw_breakdown)(rows, table)
+        return _titled(_OF_SPEEDS.get(table.figure, draw_breakdown)(rows, table), table)
 
 
 def draw_change(before: Sequence[Row], after: Sequence[Row], caption: Sequence[str]) -> Sheet:
@@ -79,7 +79,7 @@ def draw_change(before: Sequence[Row], after: Sequence[Row], caption: Sequence[s
 def draw_published(lines: Sequence[PaperLine], table: Table) -> Sheet:
     """The figure of a part's published numbers, with what was simulated and measured of them."""
     with style.context(STYLE):
-        return _OF_PAPERS[form_of(lines)](lines, [table.figure_caption, *table.methods])
+        return _OF_PAPERS[form_of(lines)](lines, [table.figure_caption])
 
 
 def further_figures(document: Document) -> Iterator[tuple[str, Sheet]]:
@@ -91,6 +91,12 @@ def further_figures(document: Document) -> Iterator[tuple[str, Sheet]]:
         elif document.kind == "accuracy":
             found = [("Scores", _scores(document)), ("Drift", _drift(document))]
     yield from ((title, figure) for title, figure in found if figure is not None)
+
+
+def _titled(figure: Sheet, table: Table) -> Sheet:
+    """A figure with model, work and machine above it, as it may be seen alone."""
+    figure.add_title(table.headline)
+    return figure
 
 
 def _of_answers(document: Document, caption: Sequence[str]) -> Sheet:

@@ -15,7 +15,8 @@ from ktbench.report.figures.curves import REFERENCE, reason_of
 from ktbench.report.figures.frame import Frame, decades
 from ktbench.report.figures.label_placement import XY
 from ktbench.report.figures.sheet import COLUMN_IN, WHISKER, PanelGrid, Sheet, mark_cells, reach, scaled
-from ktbench.report.table import Table, grouped
+from ktbench.report.table import Table
+from ktbench.report.text import not_drawn
 from ktbench.results.accuracy import AccuracyRow
 from ktbench.results.formats import (
     FormatPlane,
@@ -48,8 +49,7 @@ def draw_formats_of_answers(rows: Sequence[AccuracyRow], caption: Sequence[str])
 def draw_formats(rows: Sequence[Row], table: Table) -> Sheet:
     """The bits of a weight over the speed."""
     absent = ((_words(row, rows), reason_of(row)) for row in rows if row.role == "arm" and not row.timed)
-    notes = [f"Not drawn: {names} ({why})." for names, why in grouped(absent)]
-    return _draw(plane_of_rows(rows), [table.figure_caption, *notes, *table.setting])
+    return _draw(plane_of_rows(rows), [table.figure_caption, *not_drawn(absent)])
 
 
 def _draw(plane: FormatPlane, caption: Sequence[str]) -> Sheet:

@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from ktbench.report.conditions import marks_noise
 from ktbench.report.figures.curves import reason_of
 from ktbench.report.figures.sheet import (
     COLUMN_IN,
@@ -23,7 +24,7 @@ from ktbench.report.figures.sheet import (
 )
 from ktbench.report.figures.text_metrics import INK, folded, line_in, text_above, width_in
 from ktbench.report.table import Table
-from ktbench.report.text import names_by, number
+from ktbench.report.text import names_by, not_drawn, number, some
 from ktbench.results.intervals import Interval
 from ktbench.results.row import Row, groups_of
 from ktbench.results.settings import varying
@@ -72,26 +73,26 @@ class _RoleGroup:
 
 
 def draw_roles(rows: Sequence[Row], table: Table) -> Sheet:
-    """For each group of rows tokens/s with intervals and, where some are known, shares of the steps as bars below."""
+    """Two plots for each group of rows: tokens/s with intervals, below it the shares of the steps as bars."""
     found = [arms for group in groups_of(rows) if (arms := tuple(row for row in group if row.role == "arm"))]
     free = varying([arms[0].settings for arms in found])
-    shares_in = _BETWEEN_IN + _BUSY_IN if any(row.roles for row in rows) else 0.0
+    has_shares = any(row.roles for arms in found for row in arms)
     layout = PanelGrid(
         count=len(found),
         columns=min(len(found), _MOST_ABREAST),
-        tall_in=_SPEED_IN + shares_in,
+        tall_in=_SPEED_IN + (_BETWEEN_IN + _BUSY_IN if has_shares else 0.0),
         above_in=_GAP_IN + (_TITLE_IN if free else 0.0),
         below_in=0.0,
         width_in=COLUMN_IN if len(found) == 1 and len(found[0]) <= _IN_COLUMN else PAGE_IN,
     )
     groups = [_group(arms, free, layout.each_in) for arms in found]
     layout = replace(layout, below_in=max(group.below_in for group in groups))
-    figure = layout.sheet([table.figure_caption, *_absent(rows), *table.setting], _swatches(rows))
+    figure = layout.sheet([table.figure_caption, *_absent(rows)], _swatches(rows) if has_shares else ())
     for n, group in enumerate(groups):
         left, top = layout.place(n)
         lowest = figure.axes_at(left, top, layout.each_in, _SPEED_IN, group.title)
         _draw_speed(lowest, group)
-        if shares_in:
+        if has_shares:
             lowest = figure.axes_at(left, top + _SPEED_IN + _BETWEEN_IN, layout.each_in, _BUSY_IN)
             _draw_shares(lowest, group)
         _name_arms(lowest, group)
@@ -123,8 +124,9 @@ def _draw_speed(axes: Axes, group: _RoleGroup) -> None:
     axes.set_ylim(0, max((speed.high for _, _, speed in drawn), default=1.0) * 1.22)
     axes.set_xticks(range(len(group.rows)), [""] * len(group.rows))
     axes.set_ylabel("tokens/s")
+    doubtful = {row.cell for row in group.rows if row.outcome is Outcome.NOISY} if marks_noise(group.rows) else ()
     for n, row, speed in drawn:
-        text = f"{'~' if row.outcome is Outcome.NOISY else ''}{number(speed.mid, 3)}"
+        text = f"{'~' if row.cell in doubtful else ''}{number(speed.mid, 3)}"
         if width_in(text) <= 0.95 * group.width_in / len(group.rows):
             text_above(axes, n, speed.high, text, upright=False)
 
@@ -154,12 +156,11 @@ def _name_arms(axes: Axes, group: _RoleGroup) -> None:
 def _absent(rows: Sequence[Row]) -> list[str]:
     """For each reason the arms without a speed or without the times of their roles."""
     arms = [row for row in rows if row.role == "arm"]
-    untimed = names_by((row.shown, reason_of(row)) for row in arms if not row.timed)
+    untimed = not_drawn((row.shown, reason_of(row)) for row in arms if not row.timed)
     alone = [row for row in arms if row.timed and row.roles is None]
     unshared = names_by((row.shown, row.missing.get("roles", "the roles share their cores")) for row in alone)
-    whole = len(unshared) == 1 and len(alone) == sum(row.timed for row in arms)
-    of = {why: "" if whole else f" of {', '.join(names)}" for why, names in unshared.items()}
+    shared = any(row.roles for row in arms)
     return [
-        *(f"Not drawn: {', '.join(names)} ({why})." for why, names in untimed.items()),
-        *(f"No shares{names}: {why}." for why, names in of.items()),
+        *untimed,
+        *(f"No shares{f' of {some(names)}' if shared else ''}: {why}." for why, names in unshared.items()),
     ]

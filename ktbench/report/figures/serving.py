@@ -68,7 +68,7 @@ def draw_serving(rows: Sequence[Row], table: Table) -> Sheet:
     panels = [(title, panel) for title, value in _PANELS.items() for panel in panels_of(rows, value, axis)]
     several = len(panels) > len(_PANELS)
     titles = [f"{title}, {panel.precision}" if several else title for title, panel in panels]
-    caption = [table.figure_caption, *absences(rows, _OUTPUT, axis), *table.setting]
+    caption = [table.figure_caption, *absences(rows, _OUTPUT, axis)]
     every = [panel for _, panel in panels]
     figure, drawn = place_panels(every, (), caption, titles, "", shared=False)
     for panel, axes in zip(every, drawn, strict=True):
@@ -96,7 +96,7 @@ def draw_interactivity(rows: Sequence[Row], table: Table) -> Sheet:
     names = list(dict.fromkeys(curve.name for curve in curves))
     front_handle = Line2D([], [], label="frontier", color=REFERENCE, linewidth=2.4, alpha=0.5)
     numbers = Line2D([], [], label=f"numbers: {axis.name}", linestyle="")
-    caption = [table.figure_caption, *absences(rows, _USER, axis), *table.setting]
+    caption = [table.figure_caption, *absences(rows, _USER, axis)]
     figure = Sheet(PAGE_IN, _TALL_IN + _BELOW_IN, caption, [*handles(names, noisy=False), front_handle, numbers])
     axes = figure.axes_at(LEFT_IN, 0.0, PAGE_IN - LEFT_IN - RIGHT_IN, _TALL_IN)
     if not arms:

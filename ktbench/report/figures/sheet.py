@@ -79,10 +79,28 @@ class Sheet(Figure):
         self.caption = tuple(caption)
         self.caption_lines: list[Artist] = []
         self.marks: dict[str, tuple[Mark, ...]] = {}
+        self._legend_tops: list[float] = []
         self.draw_legend(lines, TOP_IN)
         for number, line in enumerate(wrapped_caption, start=1):
             y = 1 - (above_in + number * line_in(CAPTION_PT)) / height
             self.caption_lines.append(self.text(RIGHT_IN / width, y, line, fontsize=CAPTION_PT))
+
+    def add_title(self, title: str) -> None:
+        """Make the sheet higher by the lines of a title above all that is drawn; nothing else changes its size."""
+        lines = wrapped(title, LABEL_PT, self.get_figwidth() - 2 * RIGHT_IN)
+        before, added_in = self.get_figheight(), len(lines) * line_in(LABEL_PT) + TOP_IN
+        height = before + added_in
+        self.set_figheight(height)
+        for axes in self.axes:
+            left, bottom, width, tall = axes.get_position().bounds
+            axes.set_position((left, bottom * before / height, width, tall * before / height))
+        for text in self.texts:
+            text.set_y(text.get_position()[1] * before / height)
+        for legend, y in zip(self.legends, self._legend_tops, strict=True):
+            legend.set_bbox_to_anchor((0.5, y * before / height))
+        for number, line in enumerate(lines, start=1):
+            y = 1 - number * line_in(LABEL_PT) / height
+            self.text(RIGHT_IN / self.get_figwidth(), y, line, fontsize=LABEL_PT)
 
     @property
     def plots_box(self) -> Bbox:
@@ -115,10 +133,11 @@ class Sheet(Figure):
     def draw_legend(self, lines: Sequence[Sequence[Artist]], top_in: float) -> None:
         """Legend lines, the first `top_in` inches below the top edge."""
         for number, line in enumerate(lines):
+            self._legend_tops.append(1 - (top_in + number * LEGEND_LINE_IN) / self.get_figheight())
             self.legend(
                 handles=list(line),
                 loc="upper center",
-                bbox_to_anchor=(0.5, 1 - (top_in + number * LEGEND_LINE_IN) / self.get_figheight()),
+                bbox_to_anchor=(0.5, self._legend_tops[-1]),
                 ncols=len(line),
                 fontsize=LABEL_PT,
                 frameon=False,

@@ -38,7 +38,7 @@ _HEADROOM, _FOOTROOM = 2.0, 1.6
 
 def draw_throughput(rows: Sequence[Row], table: Table) -> Sheet:
     """A panel for each precision, all to one scale, with the roofs of its arms."""
-    caption = [table.figure_caption, *absences(rows, _throughput), *table.setting]
+    caption = [table.figure_caption, *absences(rows, _throughput)]
     return _throughput_panels(panels_of(rows, _throughput), rows, caption)
 
 
@@ -119,7 +119,7 @@ def draw_latency(rows: Sequence[Row], table: Table) -> Sheet:
     every = panels_of(rows, _ms)
     panels = [_near(panel) for panel in every]
     notes = [_beyond(panel, near) for panel, near in zip(every, panels, strict=True)]
-    caption = [table.figure_caption, *absences(rows, _ms), *filter(None, notes), *table.setting]
+    caption = [table.figure_caption, *absences(rows, _ms), *filter(None, notes)]
     titles = [f"{panel.precision} weights" for panel in panels]
     figure, every_axes = place_panels(panels, rows, caption, titles, "ms per layer", shared=False)
     read = read_spread(record for row in roof_rows(rows) for record in row.records)
@@ -187,7 +187,7 @@ def draw_depth(rows: Sequence[Row], table: Table) -> Sheet:
     """A panel for each precision, a line for each arm and each value of what varies beside the axis."""
     axis = axis_of(rows)
     panels = panels_of(rows, _speed, axis)
-    caption = [table.figure_caption, *absences(rows, _speed, axis), *table.setting]
+    caption = [table.figure_caption, *absences(rows, _speed, axis)]
     titles = [f"{panel.precision} weights" if len(panels) > 1 else "" for panel in panels]
     log_y = all(map(_is_tall, panels))  # one kind of scale, so that the panels look as they compare
     figure, every = place_panels(panels, (), caption, titles, "tokens/s", shared=False)

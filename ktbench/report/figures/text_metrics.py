@@ -74,11 +74,11 @@ def _letters_that_fit(word: str, size_pt: float, limit_in: float) -> int:
 
 
 def folded(name: str, room_in: float) -> str:
-    """The name of a tick, broken at spaces, then before pluses, where one line is wider than `room_in`."""
+    """The name of a tick; one wider than `room_in` is broken at spaces, then before pluses and after equals signs."""
     if width_in(name) <= room_in:
         return name
     words = name.replace(", ", ",\n").replace(" ", "\n").split("\n")
-    parts = (filter(None, re.split(r"(?=\+)", word)) for word in words)
+    parts = (filter(None, re.split(r"(?=\+)|(?<==)", word)) for word in words)
     lines = (line for word in parts for line in packed(word, lambda line: width_in("".join(line)) <= room_in))
     return "\n".join(map("".join, lines))
 

@@ -17,7 +17,7 @@ from matplotlib.ticker import MaxNLocator
 
 from ktbench.report.figures.sheet import LEFT_IN, PAGE_IN, RIGHT_IN, STYLE, PanelGrid, Sheet
 from ktbench.report.figures.text_metrics import INK, LABEL_PT, line_in, width_in
-from ktbench.spec.timeline import WAIT, Resource, Span, Timeline
+from ktbench.spec.timeline import GRAPH, WAIT, Resource, Span, Timeline
 
 # Fills that differ in a grey print, hatches where two are next to each other in a lane. Kinds without a row here look
 # like `other`.
@@ -27,6 +27,7 @@ _LOOKS: dict[str, dict[str, Any]] = {
     "experts": {"facecolor": "#4a76a3"},
     "deferred": {"facecolor": "#c0d5e8", "hatch": "/////"},
     "other": {"facecolor": "#ffffff"},
+    GRAPH: {"facecolor": "#ffffff", "edgecolor": "#8c8c8c", "linestyle": "--"},
     WAIT: {"facecolor": "#ffffff", "hatch": "xxxxxxx", "edgecolor": "#b0b0b0"},
 }
 _DARK = ("experts",)
@@ -37,6 +38,7 @@ _SPAN_IN = 0.11  # what half of all spans should get at least, in as many rows a
 _MOST_ROWS = 8
 _PAD_IN = 0.05
 _ROLES = ("host", "device")
+_UNSEEN = "inside a graph, not looked into"
 _LEAST_SHARE = 0.005  # what rounds to 1 %
 
 
@@ -69,15 +71,20 @@ def shares(timeline: Timeline) -> Iterator[str]:
     """What the roles did, in sentences: how long each was busy or waited, and how long two were busy at once."""
     yield f"{timeline.title}: one step of {timeline.step_s * 1e3:.2f} ms, {timeline.provenance}."
     step_s = timeline.step_s or 1.0
-    each = [
-        f"{resource} busy {timeline.busy_s(resource) / step_s:.0%}"
-        + (f" and waiting {waiting_s / step_s:.0%}" if (waiting_s := timeline.waiting_s(resource)) else "")
-        for resource in timeline.resources
-    ]
-    overlaps = {pair: timeline.overlap_s(*pair) / step_s for pair in combinations(timeline.resources, 2)}
+    each = [_share(timeline, resource, step_s) for resource in timeline.resources]
+    seen = [resource for resource in timeline.resources if not timeline.is_unseen(resource)]
+    overlaps = {pair: timeline.overlap_s(*pair) / step_s for pair in combinations(seen, 2)}
     shown = {pair: share for pair, share in overlaps.items() if share >= _LEAST_SHARE or pair == _ROLES}
     both = [f"{one} and {other} at once {share:.0%}" for (one, other), share in shown.items()]
     yield f"Of the step: {'; '.join([*each, *both])}."
+
+
+def _share(timeline: Timeline, resource: Resource, step_s: float) -> str:
+    if timeline.is_unseen(resource):
+        return f"{resource} {_UNSEEN}"
+    waiting_s = timeline.waiting_s(resource)
+    waiting = f" and waiting {waiting_s / step_s:.0%}" if waiting_s else ""
+    return f"{resource} busy {timeline.busy_s(resource) / step_s:.0%}{waiting}"
 
 
 def _figure(timeline: Timeline, caption: Sequence[str]) -> Sheet:
@@ -142,12 +149,13 @@ def _draw_span(axes: Axes, row: _Row, span: Span, lane: int) -> None:
     corner = (begin_s * 1e3, lane + (1 - _BAR) / 2)
     box = Rectangle(corner, (end_s - begin_s) * 1e3, _BAR, linewidth=0.5, zorder=2, **_look(kind))
     axes.add_patch(box)
-    if width_in(span.name) + 2 * _PAD_IN <= (end_s - begin_s) * row.per_s:
+    name = _UNSEEN if kind == GRAPH else span.name
+    if width_in(name) + 2 * _PAD_IN <= (end_s - begin_s) * row.per_s:
         backing = {"facecolor": _LOOKS[kind]["facecolor"], "edgecolor": "none", "pad": 0.8}
         color = "white" if kind in _DARK else INK
         middle = (begin_s + end_s) / 2 * 1e3, lane + 0.5
         look: dict[str, Any] = {"ha": "center", "va": "center_baseline", "color": color, "bbox": backing}
-        axes.text(*middle, span.name, zorder=3, **look)
+        axes.text(*middle, name, zorder=3, **look)
 
 
 def _draw_layers(axes: Axes, row: _Row, timeline: Timeline) -> None:
