@@ -12,7 +12,7 @@ from ktbench.results.published import bare, error_of, not_simulated_reason, publ
 from ktbench.results.row import Row
 from ktbench.results.run import Run, the_part
 from ktbench.results.settings import by_key
-from ktbench.spec.published import Metric, Published
+from ktbench.spec.published import Metric, Published, figure_of
 from ktbench.spec.run_spec import RunSpec
 
 _SPEEDS: tuple[Metric, ...] = ("tokens/s", "ms", "TFLOPS")
@@ -59,7 +59,7 @@ def paper_lines(run: Run, rows: Sequence[Row]) -> tuple[PaperLine, ...]:
     Numbers of the part's figures in the order of their files, each with the simulated cell that it is about; where that
     are several, once with each. Then the simulated cells that no number is about, but have a value.
     """
-    shown = the_part(run).published
+    shown = {figure_of(name) for name in the_part(run).published}
     numbers = [number for number in run.published if number.figure in shown or number.panel in shown]
     arms = [row for row in rows if row.role == "arm"]
     simulated = [row for row in arms if row.simulated]

@@ -14,7 +14,7 @@ from ktbench.resources import data_folder
 from ktbench.results.lines import StoreError
 from ktbench.results.settings import setting_text, settings_of, without_precision
 from ktbench.spec.peers import BY_NAME
-from ktbench.spec.published import NOT_OURS, STANDS_FOR, Published
+from ktbench.spec.published import NOT_OURS, STANDS_FOR, Published, is_file
 from ktbench.spec.record import Part
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.sweep import arm_changes, arm_peer
@@ -29,9 +29,10 @@ def published_names() -> tuple[str, ...]:
 
 
 def read_published(*figures: str) -> tuple[Published, ...]:
-    """Numbers of the figures named, or of single panels of them (`fig14a`), each once, in the order of their files.
+    """Numbers of the figures named, of single panels of them (`fig14a`) or of CSV files, each once, in their order.
 
-    Raises StoreError for a figure that does not ship, and with file and line for a row that cannot be read.
+    Raises StoreError for a figure that does not ship, a file that is not there or named like one that ships, and with
+    file and line for a row that cannot be read.
     """
     found: dict[str, tuple[str, Published]] = {}
     for name in dict.fromkeys(figures):
@@ -42,14 +43,25 @@ def read_published(*figures: str) -> tuple[Published, ...]:
 
 
 def _numbers_of(name: str) -> list[tuple[str, Published]]:
-    """`file:line` and number of every row of a figure or of a panel, whose name is the figure's and a letter."""
+    """`file:line` and number of every row of a figure, of a panel (the figure's name and a letter) or of a file."""
     known = published_names()
+    if is_file(name):
+        return _numbers_in(Path(name), known)
     figure = name if name in known else name[:-1]
     found = [] if figure not in known else [*read_file(_folder() / f"{figure}.csv")]
     shown = [(where, number) for where, number in found if name in (number.figure, number.panel)]
     if not shown:
         raise StoreError(f"published={name}: no such figure; allowed are {', '.join(known)}")
     return shown
+
+
+def _numbers_in(path: Path, known: Sequence[str]) -> list[tuple[str, Published]]:
+    if path.stem in known:
+        raise StoreError(f"published={path}: {path.stem} ships with ktbench, give the file another name")
+    try:
+        return [*read_file(path)]
+    except OSError as error:
+        raise StoreError(f"published={path}: {error.strerror}") from None
 
 
 def published_of(parts: Iterable[Part]) -> tuple[Published, ...]:

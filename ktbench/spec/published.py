@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
+from pathlib import Path
 from typing import Literal
 
 from ktbench.spec.run_spec import Phase
@@ -25,6 +26,16 @@ NOT_OURS: Mapping[str, str] = {"API": "a served model, of which neither engine n
 # Formats that no precision of ours is: the one of ours that has about as many bits.
 STANDS_FOR: Mapping[str, str] = {"fp16": "bf16", "fp8": "int8", "q4_k_m": "q4_k"}
 _REPEATS = "repeats "
+
+
+def figure_of(name: str) -> str:
+    """What `figure` is of the numbers that `sweep.published` names: a figure, or a CSV file whose name it is."""
+    return Path(name).stem if is_file(name) else name
+
+
+def is_file(name: str) -> bool:
+    """Whether `name` in `sweep.published` is a file and none of those that ship."""
+    return name.endswith(".csv")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

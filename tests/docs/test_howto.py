@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import csv
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
 from docs.gen.repository import DOCS
+from ktbench.cli import main as ktbench
 from ktbench.config.freeze import ModelFiles, freeze_model
 from ktbench.eval.tasks.sources import load_task
 from ktbench.spec.run_spec import ModelSpec
@@ -30,6 +33,38 @@ def test_the_suite_is_asked() -> None:
     pytest.importorskip("lm_eval")
     suite = from_plain(written("suite.md") | {"limit": 2}, SuiteSpec)
     assert [len(load_task(task, suite).questions) for task in suite.tasks] == [2, 2]
+
+
+def test_published_numbers_stand_beside_their_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (DOCS / "howto" / "published.md").read_text(encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    numbers = tmp_path / "my_numbers.csv"
+    numbers.write_text(text.partition("```csv\n")[2].partition("```")[0])
+    (tmp_path / "my_figure.yaml").write_text(text.partition("```yaml\n")[2].partition("```")[0])
+    assert ktbench(["sweep", "+ablation=my_figure.yaml", "run_name=beside"]) == 0
+    numbers.unlink()
+    assert ktbench(["report", "beside"]) == 0
+    lines = list(csv.DictReader((tmp_path / "runs/beside/report/paper.csv").open()))
+    found = {line["id"]: (line["published"], bool(line["simulated"])) for line in lines if line["id"]}
+    assert found == {"my_numbers-1": ("5.9", True), "my_numbers-2": ("3.0", False)}
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("my_numbers.csv", None), ("my_numbers.csv", "id,figure\n"), ("fig12.csv", "id,figure\n"), ("x.csv", "\x00")],
+)
+def test_a_file_of_numbers_that_is_none_is_refused(
+    name: str, content: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (DOCS / "howto" / "published.md").read_text(encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    ablation = text.partition("```yaml\n")[2].partition("```")[0].replace("my_numbers.csv", name)
+    (tmp_path / "my_figure.yaml").write_text(ablation)
+    if content is not None:
+        (tmp_path / name).write_text(content)
+    assert ktbench(["sweep", "+ablation=my_figure.yaml"]) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert name in said
 
 
 @pytest.mark.parametrize("page", sorted(path.name for path in (DOCS / "howto").glob("*.md")))
