@@ -19,7 +19,7 @@ from ktbench.engine.forms import ExpertStore
 from ktbench.engine.fused import FusedHost
 from ktbench.engine.protocol import Diverged, ExpertsObservation, Unsupported, configured, require
 from ktbench.engine.roles import use_threads
-from ktbench.engine.routing import Routing
+from ktbench.engine.routing import PassRouting, Routing
 from ktbench.engine.work import DenseWork, ExpertsWork, training_work
 from ktbench.spec.features import FeatureValue
 from ktbench.spec.record import StepParts, Work
@@ -188,7 +188,7 @@ class TrainingSystem:
         shape, held = self.model.shape, self._held
         with _Calls(held.experts) as seen, torch.no_grad():
             held.network(input_ids=self._batches[0], use_cache=False)
-        routing = tuple(Routing(ids=ids, gates=gates.float()) for _, ids, gates in seen.calls)
+        routing = PassRouting.of([Routing(ids=ids, gates=gates.float()) for _, ids, gates in seen.calls])
         precisions = (("bf16", "bf16"),) if held.host is None else held.host.precisions
         tokens = spec.workload.tokens_per_step
         dense = DenseWork(params=held.dense_params, nbytes=dense_bytes(shape, "bf16"), batch=tokens)
