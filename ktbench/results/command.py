@@ -118,7 +118,7 @@ def _rest(spec: RunSpec) -> Iterator[str]:
             yield f"{name}={getattr(spec, name)}"
     plain = WorkloadSpec(
         phase=phase,
-        prompt=1,
+        prompt=2 if phase == "train" else 1,
         steps=1,
         routing="balanced" if phase == "layer" else "model",
         stream=None if spec.workload.stream is None else StreamSpec(),
