@@ -118,10 +118,13 @@ def _rest(spec: RunSpec) -> Iterator[str]:
             yield f"{name}={getattr(spec, name)}"
     plain = WorkloadSpec(
         phase=phase,
-        prompt=1,
+        prompt=2 if phase == "train" else 1,
         steps=1,
         routing="balanced" if phase == "layer" else "model",
         stream=None if spec.workload.stream is None else StreamSpec(),
+        adapters=None if phase != "train" else "both",
+        lora_rank=None if phase != "train" else 8,
+        recompute=None if phase != "train" else True,
     )
     yield from (f"workload.{name}={getattr(spec.workload, name)}" for name in ("prompt", "steps"))
     yield from _changed("workload", spec.workload, plain, skip=("workload.phase", "workload.prompt", "workload.steps"))
