@@ -44,7 +44,7 @@ def test_published_numbers_stand_beside_their_cells(tmp_path: Path, monkeypatch:
     assert ktbench(["sweep", "+ablation=my_figure.yaml", "run_name=beside"]) == 0
     numbers.unlink()
     assert ktbench(["report", "beside"]) == 0
-    lines = list(csv.DictReader((tmp_path / "runs/beside/report/paper.csv").open()))
+    lines = list(csv.DictReader((tmp_path / "runs/beside/report/paper.csv").read_text().splitlines()))
     found = {line["id"]: (line["published"], bool(line["simulated"])) for line in lines if line["id"]}
     assert found == {"my_numbers-1": ("5.9", True), "my_numbers-2": ("3.0", False)}
 
