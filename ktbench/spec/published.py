@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
-from pathlib import Path
 from typing import Literal
 
 from ktbench.spec.run_spec import Phase
@@ -30,7 +29,7 @@ _REPEATS = "repeats "
 
 def figure_of(name: str) -> str:
     """What `figure` is of the numbers that `sweep.published` names: a figure, or a CSV file whose name it is."""
-    return Path(name).stem if is_file(name) else name
+    return name.rpartition("/")[2].removesuffix(".csv") if is_file(name) else name
 
 
 def is_file(name: str) -> bool:

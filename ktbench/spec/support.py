@@ -110,8 +110,6 @@ def _training_rules(spec: RunSpec) -> Iterator[Reason]:
             yield Reason(BY_FEATURE[name].tag(value), "acts in inference only, leave it out with workload=train")
     if engine.roles_concurrent:
         yield Reason(f"engine.roles={engine.roles}", "a training step has one role, leave it out with workload=train")
-    if engine.placement.policy != "host":
-        yield Reason("engine.placement", "acts in inference only, leave it out with workload=train")
     for key in ("packed", "adapter"):
         if (held := getattr(model, key)) is not None:
             yield Reason(f"model.{key}={held}", "is for inference, leave it null with workload=train")

@@ -25,6 +25,7 @@ ALONE = (*OF_A_CELL, *OF_RUN, *OF_RUNS, *OF_SUITES)
 KEYS = {key.name: key for key in (*ALONE, *(key for name, spec in SPECS.items() for key in keys_of(name, spec)))}
 # Facts of the models and rules that are chosen by name, and what stands for several keys.
 CHOSEN = ("model.config", "model.name", "model.title", "model.source", "inject.name", "inject.rules", "machine")
+TRAINING = ("adapters", "lora_rank", "recompute")  # with workload=train alone
 WHOLE = {"engine", "inject", "measure", "model", "peer", "sweep", "workload", "suite", "machine"}
 INNER = {"peer.operator_id", "engine.placement", "engine.serving", "workload.stream", "workload.stream.slo"}
 
@@ -35,20 +36,23 @@ def test_every_key_of_the_configuration_has_its_line() -> None:
 
 
 def test_every_line_is_a_key() -> None:
+    with_train = {f"workload.{key}" for key in TRAINING}
     with_stream = {f"workload.stream.{key.partition('stream.')[2]}" for key in KEYS if "stream." in key}
-    known = {*known_keys(), *with_stream}
+    known = {*known_keys(), *with_stream, *with_train}
     assert {key for key in KEYS if not key.startswith("machine.")} - known == set()
 
 
 def test_defaults_are_those_of_the_configuration() -> None:
     run = compose([]).run
     said = {name: key for name, key in KEYS.items() if not name.startswith(("suite.", "machine.", "workload.stream."))}
-    skipped = ("engine.device", "model.config", "workload.phase", "workload.prompt", "workload.steps", "sweep.parts")
+    trained = (f"workload.{key}" for key in TRAINING)
+    others = ("engine.device", "model.config", "workload.phase", "workload.prompt", "workload.steps", "sweep.parts")
+    skipped = (*trained, *others)
     for name, key in said.items():
-        value = run
-        for part in name.split("."):
-            value = value[part]
         if name not in skipped:
+            value = run
+            for part in name.split("."):
+                value = value[part]
             assert key.default == (
                 "null"
                 if value is None

@@ -54,7 +54,6 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     (TRAINED | {"deferral": 1}, "deferral=1", "workload=train"),
     (TRAINED | {"batching": True}, "+b", "served"),
     (TRAINED | {"roles": "split"}, "engine.roles=split", "workload=train"),
-    (TRAINED | {"placement": HALF_AT_DEVICE}, "engine.placement", "workload=train"),
     ({"system": "transformers", "phase": "train", "workload": _TRAINING}, "workload.phase=train", "prefill"),
     (V | {"static_batch": 4}, "static_batch=4", "served"),
     (STREAMED | {"device": "cpu"}, STREAMED_KEY, "engine.device=cuda"),

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from ktbench.engine.components import EngineComponents
-from ktbench.engine.generate import Generator
+from ktbench.engine.generate import Chooser, Generator
 from ktbench.engine.serving.requests import Sampling, ServeRequest
 from ktbench.spec.run_spec import ModelSpec
 from tests.engine.engines import FUSED, TOLERANCE, cell, needs_vector, saved
@@ -126,9 +126,14 @@ def test_cancelled_neighbours_change_nothing(
 
 @pytest.mark.parametrize("sampling", [Sampling(temperature=0.8, top_p=0.9, seed=5), Sampling(repetition_penalty=1.3)])
 def test_drawn_tokens_depend_on_the_request_alone(model: ModelSpec, sampling: Sampling) -> None:
+    """On its prompt, seed and logits: others are in its steps, and it is preempted. Logits may round as others sit."""
     prompts = drawn(LENGTHS)
-    with closing(opened(model)) as engine:
-        truth = answers(engine, prompts, sampling=sampling, max_new=NEW)
     with closing(opened(model, TIGHT, batching=True, chunked_prefill=True)) as engine:
-        assert answers(engine, prompts, sampling=sampling, max_new=NEW) == truth
+        submit(engine, prompts, NEW, sampling=sampling, logits=True)
+        events = finished(engine)
         assert engine.counters()["preempted"]
+    for i, prompt in enumerate(prompts):
+        alone = Chooser([sampling], NEW, [prompt])
+        for number, one in enumerate(events[str(i)]):
+            assert one.logits is not None
+            assert alone.choose(torch.from_numpy(one.logits)[None], [0], number) == [one.token]

@@ -142,10 +142,12 @@ def test_long_prompts_go_in_smaller_batches(
 
 
 def test_recorded_steps_answer_like_others(lm: EngineLM, checkpoint: Checkpoint) -> None:
-    """Between two ways to compute in bf16 a random model's likeliest token is often the same; here the first ones."""
-    plain = replies(lm, "generate_until", GENERATED)
+    """Two ways to compute in bf16 differ by roundings, which may make another token of a random model the likeliest."""
+    asked = [("the", " quick"), (CONTEXT, "x")]
+    plain = [logprob for logprob, _ in replies(lm, "loglikelihood", asked)]
     lm.use(cell_of(checkpoint, **FUSED, packed_dense=True))
-    assert [one[:1] for one in replies(lm, "generate_until", GENERATED)] == [one[:1] for one in plain]
+    assert [logprob for logprob, _ in replies(lm, "loglikelihood", asked)] == pytest.approx(plain, rel=0.03)
+    assert len(replies(lm, "generate_until", GENERATED)) == len(GENERATED)
     assert lm.generator.notes() == ()
 
 
