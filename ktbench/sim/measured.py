@@ -43,11 +43,12 @@ class MeasuredCell:
 def can_be_judged(spec: RunSpec) -> bool:
     """Whether the simulator can be held against a measured cell.
 
-    Not where files in super-blocks mix formats, of which a spec names one, nor beside a CUDA device: the calibration of
-    this engine is of cores.
+    Not where files in super-blocks mix formats, of which a spec names one, nor beside a CUDA device, since the
+    calibration of this engine is of cores, nor in training.
     """
     supers = any(FORMATS[one].super_blocks for one in (spec.precision, spec.device_precision))
-    return spec.engine.device != "cuda" and (spec.model.path is None or not supers)
+    simulated = spec.engine.device != "cuda" and spec.workload.phase != "train"
+    return simulated and (spec.model.path is None or not supers)
 
 
 def measured_cell(spec: RunSpec, records: Sequence[Record], machine: MachineSpec) -> MeasuredCell | None:
