@@ -94,14 +94,18 @@ class Late:
             return experts(hidden, ids, gates)
         if not self.anew:
             ids, gates = self.chosen[self.step][number]
-        is_late = torch.zeros_like(gates, dtype=torch.bool)
-        for token, weights in enumerate(gates.tolist()):
-            worst_first = sorted(range(len(weights)), key=lambda column, w=weights: (w[column], -column))
-            is_late[token, worst_first[: self.late]] = True
+        worst_first = torch.tensor(
+            [sorted(range(len(row)), key=lambda column, w=row: (w[column], -column)) for row in gates.tolist()]
+        )
+        deferred, immediate = worst_first[:, : self.late], worst_first[:, self.late :]
+
+        def run(columns: Tensor) -> Tensor:
+            return experts(hidden, ids.gather(1, columns), gates.gather(1, columns))
+
         if self.drop:
-            return experts(hidden, ids, gates.masked_fill(is_late, 0))
+            return run(immediate)
         before = 0 if number == 0 else self.deferred
         if is_last and not self.last_defers:
             return experts(hidden, ids, gates) + before
-        self.deferred = experts(hidden, ids, gates.masked_fill(~is_late, 0))
-        return experts(hidden, ids, gates.masked_fill(is_late, 0)) + before
+        self.deferred = run(deferred)
+        return run(immediate) + before
