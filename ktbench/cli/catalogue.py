@@ -78,7 +78,8 @@ def _systems() -> Iterator[Entry]:
     yield Entry(name="ktbench", word="system=ktbench", about="the engine of ktbench")
     for peer in PEERS:
         needs = f"; {peer.install}" if peer.install else ""
-        yield Entry(name=peer.name, word=f"system={peer.name}", about=f"{peer.title}: {', '.join(peer.phases)}{needs}")
+        about = peer.unusable or f"{peer.title}: {', '.join(peer.phases)}{needs}"
+        yield Entry(name=peer.name, word=f"system={peer.name}", about=about)
 
 
 def _features() -> Iterator[Entry]:

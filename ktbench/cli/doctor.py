@@ -134,7 +134,7 @@ def _features(reasons: dict[str, str]) -> list[Line]:
 
 
 def _peers() -> list[Line]:
-    return [(peer.name, f"{peer.title} ({', '.join(peer.phases)}): {_peer(peer)}") for peer in PEERS]
+    return [(peer.name, f"{peer.title} ({', '.join(peer.phases) or 'unusable'}): {_peer(peer)}") for peer in PEERS]
 
 
 def _peer(peer: Peer) -> str:

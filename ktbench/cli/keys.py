@@ -11,7 +11,7 @@ from ktbench.spec.engine import EngineSpec
 from ktbench.spec.features import BY_NAME as FEATURE
 from ktbench.spec.machine import BY_NAME as CONSTANT
 from ktbench.spec.machine import MachineSpec
-from ktbench.spec.peers import PeerSpec, System
+from ktbench.spec.peers import BY_NAME, OURS, PeerSpec
 from ktbench.spec.run_spec import MeasureSpec, WorkloadSpec
 from ktbench.spec.suite import SuiteSpec
 from ktbench.spec.sweep import PRECISIONS, SweepSpec
@@ -121,7 +121,7 @@ def _about(name: str) -> str:
 _YES_NO = ("true", "false")
 # Keys that are no field of a spec: what a run is made of, and what is done with it.
 OF_A_CELL: tuple[Key, ...] = (
-    Key(name="system", default="ktbench", choices=get_args(System), about="what is measured"),
+    Key(name="system", default=OURS, choices=(OURS, *BY_NAME), about="what is measured"),
     Key(name="precision", default="native", choices=("native", *PRECISIONS), about="format of the routed experts"),
     Key(name="device_precision", default="native", choices=("native", *PRECISIONS), about="format of linear layers"),
     Key(name="model.layers", default="null", kind="N", choices=("null",), about="the first N layers; null: all"),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib import metadata
 
 from ktbench.cli.streams import is_json
 from ktbench.report.accuracy_table import accuracy_table, grids_below
@@ -22,10 +24,11 @@ from ktbench.results.rows import rows_of
 from ktbench.results.run import parts_of, the_part
 from ktbench.results.settings import TOKENS, varying
 from ktbench.run.progress import setting_words
-from ktbench.spec.errors import FAILED
+from ktbench.spec.errors import FAILED, one_line
 from ktbench.spec.record import Outcome
 
 DONE = 0
+TRACKERS = "ktbench.trackers"  # entry points
 # A machine without a GPU runs the sweep as well as it can: what it cannot run is a row with its reason, not a failure.
 _FINE_IN_A_SWEEP = frozenset({Outcome.OK, Outcome.NOISY, Outcome.UNSUPPORTED})
 _FINE_ALONE = frozenset({Outcome.OK, Outcome.NOISY})
@@ -34,6 +37,7 @@ _FINE_ALONE = frozenset({Outcome.OK, Outcome.NOISY})
 def show(run: Run, *, alone: bool = False) -> int:
     """Write the report and print its rows. Exit code 4 where a cell failed, or where the only cell could not run."""
     files = write_report(run)
+    _tell_trackers(run)
     if is_json():
         print("\n".join(json_lines(run, files)))
     else:
@@ -42,6 +46,15 @@ def show(run: Run, *, alone: bool = False) -> int:
         print("", *(f"wrote {file}" for file in files), sep="\n")
     fine = _FINE_ALONE if alone else _FINE_IN_A_SWEEP
     return DONE if all(outcome in fine for outcome in _outcomes(run)) else FAILED
+
+
+def _tell_trackers(run: Run) -> None:
+    """Calls what other packages name in `TRACKERS` with the run's folder; one that fails is a line on stderr."""
+    for point in metadata.entry_points(group=TRACKERS):
+        try:
+            point.load()(run.folder)
+        except Exception as error:  # code of others: the run is complete whatever it does
+            print(f"ktbench: tracker {point.name}: {one_line(f'{type(error).__name__}: {error}')}", file=sys.stderr)
 
 
 def _outcomes(run: Run) -> Iterator[Outcome | None]:

@@ -14,6 +14,7 @@ from ktbench.config.lists import PRECISION_KEYS, WHOLE_GROUPS, precision_name
 from ktbench.config.machine import freeze_machine
 from ktbench.resources import checkpoint_name
 from ktbench.spec.errors import RequestError, require_name
+from ktbench.spec.peers import require_system
 from ktbench.spec.record import LATEST
 from ktbench.spec.run_spec import MeasureSpec, RunSpec
 from ktbench.spec.shape import MoEShape, moe_shape, with_experts
@@ -159,6 +160,7 @@ def _part(name: str, content: Mapping[str, Any], measure: Any, files: ModelFiles
     stored = {} if source is None else files.stored.get(source, {})
     given = {key: content[key] for key in _SPEC} | {key: _precision(key, content, stored) for key in PRECISION_KEYS}
     plain = {"measure": measure, "inject": freeze_inject(content["inject"])} | given
+    require_system(plain["system"])
     sweep = give_arms(content["sweep"], plain)
     if sweep["arms"] and not content["sweep"]["arms"]:
         plain["system"] = "ktbench"  # each arm names its own, and features belong to ktbench

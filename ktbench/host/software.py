@@ -116,6 +116,8 @@ def find_peer(peer: Peer, spec: PeerSpec) -> FoundPeer | None:
 
 def peer_reason(peer: Peer, spec: PeerSpec) -> str:
     """Why a peer cannot run here, with the command that installs it; empty where it can."""
+    if peer.unusable:
+        return peer.unusable
     if peer.name in _REASONS:
         return _REASONS[peer.name](spec)
     if spec.python is not None and peer.package and shutil.which(spec.python) is None:

@@ -28,7 +28,7 @@ from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.engine.roles import use_threads
 from ktbench.engine.routing import Routing
 from ktbench.peers.layers import BoundBackend, Float8Blocks, Rounding, other_form, output_lost, refusals_of
-from ktbench.spec.peers import BY_NAME
+from ktbench.spec.peers import peer_of
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.support import unsupported
 
@@ -167,7 +167,9 @@ def _zentorch_int4(ops: Any, numbers: Tensor) -> Tensor:
 _packed_by_zentorch: list[Tensor] = []
 
 
-OPERATORS: Mapping[str, Callable[[Stack, Stack, str], Operator]] = {
+# Of gate and up, one above the other, and down, as they are stored in a precision.
+MakeOperator = Callable[[Stack, Stack, str], Operator]
+OPERATORS: Mapping[str, MakeOperator] = {
     "sglang": sglang_operator,
     "vllm": vllm_operator,
     "zentorch": zentorch_operator,
@@ -205,9 +207,10 @@ def rounded(expert: ExpertMatrices, rounding: Rounding | Float8Blocks | None) ->
 
 
 class OperatorLayer:
-    """Implements `HeldLayer`; made by `open_peer`."""
+    """Implements `HeldLayer`; made by `open_operator`."""
 
-    def __init__(self, spec: RunSpec, weights: LayerWeights, host: HostRole) -> None:
+    def __init__(self, spec: RunSpec, weights: LayerWeights, host: HostRole, make: MakeOperator) -> None:
+        self._make = make
         self._system, self._precision, self._host = spec.system, spec.precision, host
         self._rounding = ROUNDING[spec.precision]
         self._lost = output_lost(weights.passing(0)(0), rounded(weights.passing(0)(0), self._rounding))
@@ -218,7 +221,7 @@ class OperatorLayer:
         store, experts = weights.passing(number), weights.form.experts
         gate_up = Stack.of(experts, lambda i: torch.cat(store(i).tensors[:2]), self._rounding)
         down = Stack.of(experts, lambda i: store(i).down, self._rounding)
-        run = OPERATORS[self._system](gate_up, down, self._precision)
+        run = self._make(gate_up, down, self._precision)
         return OperatorExperts(run=run, store=store, rounding=self._rounding)
 
     def choose(self, spec: RunSpec, trial: Trial) -> CacheColdReplicas:
@@ -240,7 +243,7 @@ class OperatorLayer:
 
     def notes(self, _spec: RunSpec) -> tuple[str, ...]:
         """See `HeldLayer`."""
-        package = BY_NAME[self._system].package
+        package = peer_of(self._system).package
         on = f"torch {torch.__version__}, on threads={torch.get_num_threads()}"
         told = f"{self._system} of {package} {version(package)}: {on}"
         if self._rounding is None:
@@ -258,16 +261,23 @@ class OperatorLayer:
 
 
 def open_peer(specs: Sequence[RunSpec], host: HostRole) -> LayerSystem:
-    """The first MoE layer of a model for cells that share it.
-
-    Raises Unsupported where the system's package is missing, or it has no operator for this CPU, format, activation or
-    size.
-    """
-    weights, peer = LayerWeights.of(specs[0].model), BY_NAME[specs[0].system]
-    if why := unsupported(specs[0]) or other_form(weights, peer.name):
-        raise Unsupported(why)
+    """The operator of the cells' system. Raises Unsupported as `open_operator`, and without the system's package."""
+    peer = peer_of(specs[0].system)
     if find_spec(peer.module) is None:
         raise Unsupported(f"{peer.package} is not installed: {peer.install} makes an environment with it")
+    return open_operator(specs, host, OPERATORS[peer.name])
+
+
+def open_operator(specs: Sequence[RunSpec], host: HostRole, make: MakeOperator) -> LayerSystem:
+    """The first MoE layer of a model for cells that share it, run by the operator that `make` gives for its weights.
+
+    `make` is called for each copy of the layer, with gate and up [E, 2I, H], down [E, H, I] and the precision. Raises
+    Unsupported where it has no operator for this CPU, format, activation or size: RuntimeError, AttributeError and
+    OSError of it count as that.
+    """
+    weights, peer = LayerWeights.of(specs[0].model), peer_of(specs[0].system)
+    if why := unsupported(specs[0]) or other_form(weights, peer.name):
+        raise Unsupported(why)
     with refusals_of(f"{peer.name} {specs[0].precision}", RuntimeError, AttributeError, OSError):
-        layer = OperatorLayer(specs[0], weights, host)
+        layer = OperatorLayer(specs[0], weights, host, make)
     return LayerSystem(weights.model, weights.number, layer)

@@ -26,7 +26,7 @@ from ktbench.spec.errors import RequestError
 from ktbench.spec.features import FEATURES
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.memory import MachineMemory, cache_bytes, device_bytes, routed_bytes, worker_bytes
-from ktbench.spec.peers import BY_NAME
+from ktbench.spec.peers import peer_of
 from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.support import Reason, features_missing, rules_broken
@@ -128,9 +128,9 @@ def _gpu_memory_reasons(spec: RunSpec, machine: Machine) -> Iterator[Reason]:
 def _peer_reasons(spec: RunSpec, machine: Machine) -> Iterator[Reason]:
     """What a peer lacks here: instructions, a readable model file, or its installation."""
     missing = machine.features_missing["avx512"]
-    if missing and spec.precision in BY_NAME[spec.system].avx512:
+    if missing and spec.precision in peer_of(spec.system).avx512:
         yield Reason(f"system={spec.system} precision={spec.precision}", missing)
-    if why := no_file(spec) or peer_reason(BY_NAME[spec.system], spec.peer):
+    if why := no_file(spec) or peer_reason(peer_of(spec.system), spec.peer):
         yield Reason(f"system={spec.system}", why)
 
 

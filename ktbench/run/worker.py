@@ -24,7 +24,7 @@ from ktbench.host.software import find_peer
 from ktbench.run.child import OomCount, ending_of, oom_count
 from ktbench.run.messages import OpenSession, Response, TraceRequest, TrialRequest, WorkerRequest, encoded
 from ktbench.spec.errors import error_text
-from ktbench.spec.peers import BY_NAME
+from ktbench.spec.peers import peer_of
 from ktbench.spec.record import Cell, Outcome, Record
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.timeline import Timeline
@@ -37,7 +37,7 @@ def serve_command(spec: RunSpec) -> Sequence[str]:
     """The worker of a spec's system. A peer's environment comes first on its path, then ours with all that we need."""
     if spec.system == "ktbench":
         return SERVE
-    found = find_peer(BY_NAME[spec.system], spec.peer)
+    found = find_peer(peer_of(spec.system), spec.peer)
     if found is None or found.python == sys.executable:
         return SERVE
     ours = sorted({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})

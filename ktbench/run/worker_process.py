@@ -29,7 +29,7 @@ from ktbench.host.watch import MachineWatch
 from ktbench.run.messages import OpenSession, Response, TrialRequest, WorkerRequest, send
 from ktbench.run.serving.system import StreamSystem
 from ktbench.run.session import Session
-from ktbench.spec.peers import BY_NAME
+from ktbench.spec.peers import peer_of
 from ktbench.spec.run_spec import RunSpec
 
 
@@ -50,7 +50,7 @@ def open_peer(specs: Sequence[RunSpec], host: HostRole) -> System:
 
     Raises Unsupported for a phase that the peer does not run, and what its own function raises.
     """
-    peer, phase = BY_NAME[specs[0].system], specs[0].workload.phase
+    peer, phase = peer_of(specs[0].system), specs[0].workload.phase
     if phase not in peer.phases:
         raise Unsupported(f"{peer.name} runs {' and '.join(peer.phases)}, not workload.phase={phase}")
     return cast("System", import_module(peer.opener).open_peer(specs, host))
@@ -81,7 +81,7 @@ def open_system(specs: Sequence[RunSpec], host: HostRole, progress: LoadProgress
 
 def _open_serving_peer(specs: Sequence[RunSpec], host: HostRole) -> System:
     """The peer, opened for all cells that differ in their streams alone; that of the first is: loading is no trial."""
-    peer = BY_NAME[specs[0].system]
+    peer = peer_of(specs[0].system)
     if not peer.serves:
         raise Unsupported(f"{peer.name} runs {' and '.join(peer.phases)}, not workload.phase=serve")
     module = import_module(peer.serves)
@@ -183,12 +183,12 @@ def _load_session(opened: OpenSession, topology: Topology, progress: LoadProgres
 
 def _rest_s(specs: Sequence[RunSpec]) -> float:
     """Seconds after which the threads of a peer sleep; ours sleep at once."""
-    return BY_NAME[specs[0].system].spin_s + _REST_S if _brings_threads(specs) else 0.0
+    return peer_of(specs[0].system).spin_s + _REST_S if _brings_threads(specs) else 0.0
 
 
 def _brings_threads(specs: Sequence[RunSpec]) -> bool:
     """Whether the peer starts threads: they inherit the affinity of this one, which is therefore not pinned."""
-    return specs[0].system != "ktbench" and BY_NAME[specs[0].system].own_threads
+    return specs[0].system != "ktbench" and peer_of(specs[0].system).own_threads
 
 
 def prepare_host(cpus: Sequence[int], specs: Sequence[RunSpec]) -> None:
@@ -219,7 +219,7 @@ def _roofs(specs: Sequence[RunSpec], topology: Topology) -> Roofs:
 
 def _watch(specs: Sequence[RunSpec], topology: Topology) -> MachineWatch | None:
     """Watches all cpus, siblings included, and the GPUs where cells use them; None for peers in another program."""
-    if specs[0].system != "ktbench" and BY_NAME[specs[0].system].apart:
+    if specs[0].system != "ktbench" and peer_of(specs[0].system).apart:
         return None
     on_cuda = any(spec.engine.device == "cuda" for spec in specs)
     return MachineWatch(topology.cpus, open_meters(read_cuda_devices() if on_cuda else None))

@@ -9,7 +9,7 @@ from typing import TypeAlias, get_args
 
 from ktbench.spec.cells import layer_copies, points_of, worker_groups
 from ktbench.spec.errors import RequestError
-from ktbench.spec.peers import BY_NAME, KT_MOST_BYTES, KT_SETTINGS
+from ktbench.spec.peers import KT_MOST_BYTES, KT_SETTINGS, peer_of
 from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.serving.pages import PageMemory, copies_bytes, page_memory, whole_cells
@@ -87,7 +87,7 @@ def estimate_memory(cells: Sequence[Cell], memory: MachineMemory) -> MemoryEstim
     In the layer phase a worker holds one layer, in as many copies as it takes to read past the cache.
     """
     specs = [cell.spec for cell in cells]
-    if specs[0].system != "ktbench" and BY_NAME[specs[0].system].remote:
+    if specs[0].system != "ktbench" and peer_of(specs[0].system).remote:
         fixed = _PROCESS_BYTES + _ROOF_BYTES
         return MemoryEstimate(original=0, packed=0, others=0, dense=0, cache=0, workspace=0, fixed=fixed)
     shape, is_layer = specs[0].model.shape, specs[0].workload.phase == "layer"
@@ -188,20 +188,20 @@ def needs_original(spec: RunSpec) -> bool:
 
 def needs_packed(spec: RunSpec) -> bool:
     """Whether a cell runs experts on packed weights: the fused operator, or a peer in its own format."""
-    return spec.engine.fused or (spec.system != "ktbench" and len(BY_NAME[spec.system].types) > 1)
+    return spec.engine.fused or (spec.system != "ktbench" and len(peer_of(spec.system).types) > 1)
 
 
 def _held_as(spec: RunSpec, precision: Precision) -> Precision:
     """The precision of as many bits as the weights that a cell holds: llama.cpp's int8 is Q8_0."""
     if not _is_mapped(spec):
         return precision
-    held = BY_NAME[spec.system].types.get(precision, precision).lower()
+    held = peer_of(spec.system).types.get(precision, precision).lower()
     return next((one for one in get_args(Precision) if one == held), precision)
 
 
 def _is_mapped(spec: RunSpec) -> bool:
     """Whether a cell runs a GGUF file, which is mapped as it is: all of it counts, and only its embedding is bf16."""
-    return spec.system != "ktbench" and BY_NAME[spec.system].gguf
+    return spec.system != "ktbench" and peer_of(spec.system).gguf
 
 
 def _packs_dense(specs: Sequence[RunSpec]) -> bool:

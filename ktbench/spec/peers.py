@@ -1,27 +1,19 @@
-"""The peer table: one row per system that ktbench is compared with, the only place that lists them."""
+"""The peer table: one row per system that ktbench is compared with, ours and those that other packages bring."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from importlib import metadata
 from typing import Literal, get_args
 
 from ktbench.spec.errors import at_least
 
-System = Literal[
-    "ktbench",
-    "llama.cpp",
-    "llama-bench",
-    "llama-server",
-    "ik_llama.cpp",
-    "transformers",
-    "kt-kernel",
-    "sglang",
-    "vllm",
-    "zentorch",
-    "fiddler",
-    "openai",
-]
+# Entry points of this group name rows of other packages.
+PEER_GROUP = "ktbench.peers"
+_NAME = re.compile(r"[A-Za-z][\w.-]*")  # one word of an arm
+OURS = "ktbench"  # the system that is no peer
 # Transformers' own implementations of routed experts (`ExpertsInterface`), and that of the file `peer.operator`.
 Implementation = Literal["eager", "grouped_mm", "batched_mm", "own"]
 OWN: Implementation = "own"
@@ -56,9 +48,10 @@ class Peer:
     poll for more work before they sleep. A `remote` one runs elsewhere: here it takes no memory. Those `apart` work in
     another program while they are timed: what the kernel counts of the worker is none of theirs. `serves` is the module
     whose `open_serving(specs, host)` opens the peer for workload.phase=serve, for cells that differ in their streams.
+    `unusable` says why a row could not be read: cells of it are reported with that reason.
     """
 
-    name: System
+    name: str
     title: str
     opener: str = ""
     package: str = ""
@@ -77,9 +70,10 @@ class Peer:
     remote: bool = False
     apart: bool = False
     serves: str = ""
+    unusable: str = ""
 
 
-PEERS: tuple[Peer, ...] = (
+_OURS: tuple[Peer, ...] = (
     Peer(
         name="llama.cpp",
         title="llama.cpp through llama-cpp-python's low-level API",
@@ -208,7 +202,47 @@ PEERS: tuple[Peer, ...] = (
     ),
 )
 
+# Words of arms, which no peer of another package can be called.
+_TAKEN = frozenset((OURS, "base", *get_args(Implementation), *(peer.name for peer in _OURS)))
+
+
+def _plugged() -> Iterator[Peer]:
+    """Rows that entry points name, in the order of their names; one that cannot be read says why."""
+    taken = set(_TAKEN)
+    for point in sorted(metadata.entry_points(group=PEER_GROUP), key=lambda point: point.name):
+        yield _unusable(point.value, f"the name {point.name} is taken") if point.name in taken else _row(point)
+        taken.add(point.name)
+
+
+def _row(point: metadata.EntryPoint) -> Peer:
+    try:
+        row = point.load()
+    except Exception as error:
+        return _unusable(point.name, f"{point.value}: {type(error).__name__}: {error}".splitlines()[0])
+    if not isinstance(row, Peer):
+        return _unusable(point.name, f"{point.value}: is no Peer of ktbench.spec.peers")
+    if row.name != point.name or not _NAME.fullmatch(row.name):
+        return _unusable(point.name, f"{point.value}: the row is called {row.name}, its entry point {point.name}")
+    return row
+
+
+def _unusable(name: str, why: str) -> Peer:
+    return Peer(name=name, title=name, phases=(), types={}, unusable=why)
+
+
+PEERS: tuple[Peer, ...] = (*_OURS, *_plugged())
 BY_NAME: Mapping[str, Peer] = {peer.name: peer for peer in PEERS}
+
+
+def peer_of(system: str) -> Peer:
+    """The row of a system; of one that a record names and no installed package brings, a row that says so."""
+    return BY_NAME.get(system) or _unusable(system, "no installed package brings this system")
+
+
+def require_system(system: object) -> None:
+    """Raises ValueError naming the allowed ones for a system that is none here."""
+    if not isinstance(system, str) or system not in (OURS, *BY_NAME):
+        raise ValueError(f"system={system}: no such system; allowed are {', '.join((OURS, *BY_NAME))}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -242,11 +276,11 @@ class PeerSpec:
             raise ValueError("peer.implementation=own: name the file with peer.operator=FILE.py")
 
 
-def is_black_box(system: System) -> bool:
+def is_black_box(system: str) -> bool:
     """Whether a system exposes nothing but logits: see `Peer`."""
-    return system != "ktbench" and BY_NAME[system].black_box
+    return system != OURS and peer_of(system).black_box
 
 
-def system_label(system: System, implementation: Implementation) -> str:
+def system_label(system: str, implementation: Implementation) -> str:
     """How labels write a peer: `llama.cpp`, `transformers grouped_mm`."""
     return f"{system} {implementation}" if system == "transformers" else system

@@ -9,7 +9,7 @@ from ktbench.spec.engine import EngineSpec
 from ktbench.spec.errors import at_least
 from ktbench.spec.inject import InjectSpec
 from ktbench.spec.machine import MachineSpec
-from ktbench.spec.peers import BY_NAME, PeerSpec, System, system_label
+from ktbench.spec.peers import OURS, PeerSpec, peer_of, system_label
 from ktbench.spec.serving.stream import StreamSpec
 from ktbench.spec.shape import MoEShape, moe_shape
 from ktbench.spec.weights import FORMATS, Dtype, Precision, StoredLayer, stands_for_all
@@ -268,7 +268,7 @@ class RunSpec:
     workload: WorkloadSpec
     engine: EngineSpec = field(default_factory=EngineSpec)
     measure: MeasureSpec = field(default_factory=MeasureSpec)
-    system: System = "ktbench"
+    system: str = OURS
     precision: Precision = "bf16"
     device_precision: Precision = "bf16"
     inject: InjectSpec = field(default_factory=InjectSpec)
@@ -319,7 +319,7 @@ class RunSpec:
     def has_format(self) -> bool:
         """Whether what runs has weights of `precision` at all, on whatever machine."""
         if self.system != "ktbench":
-            return self.precision in BY_NAME[self.system].types
+            return self.precision in peer_of(self.system).types
         return self.precision == "bf16" or self.engine.fused
 
     @property
@@ -333,7 +333,7 @@ class RunSpec:
         """Whether what runs multiplies quantised weights; base and plain Transformers run bf16 always."""
         if self.system == "ktbench":
             return self.engine.fused and self.precision != "bf16"
-        return BY_NAME[self.system].types.get(self.precision, "bf16").lower() != "bf16"
+        return peer_of(self.system).types.get(self.precision, "bf16").lower() != "bf16"
 
     @property
     def tolerance(self) -> float:
@@ -392,7 +392,7 @@ class RunSpec:
 
     @property
     def _peer_key(self) -> tuple[object, ...]:
-        types = BY_NAME[self.system].types
+        types = peer_of(self.system).types
         formats = tuple(types.get(precision, precision) for precision in (self.precision, self.device_precision))
         where = (self.peer.python, self.peer.url, self.peer.served_model)
         return (self.system, *where, *formats, *self._kind_of_work)

@@ -9,7 +9,7 @@ from math import lcm
 from ktbench.spec.engine import MIN_IMMEDIATE_EXPERTS
 from ktbench.spec.features import BY_NAME as BY_FEATURE
 from ktbench.spec.features import FEATURES, Feature
-from ktbench.spec.peers import BY_NAME, OWN, Peer
+from ktbench.spec.peers import OWN, Peer, peer_of
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.weights import DEVICE_UNPACKS, FORMATS, Precision, expert_bytes
 
@@ -36,7 +36,7 @@ def unsupported(spec: RunSpec) -> str:
 
 def rules_broken(spec: RunSpec) -> Iterator[Reason]:
     """All reasons why the system of the spec cannot run it on any machine."""
-    yield from _engine_rules(spec) if spec.system == "ktbench" else _peer_rules(spec, BY_NAME[spec.system])
+    yield from _engine_rules(spec) if spec.system == "ktbench" else _peer_rules(spec, peer_of(spec.system))
 
 
 def features_missing(spec: RunSpec, missing: Mapping[str, str]) -> Iterator[Reason]:
@@ -208,6 +208,9 @@ def _layer_work_rules(spec: RunSpec) -> Iterator[Reason]:
 
 def _peer_rules(spec: RunSpec, peer: Peer) -> Iterator[Reason]:
     work, name = spec.workload, peer.name
+    if peer.unusable:
+        yield Reason(f"system={name}", peer.unusable)
+        return
     if spec.engine.device != peer.device:
         yield Reason(f"engine.device={spec.engine.device}", f"{name} needs engine.device={peer.device}")
     if work.phase not in peer.phases:

@@ -10,7 +10,8 @@ from typing import Any, Literal, TypeVar, get_args
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.errors import at_least, repeated, require_name
 from ktbench.spec.features import BY_NAME, FUSED, FeatureValue, features_label, parse_features
-from ktbench.spec.peers import IMPLEMENTATIONS, OWN, PEERS
+from ktbench.spec.peers import BY_NAME as BY_PEER
+from ktbench.spec.peers import IMPLEMENTATIONS, OWN
 from ktbench.spec.serving.stream import Start
 from ktbench.spec.weights import Precision
 
@@ -43,8 +44,7 @@ def _system_changes(arm: str) -> dict[str, str]:
 
 def arm_peer(arm: str) -> str | None:
     """The peer that an arm names; None for our own engine. Raises ValueError where it names two."""
-    names = {peer.name for peer in PEERS}
-    named = [word for word in arm.split() if word in names]
+    named = [word for word in arm.split() if word in BY_PEER]
     if len(named) > 1:
         raise ValueError(f"arm {arm!r}: names {len(named)} systems, allowed is one")
     return named[0] if named else None
@@ -52,15 +52,14 @@ def arm_peer(arm: str) -> str | None:
 
 def arm_features(arm: str) -> dict[str, FeatureValue]:
     """Feature values of an arm by feature name. Raises ValueError naming the unknown word and the allowed ones."""
-    peers = {peer.name for peer in PEERS}
-    known = {*PRECISIONS, *STARTS, *peers, *IMPLEMENTATIONS, OWN}
+    known = {*PRECISIONS, *STARTS, *BY_PEER, *IMPLEMENTATIONS, OWN}
     words = " ".join(word for word in arm.split() if word not in known)
     if words and arm_peer(arm):
         raise ValueError(f"arm {arm!r}: {arm_peer(arm)} has none of our features, leave out {words}")
     try:
         return parse_features(words)
     except ValueError as error:
-        allowed = ", ".join((*PRECISIONS, *STARTS, *sorted(peers)))
+        allowed = ", ".join((*PRECISIONS, *STARTS, *sorted(BY_PEER)))
         raise ValueError(f"arm {arm!r}: {error}, one of {allowed}") from None
 
 

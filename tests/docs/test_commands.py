@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import yaml
@@ -33,6 +33,7 @@ from ktbench.serve.settings import ChatSettings, ServerSettings, take_settings
 from ktbench.sim.cost_search import read_prices
 from ktbench.spec.errors import RequestError
 from ktbench.spec.features import FEATURES
+from ktbench.spec.peers import BY_NAME, Peer
 from tests.docs.commands import Command, commands, commands_of
 from tests.engine.test_device_placement import write_profile
 
@@ -97,6 +98,16 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     os.chdir(folder)
     yield folder
     os.chdir(before)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def installed_peer() -> Iterator[None]:
+    """The row of the peer that its how-to brings; tests/docs/test_howto.py installs it as a package."""
+    content: dict[str, Any] = {}
+    exec(_block("howto/peer.md", '"""my_peer.py', "python"), content)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setitem(cast("dict[str, Peer]", BY_NAME), "my_peer", content["PEER"])
+        yield
 
 
 @pytest.fixture

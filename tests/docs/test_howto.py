@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import csv
+import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from docs.gen.repository import DOCS
+from docs.gen.repository import DOCS, ROOT
 from ktbench.cli import main as ktbench
 from ktbench.config.freeze import ModelFiles, freeze_model
 from ktbench.eval.tasks.sources import load_task
+from ktbench.results import read_run
+from ktbench.spec.record import Outcome
 from ktbench.spec.run_spec import ModelSpec
 from ktbench.spec.suite import SuiteSpec
 from ktbench.spec.wire import from_plain
+from tests.command import KTBENCH
 
 
 def written(page: str) -> dict[str, Any]:
@@ -65,6 +70,83 @@ def test_a_file_of_numbers_that_is_none_is_refused(
     assert ktbench(["sweep", "+ablation=my_figure.yaml"]) == 2
     (said,) = capsys.readouterr().err.splitlines()
     assert name in said
+
+
+def with_packages(folder: Path, *words: str, packages: bool = True) -> subprocess.CompletedProcess[str]:
+    """A command in `folder`, where the packages in its folder `site` are installed, or are not."""
+    path = os.pathsep.join(map(str, [ROOT, *([folder / "site"] if packages else [])]))
+    env = {"PYTHONPATH": path, "PATH": os.defpath, "HOME": str(folder)}
+    return subprocess.run(
+        [*KTBENCH, *words], cwd=folder, env=env, capture_output=True, text=True, timeout=200, check=False
+    )
+
+
+def install(folder: Path, package: str, points: str, modules: dict[str, str]) -> None:
+    """What an installer leaves of a package."""
+    info = folder / "site" / f"{package}-0.1.dist-info"
+    info.mkdir(parents=True)
+    for name, content in modules.items():
+        (folder / "site" / f"{name}.py").write_text(content)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 0.1\n")
+    (info / "entry_points.txt").write_text(points)
+
+
+def test_a_peer_of_another_package_is_measured_and_its_record_outlives_it(tmp_path: Path) -> None:
+    pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built", exc_type=ImportError)
+    page = (DOCS / "howto" / "peer.md").read_text(encoding="utf-8")
+    module = page.partition("```python\n")[2].partition("```")[0]
+    install(tmp_path, "my_peer", "[ktbench.peers]\nmy_peer = my_peer:PEER\n", {"my_peer": module})
+    arms = ("sweep.arms=[my_peer,transformers eager]", "sweep.baseline=transformers eager")
+    small = ("model=tiny", "workload=layer", "workload.steps=2", "measure.min_rounds=1", "measure.max_rounds=1")
+    done = with_packages(tmp_path, "sweep", "run_name=mine", *small, *arms)
+    assert done.returncode == 0, done.stderr
+    run = read_run(tmp_path / "runs/mine")
+    outcomes = {cell.label: {record.outcome for record in run.of_cell(cell.key)} for cell in run.header.cells}
+    assert outcomes["my_peer"] == outcomes["transformers eager"] == {Outcome.OK}
+    assert with_packages(tmp_path, "report", "mine", packages=False).returncode == 0
+    refused = with_packages(tmp_path, "run", "system=my_peer", *small[:2], packages=False)
+    assert refused.returncode == 2
+    assert "llama.cpp" in refused.stderr
+
+
+def test_peers_that_cannot_be_read_say_why_and_stop_nothing(tmp_path: Path) -> None:
+    rows = {"fails": "1 / 0", "other": "ROW = 3", "misnamed": "ROW = Peer(name='x', title='', phases=(), types={})"}
+    modules = {name: f"from ktbench.spec.peers import Peer\n{line}\n" for name, line in rows.items()}
+    points = [f"{name} = {name}:ROW" for name in rows] + ["nowhere = no_such_module:ROW", "vllm = other:ROW"]
+    install(tmp_path, "broken", "\n".join(["[ktbench.peers]", *points]), modules)
+    listed = with_packages(tmp_path, "list", "systems")
+    assert listed.returncode == 0, listed.stderr
+    said = {line.split()[0]: line for line in listed.stdout.splitlines() if line.strip()}
+    assert all(name in said for name in (*rows, "nowhere", "other:ROW"))
+    assert "ZeroDivisionError" in said["fails"]
+    assert "no_such_module" in said["nowhere"]
+    assert "vLLM" in said["vllm"]
+    refused = with_packages(tmp_path, "run", "system=fails", "model=tiny", "workload=layer")
+    assert "ZeroDivisionError" in refused.stdout + refused.stderr
+    assert "Traceback" not in refused.stdout + refused.stderr
+
+
+STUB_OF_MLFLOW = """
+from contextlib import nullcontext
+def set_experiment(name): print("experiment", name)
+def start_run(run_name): print("run", run_name); return nullcontext()
+def log_params(values): print("params", *sorted(values))
+def log_metrics(values): print("metrics", *sorted(values))
+def log_artifacts(folder): print("artifacts", folder)
+"""
+
+
+def test_a_tracker_of_another_package_is_told_of_a_report_and_may_fail(tmp_path: Path) -> None:
+    page = (DOCS / "howto" / "tracker.md").read_text(encoding="utf-8")
+    module = page.partition("```python\n")[2].partition("```")[0]
+    points = "[ktbench.trackers]\nfails = no_such_module:told\nmlflow = my_tracker:told\n"
+    install(tmp_path, "my_tracker", points, {"my_tracker": module, "mlflow": STUB_OF_MLFLOW})
+    done = with_packages(tmp_path, "sweep", "+ablation=decode", "machine=paper_a100", "run_name=told")
+    assert done.returncode == 0, done.stderr
+    said = {line.split()[0] for line in done.stdout.splitlines() if line.strip()}
+    assert {"experiment", "run", "params", "metrics", "artifacts"} <= said
+    assert "no_such_module" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("page", sorted(path.name for path in (DOCS / "howto").glob("*.md")))

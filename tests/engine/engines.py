@@ -22,7 +22,6 @@ from ktbench.resources import data_folder
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.features import BY_NAME
 from ktbench.spec.peers import BY_NAME as PEERS
-from ktbench.spec.peers import System
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
 from ktbench.spec.weights import Precision
 from tests.engine.families.plain import build
@@ -55,7 +54,7 @@ def needs_vector() -> Any:
     return granted(VECTOR.name)
 
 
-def peer_lacks(name: System, precision: str) -> str:
+def peer_lacks(name: str, precision: str) -> str:
     """Which instructions a format of a peer needs that this machine does not grant; empty for those it can run."""
     missing = isa_reasons(load_extension()).get("avx512", "")
     return missing if precision in PEERS[name].avx512 else ""

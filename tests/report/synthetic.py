@@ -13,7 +13,7 @@ from typing import Any
 from ktbench.results import Log, Run, published_of, read_run
 from ktbench.spec.engine import EngineSpec, PlacementSpec
 from ktbench.spec.features import FEATURES
-from ktbench.spec.peers import BY_NAME, IMPLEMENTATIONS, PeerSpec
+from ktbench.spec.peers import IMPLEMENTATIONS, PeerSpec, peer_of
 from ktbench.spec.record import (
     Agreement,
     Cell,
@@ -277,7 +277,7 @@ class Store:
 
 
 def _is_black_box(spec: RunSpec) -> bool:
-    return spec.system != "ktbench" and BY_NAME[spec.system].black_box
+    return spec.system != "ktbench" and peer_of(spec.system).black_box
 
 
 def _role_times(arm: Arm, total_s: float) -> RoleTimes | None:

@@ -12,7 +12,6 @@ from ktbench.run.feasibility import Machine, feasibility, unsupported_simulated
 from ktbench.run.request import cells_of, read_request
 from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.machine import MachineSpec
-from ktbench.spec.peers import System
 from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.support import features_missing
@@ -83,7 +82,7 @@ def test_other_systems_are_not_simulated(system: str) -> None:
 
 @pytest.mark.parametrize("system", ["kt-kernel", "sglang", "zentorch"])
 @pytest.mark.parametrize("precision", ["bf16", "int8", "int4_g32"])
-def test_formats_of_peers_that_need_avx512_are_refused_without_it(system: System, precision: Precision) -> None:
+def test_formats_of_peers_that_need_avx512_are_refused_without_it(system: str, precision: Precision) -> None:
     machine = Machine(cpus=range(4), no_cuda="", features_missing=feature_reasons(MACHINES["+a"]))
     work = replace(tiny_spec().workload, phase="layer", routing="balanced", prompt=1)
     found = feasibility(replace(tiny_spec(), system=system, precision=precision, workload=work), machine)

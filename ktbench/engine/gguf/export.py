@@ -19,7 +19,7 @@ from ktbench.engine.gguf.families import OUR_CONFIG, OUR_WEIGHTS, GgufType, fami
 from ktbench.engine.gguf.inspecting import is_gguf
 from ktbench.files import whole_file
 from ktbench.resources import checkpoint_folder
-from ktbench.spec.peers import BY_NAME
+from ktbench.spec.peers import peer_of
 from ktbench.spec.run_spec import ModelSpec, RunSpec
 
 _DIGITS = 12
@@ -46,7 +46,7 @@ class KeptFile:
 
 def kept_file(spec: RunSpec) -> KeptFile:
     """The file of a cell, which need not be there yet: its name holds model, types and the digest of its numbers."""
-    types = BY_NAME[spec.system].types
+    types = peer_of(spec.system).types
     experts, dense = (cast("GgufType", types[one]) for one in (spec.precision, spec.device_precision))
     model = spec.model
     if model.path is not None and is_gguf(model.path):
@@ -60,7 +60,7 @@ def kept_file(spec: RunSpec) -> KeptFile:
 def no_file(spec: RunSpec) -> str:
     """Why there can be no file for a cell; empty where there can, or its peer runs none."""
     path = spec.model.path
-    if not BY_NAME[spec.system].gguf:
+    if not peer_of(spec.system).gguf:
         return ""
     if path is not None and is_gguf(path):
         return f"{spec.system} runs all layers of {path}: leave model.layers=null" if spec.model.is_slice else ""

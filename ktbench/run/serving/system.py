@@ -19,7 +19,7 @@ from ktbench.run.serving.answers import Answered, Ids, Logits, alone, difference
 from ktbench.run.serving.driver import Driver
 from ktbench.spec.engine import ServingSpec
 from ktbench.spec.features import FeatureValue
-from ktbench.spec.peers import BY_NAME
+from ktbench.spec.peers import peer_of
 from ktbench.spec.run_spec import RunSpec, WorkloadSpec
 from ktbench.spec.serving.replay import Replay
 from ktbench.spec.serving.stream import StreamSpec
@@ -31,7 +31,7 @@ OpenServing = Callable[[RunSpec], ServingEngine]
 
 def _has_cache(spec: RunSpec) -> bool:
     """Whether what was served before may make a request faster: of a server elsewhere it is not known."""
-    return spec.engine.prefix_cache or (spec.system != "ktbench" and BY_NAME[spec.system].remote)
+    return spec.engine.prefix_cache or (spec.system != "ktbench" and peer_of(spec.system).remote)
 
 
 class StreamSystem:
