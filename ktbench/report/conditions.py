@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from functools import cache, partial
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from ktbench.results.run import Facts, each_machine, facts_of
 from ktbench.results.settings import precision_word, varying
 from ktbench.results.usage import peak_spreads, read_spread
 from ktbench.spec.machine import MachineSpec
+from ktbench.spec.peers import OURS
 from ktbench.spec.record import Outcome, Record, TaskResult
 from ktbench.spec.run_spec import RunSpec
 
@@ -112,22 +113,31 @@ def model_title(name: str) -> str:
     return str(yaml.safe_load(file.read_text(encoding="utf-8")).get("title") or name) if file else name
 
 
+def arm_namer(rows: Sequence[Row]) -> Callable[[Row], str]:
+    """How figures name arms: as `Row.shown`, ours after our name where other systems stand beside them."""
+    are_others = any(row.spec.system != OURS for row in rows)
+    return lambda row: f"{OURS} {row.shown}" if are_others and row.spec.system == OURS else row.shown
+
+
 def headline(run: Run, rows: Sequence[Row]) -> str:
     """What stands above a figure of `rows`: the model, the work and the precision that all share, and the machine."""
     if not rows:
         return ""
     free = set(varying([group[0].settings for group in groups_of(rows)]))
+    spec, precisions = rows[0].spec, {row.spec.precision for row in rows}
+    model = [] if "model" in free else [_model_words(spec, free)]
+    phase = [] if rows[0].is_layer or "workload.phase" in free else [spec.workload.phase]
+    work = [*model, *(phase if model else map(str.capitalize, phase)), *(precisions if len(precisions) == 1 else ())]
+    return ", ".join(filter(None, [*work, where_words(run, rows)]))
+
+
+def where_words(run: Run, rows: Sequence[Row]) -> str:
+    """`on MACHINE` or `simulated on MACHINE`; of several machines all titles. Empty where none is known."""
     here, machines = measured(rows), [machine.title for machine in machines_of(rows)]
     found = [*([machine_title(facts) for facts in each_machine(run)] if here else []), *machines]
-    spec, precisions = rows[0].spec, {row.spec.precision for row in rows}
-    work = [
-        *([] if "model" in free else [_model_words(spec, free)]),
-        *([] if rows[0].is_layer or "workload.phase" in free else [spec.workload.phase]),
-        *(precisions if len(precisions) == 1 else ()),
-    ]
     where = "; ".join(dict.fromkeys(filter(None, found)))
     kind = "simulated on" if machines and not here else "on"
-    return ", ".join([*work, f"{kind} {where}"]) if where else ", ".join(work)
+    return f"{kind} {where}" if where else ""
 
 
 def _model_words(spec: RunSpec, free: Container[str]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 
+from ktbench.report.conditions import model_title, where_words
 from ktbench.report.data import csv_of, pairs_text
 from ktbench.report.table import Column, Table, build_table, split_columns
 from ktbench.report.template import sentences
@@ -59,6 +60,7 @@ def paper_table(run: Run, rows: Sequence[Row], lines: Sequence[PaperLine]) -> Ta
         shown,
         lines,
         figure="paper",
+        headline=_capital(where_words(run, rows)),
         conditions=(*shared, *_conditions(run, rows, lines)),
         methods=sentences(
             "paper.txt.j2",
@@ -70,6 +72,11 @@ def paper_table(run: Run, rows: Sequence[Row], lines: Sequence[PaperLine]) -> Ta
         figure_caption=_caption(run, lines),
         commands=tuple((_place(line, shown), line.command) for line in lines if line.command),
     )
+
+
+def _capital(words: str) -> str:
+    """With a capital, and all others as they are."""
+    return words[:1].upper() + words[1:]
 
 
 def _caption(run: Run, lines: Sequence[PaperLine]) -> str:
@@ -88,7 +95,9 @@ def _columns(lines: Sequence[PaperLine]) -> Iterator[Column[PaperLine]]:
     metrics = {line.metric for line in lines}
     unit = f" ({metrics.pop()})" if len(metrics) == 1 else ""
     yield Column("arm", lambda line: line.arm or DASH, numeric=False)
-    for name in ("machine", "model", "precision", "phase"):
+    yield _shared("machine", _text("machine"))
+    yield _shared("model", lambda line: model_title(line.model) if line.model else DASH)
+    for name in ("precision", "phase"):
         yield _shared(name, _text(name))
     yield _shared(_tokens_heading(lines), lambda line: _plain(line.tokens), numeric=True)
     yield _shared("batch", lambda line: str(line.batch), numeric=True)

@@ -113,7 +113,9 @@ def not_drawn(pairs: Iterable[tuple[str, str]]) -> tuple[str, ...]:
     for reason, names in names_by((name, _brief(reason)) for name, reason in pairs).items():
         lacks = reason.startswith(_LACKING)
         word = reason.removeprefix(_LACKING).strip(",: ") if lacks else reason
-        found["Not run here" if lacks else "Not drawn"].append(f"{some(names)} ({word})")
+        found["Not run here" if lacks else "Not drawn"].append(
+            some(names) if word in names else f"{some(names)} ({word})"
+        )
     return tuple(f"{how}: {'; '.join(what)}." for how, what in found.items() if what)
 
 

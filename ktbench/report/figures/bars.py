@@ -12,7 +12,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
-from ktbench.report.conditions import MARK, marks_noise, model_title
+from ktbench.report.conditions import MARK, arm_namer, marks_noise, model_title
 from ktbench.report.figures.curves import reason_of
 from ktbench.report.figures.sheet import (
     COLUMN_IN,
@@ -76,10 +76,11 @@ def slots_of(rows: Sequence[Row]) -> tuple[tuple[BarGroup, ...], tuple[str, ...]
     free = varying([group[0].settings for group in arms])
     speeds, marked = shows_speeds(rows), marks_noise(rows)
     names = [_name(group[0], free) for group in arms]
-    slots = [[_slot(row, speeds=speeds, marked=marked) for row in group] for group in arms]
+    named = arm_namer(rows)
+    slots = [[_slot(row, named(row), speeds=speeds, marked=marked) for row in group] for group in arms]
     drawn = {slot.arm for found in slots for slot in found if slot}
     absent = not_drawn(
-        (f"{row.shown}, {name}" if row.shown in drawn else row.shown, _why(row))
+        (f"{named(row)}, {name}" if named(row) in drawn else named(row), _why(row))
         for group, found, name in zip(arms, slots, names, strict=True)
         for row, slot in zip(group, found, strict=True)
         if slot is None
@@ -107,7 +108,7 @@ def _named(key: str, row: Row) -> str:
     return str(value) if isinstance(value, str) else f"{key.rpartition('.')[2]} {value}"
 
 
-def _slot(row: Row, *, speeds: bool, marked: bool) -> BarSlot | None:
+def _slot(row: Row, arm: str, *, speeds: bool, marked: bool) -> BarSlot | None:
     value = row.tokens_per_s if speeds else row.speedup
     middle = None if value is None else value.mid
     height = 1.0 if row.is_baseline and not speeds else middle
@@ -117,7 +118,7 @@ def _slot(row: Row, *, speeds: bool, marked: bool) -> BarSlot | None:
     shown = row.step_s.mid * 1e3 if row.is_layer else row.tokens_per_s.mid
     text = f"{'~' if noisy else ''}{number(shown, 3)}{MARK if row.unproven else ''}"
     whisker = None if row.simulated else value
-    return BarSlot(arm=row.shown, cell=row.cell, text=text, height=height, whisker=whisker)
+    return BarSlot(arm=arm, cell=row.cell, text=text, height=height, whisker=whisker)
 
 
 # From light to dark in steps that a grey print keeps; hatches also distinguish neighbours.

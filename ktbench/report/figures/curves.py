@@ -10,7 +10,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from ktbench.report.conditions import marks_noise
+from ktbench.report.conditions import arm_namer, marks_noise, model_title
 from ktbench.report.figures.frame import Frame
 from ktbench.report.figures.roofs import roof_handle
 from ktbench.report.figures.sheet import (
@@ -147,6 +147,7 @@ class _Names:
     """
 
     axis: Axis
+    named: Callable[[Row], str]
     free: tuple[str, ...]
     worded: bool
     precise: bool
@@ -156,19 +157,26 @@ class _Names:
         keys = varying([group[0].settings for group in groups_of(rows)])
         free = tuple(key for key in keys if key not in (axis.key, "precision"))
         arms = {row.shown for row in rows if row.role == "arm"}
-        return cls(axis=axis, free=free, worded=len(arms) > 1 or not free, precise="precision" in keys)
+        return cls(
+            axis=axis, named=arm_namer(rows), free=free, worded=len(arms) > 1 or not free, precise="precision" in keys
+        )
 
     def short(self, row: Row) -> str:
         """Without the precision, which the panel says."""
-        return self._joined(without_precision(row.shown), row)
+        return self._joined(without_precision(self.named(row)), row)
 
     def whole(self, row: Row) -> str:
-        name = self._joined(row.shown, row)
+        name = self._joined(self.named(row), row)
         return f"{name} in {row.spec.precision}" if self.precise else name
 
     def _joined(self, label: str, row: Row) -> str:
-        settings = [f"{key.rpartition('.')[2]} {row.settings.get(key)}" for key in self.free]
+        settings = [_setting(key, row) for key in self.free]
         return ", ".join([label, *settings] if self.worded else settings)
+
+
+def _setting(key: str, row: Row) -> str:
+    value = row.settings.get(key)
+    return model_title(str(value)) if key == "model" else f"{key.rpartition('.')[2]} {value}"
 
 
 def reason_of(row: Row) -> str:

@@ -79,7 +79,7 @@ def draw_change(before: Sequence[Row], after: Sequence[Row], caption: Sequence[s
 def draw_published(lines: Sequence[PaperLine], table: Table) -> Sheet:
     """The figure of a part's published numbers, with what was simulated and measured of them."""
     with style.context(STYLE):
-        return _OF_PAPERS[form_of(lines)](lines, [table.figure_caption])
+        return _titled(_OF_PAPERS[form_of(lines)](lines, [table.figure_caption]), table)
 
 
 def further_figures(document: Document) -> Iterator[tuple[str, Sheet]]:

@@ -8,6 +8,7 @@ from itertools import takewhile
 from math import inf
 from typing import Any, Literal
 
+from ktbench.report.conditions import model_title
 from ktbench.report.figures.sheet import COLUMN_IN, PAGE_IN, RIGHT_IN, Mark, PanelGrid, balanced
 from ktbench.report.figures.text_metrics import INK
 from ktbench.results.paper import PaperLine
@@ -106,7 +107,12 @@ def panels_of(lines: Sequence[PaperLine]) -> tuple[PaperPanel, ...]:
 def _facts(group: Sequence[PaperLine]) -> Mapping[str, str]:
     """The precision is ours: other systems have formats of their own."""
     ours = next((line for line in group if _rank(line) < 2), group[0])
-    return {"model": ours.model, "precision": ours.precision, "machine": ours.machine, "metric": ours.metric}
+    return {
+        "model": model_title(ours.model),
+        "precision": ours.precision,
+        "machine": ours.machine,
+        "metric": ours.metric,
+    }
 
 
 def _distinguishing(facts: Sequence[Mapping[str, str]]) -> list[str]:
