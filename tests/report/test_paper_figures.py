@@ -68,7 +68,7 @@ def test_the_same_lines_give_the_same_bytes(figure: str) -> None:
 def test_bars_are_as_high_as_the_values_and_published_ones_are_hollow() -> None:
     lines = lines_of("fig14b", 0.5)
     sheet = drawn("fig14b", lines)
-    assert titles(sheet) == ["deepseek_v3", "deepseek_v2", "qwen2_57b_a14b"]
+    assert titles(sheet) == ["DeepSeek-V3", "DeepSeek-V2", "Qwen2-57B-A14B"]
     for panel, axes in zip(panels_of(lines), sheet.axes, strict=True):
         heights = bar_heights(axes)
         assert heights == pytest.approx([value for one in panel.lines for value in (one.published, one.simulated)])
@@ -86,8 +86,8 @@ def test_curves_run_through_the_values() -> None:
     lines = lines_of("fig11", 2.0)
     sheet = drawn("fig11", lines)
     assert titles(sheet) == [
-        "deepseek_v3, bf16", "deepseek_v2, bf16", "qwen2_57b_a14b, bf16",
-        "deepseek_v3, int4_g32", "deepseek_v2, int8", "qwen2_57b_a14b, int8",
+        "DeepSeek-V3, bf16", "DeepSeek-V2, bf16", "Qwen2-57B-A14B, bf16",
+        "DeepSeek-V3, int4_g32", "DeepSeek-V2, int8", "Qwen2-57B-A14B, int8",
     ]  # fmt: skip
     ours = [one for one in lines if (one.arm, one.model, one.machine) == (KT, "deepseek_v3", "paper_a100")]
     curves = [curve for curve in sheet.axes[0].lines if curve.get_ydata()[0] in (18.13, 36.26)]  # type: ignore[index]

@@ -47,7 +47,8 @@ def test_prefill_has_a_panel_for_each_precision_over_the_prompt(tmp_path: Path) 
     assert titles(drawn) == ["bf16 weights", "int8 weights", "q4_0 weights"]
     assert {axes.get_xlabel() for axes in drawn.axes} == {"tokens of the prompt"}
     assert {(axes.get_xscale(), axes.get_yscale()) for axes in drawn.axes} == {("log", "linear")}
-    assert legend(drawn)[:5] == [arm.label for arm in PEERS]
+    ours = ("+v+d", "+v+d+l")
+    assert legend(drawn)[:5] == [f"ktbench {arm.label}" if arm.label in ours else arm.label for arm in PEERS]
     speeds = [row.tokens_per_s.mid for row in rows_of(run) if row.label == "llama.cpp" and row.tokens_per_s]
     assert list(curve(drawn.axes[0], 2).get_ydata()) == pytest.approx(speeds[:9])
     assert list(curve(drawn.axes[1], 0).get_ydata()) == pytest.approx(speeds[9:18])
