@@ -21,7 +21,7 @@ from ktbench.spec.suite import SuiteSpec
 from ktbench.spec.sweep import SweepSpec
 from ktbench.spec.weights import StoredLayer
 
-_PURPOSES = ("original", "packed", "others", "dense", "cache", "workspace", "fixed")
+_PURPOSES = ("original", "packed", "others", "dense", "trained", "cache", "workspace", "fixed")
 _GPU_PURPOSES = ("weights", "experts", "cache", "reserve")
 _GIB = 2**30
 

@@ -45,6 +45,7 @@ def _held(cells: Sequence[Cell], sizes: dict[WeightsKey, int]) -> int:
 
 _GIB = 2**30
 _BF16_BYTES = _F16_BYTES = 2
+_F32_BYTES = 4
 _GGUF = ".gguf"
 # Of a GPU: CUDA's context, workspaces of its libraries, graphs and activations.
 GPU_RESERVE_BYTES = 2 * _GIB
@@ -63,7 +64,8 @@ class MemoryEstimate:
     """Bytes of one worker by purpose. `original` are expert weights as checkpoints hold them, `packed` our tiles.
 
     `dense` are packed linear layers, which come on top of the `others` that they are packed from. What a peer holds in
-    a format of its own counts as packed, too. `cache` are the pages of served requests, and the copies of them that the
+    a format of its own counts as packed, too. `trained` is what a training step adds: LoRA, its optimiser, and what the
+    backward pass needs. `cache` are the pages of served requests, and the copies of them that the
     prefix cache has room for, or the slots of llama.cpp's server.
     """
 
@@ -71,6 +73,7 @@ class MemoryEstimate:
     packed: int
     others: int
     dense: int
+    trained: int
     cache: int
     workspace: int
     fixed: int
@@ -89,7 +92,7 @@ def estimate_memory(cells: Sequence[Cell], memory: MachineMemory) -> MemoryEstim
     specs = [cell.spec for cell in cells]
     if specs[0].system != "ktbench" and peer_of(specs[0].system).remote:
         fixed = _PROCESS_BYTES + _ROOF_BYTES
-        return MemoryEstimate(original=0, packed=0, others=0, dense=0, cache=0, workspace=0, fixed=fixed)
+        return MemoryEstimate(original=0, packed=0, others=0, dense=0, trained=0, cache=0, workspace=0, fixed=fixed)
     shape, is_layer = specs[0].model.shape, specs[0].workload.phase == "layer"
 
     def copied(nbytes: int) -> int:
@@ -100,6 +103,7 @@ def estimate_memory(cells: Sequence[Cell], memory: MachineMemory) -> MemoryEstim
         packed=_packed(specs, copied(_packed_bytes(specs[0]))) + _saved(specs),
         others=0 if is_layer else _others(specs[0]),
         dense=dense_bytes(shape, _held_as(specs[0], specs[0].device_precision)) if _packs_dense(specs) else 0,
+        trained=max(_trained(spec) for spec in specs),
         cache=max(*(_cache(spec, memory) for spec in specs), _slots(specs)),
         workspace=max(_workspace(spec) for spec in specs),
         fixed=_PROCESS_BYTES + _ROOF_BYTES,
@@ -252,6 +256,39 @@ def _workspace(spec: RunSpec) -> int:
     """Activations of one step: for each of the k experts of a token its input, gate, up and output in float32."""
     shape = spec.model.shape
     return 4 * _step_tokens(spec) * shape.top_k * (2 * shape.hidden + 3 * shape.expert_ffn)
+
+
+# Of LoRA in float32: its value, the first one, the gradient and the two moments of AdamW.
+_HELD_OF_LORA = 5
+_ATTENTION_MATRICES = 4
+
+
+def _trained(spec: RunSpec) -> int:
+    """Of a training step: LoRA and its optimiser; for the backward pass the logits, activations, and base's matrices.
+
+    The base is PEFT on Transformers: it forms W + BA of all experts of a layer, and keeps them until the backward pass
+    unless activations are formed again; BA is there in float32 beside them.
+    """
+    work, shape = spec.workload, spec.model.shape
+    if work.phase != "train" or work.lora_rank is None:
+        return 0
+    tokens, ffn = work.tokens_per_step, shape.expert_ffn
+    attention_widths = shape.attention_params // shape.hidden  # all matrices have the hidden width on one side
+    sides = {
+        "attention": shape.layers * (_ATTENTION_MATRICES * shape.hidden + attention_widths),
+        "experts": shape.moe_layers * shape.experts * (2 * shape.hidden + 3 * ffn),
+    }
+    adapted = sides if work.adapters == "both" else {work.adapters: sides[str(work.adapters)]}
+    lora = _HELD_OF_LORA * work.lora_rank * sum(adapted.values()) * _F32_BYTES
+    logits = tokens * shape.vocab * (_BF16_BYTES + 2 * _F32_BYTES)
+    around = shape.layers * tokens * (6 * shape.hidden + 2 * attention_widths) * _F32_BYTES
+    kept = 1 if work.recompute else shape.moe_layers
+    within = kept * tokens * shape.top_k * (2 * shape.hidden + 4 * ffn) * _BF16_BYTES
+    formed = 0
+    if "experts" in adapted and not spec.engine.fused:
+        layer = shape.experts * shape.expert_params
+        formed = kept * layer * _BF16_BYTES + layer * _F32_BYTES
+    return lora + logits + around + within + formed
 
 
 def _step_tokens(spec: RunSpec) -> int:

@@ -48,6 +48,19 @@ def test_a_layer_alone_is_held_often_enough_to_read_past_the_cache_and_nothing_e
     assert estimate(fused).original == 0
 
 
+def test_training_adds_lora_its_optimiser_and_what_the_backward_pass_needs() -> None:
+    train = {"phase": "train", "adapters": "both", "lora_rank": 8, "recompute": True}
+    ours = estimate(tiny_cell("+v", avx512=True, **train)).trained
+    shape = tiny_spec().model.shape
+    lora_bytes = 5 * 4 * 8 * shape.moe_layers * shape.experts * (2 * shape.hidden + 3 * shape.expert_ffn)
+    assert ours > lora_bytes
+    assert estimate(tiny_cell("+v", avx512=True, **train | {"recompute": False})).trained > ours
+    assert estimate(tiny_cell("+v", avx512=True, **train | {"adapters": "attention"})).trained < ours
+    formed = 2 * shape.experts * shape.expert_params
+    assert estimate(tiny_cell("base", **train)).trained > ours + formed
+    assert estimate(tiny_cell("+v", avx512=True)).trained == 0
+
+
 def test_precisions_are_workers_of_their_own() -> None:
     sweep = SweepSpec(arms=("base", "+v", "+v int8", "+v int4_g32"))
     cells = plan_cells(tiny_spec(phase="layer"), sweep)
