@@ -49,15 +49,15 @@ def test_a_layer_alone_is_held_often_enough_to_read_past_the_cache_and_nothing_e
 
 
 def test_training_adds_lora_its_optimiser_and_what_the_backward_pass_needs() -> None:
-    train = {"phase": "train", "adapters": "both", "lora_rank": 8, "recompute": True}
-    ours = estimate(tiny_cell("+v", avx512=True, **train)).trained
-    shape = tiny_spec().model.shape
+    def trained(label: str = "+v", avx512: bool = True, **changed: Any) -> int:
+        work = {"adapters": "both", "lora_rank": 8, "recompute": True} | changed
+        return estimate(tiny_cell(label, phase="train", workload=work, avx512=avx512)).trained
+
+    ours, shape = trained(), tiny_spec().model.shape
     lora_bytes = 5 * 4 * 8 * shape.moe_layers * shape.experts * (2 * shape.hidden + 3 * shape.expert_ffn)
     assert ours > lora_bytes
-    assert estimate(tiny_cell("+v", avx512=True, **train | {"recompute": False})).trained > ours
-    assert estimate(tiny_cell("+v", avx512=True, **train | {"adapters": "attention"})).trained < ours
-    formed = 2 * shape.experts * shape.expert_params
-    assert estimate(tiny_cell("base", **train)).trained > ours + formed
+    assert trained(recompute=False) > ours > trained(adapters="attention")
+    assert trained("base", avx512=False) > ours + 2 * shape.experts * shape.expert_params
     assert estimate(tiny_cell("+v", avx512=True)).trained == 0
 
 
