@@ -53,7 +53,7 @@ def _tell_trackers(run: Run) -> None:
     for point in metadata.entry_points(group=TRACKERS):
         try:
             point.load()(run.folder)
-        except Exception as error:  # code of others: the run is complete whatever it does
+        except (Exception, SystemExit) as error:  # code of others: the run is complete whatever it does
             print(f"ktbench: tracker {point.name}: {one_line(f'{type(error).__name__}: {error}')}", file=sys.stderr)
 
 

@@ -1,4 +1,4 @@
-"""The peer table: one row per system that ktbench is compared with, ours and those that other packages bring."""
+"""The peer table: one row per system that ktbench is compared with, shipped or brought by another package."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from importlib import metadata
 from typing import Literal, get_args
 
 from ktbench.spec.errors import at_least
+from ktbench.spec.serving.stream import Start
+from ktbench.spec.weights import Precision
 
 # Entry points of this group name rows of other packages.
 PEER_GROUP = "ktbench.peers"
@@ -73,7 +75,7 @@ class Peer:
     unusable: str = ""
 
 
-_OURS: tuple[Peer, ...] = (
+_SHIPPED: tuple[Peer, ...] = (
     Peer(
         name="llama.cpp",
         title="llama.cpp through llama-cpp-python's low-level API",
@@ -203,7 +205,9 @@ _OURS: tuple[Peer, ...] = (
 )
 
 # Words of arms, which no peer of another package can be called.
-_TAKEN = frozenset((OURS, "base", *get_args(Implementation), *(peer.name for peer in _OURS)))
+_TAKEN = frozenset(
+    (OURS, "base", *get_args(Implementation), *get_args(Precision), *get_args(Start), *(peer.name for peer in _SHIPPED))
+)
 
 
 def _plugged() -> Iterator[Peer]:
@@ -217,7 +221,7 @@ def _plugged() -> Iterator[Peer]:
 def _row(point: metadata.EntryPoint) -> Peer:
     try:
         row = point.load()
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # code of others: whatever it does, all other systems remain
         return _unusable(point.name, f"{point.value}: {type(error).__name__}: {error}".splitlines()[0])
     if not isinstance(row, Peer):
         return _unusable(point.name, f"{point.value}: is no Peer of ktbench.spec.peers")
@@ -227,10 +231,11 @@ def _row(point: metadata.EntryPoint) -> Peer:
 
 
 def _unusable(name: str, why: str) -> Peer:
-    return Peer(name=name, title=name, phases=(), types={}, unusable=why)
+    """A row without a phase. What is recorded of it counts as run in the formats that its cells name."""
+    return Peer(name=name, title=name, phases=(), types={one: one for one in get_args(Precision)}, unusable=why)
 
 
-PEERS: tuple[Peer, ...] = (*_OURS, *_plugged())
+PEERS: tuple[Peer, ...] = (*_SHIPPED, *_plugged())
 BY_NAME: Mapping[str, Peer] = {peer.name: peer for peer in PEERS}
 
 

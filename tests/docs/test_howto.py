@@ -129,7 +129,7 @@ def test_peers_that_cannot_be_read_say_why_and_stop_nothing(tmp_path: Path) -> N
 STUB_OF_MLFLOW = """
 from contextlib import nullcontext
 def set_experiment(name): print("experiment", name)
-def start_run(run_name): print("run", run_name); return nullcontext()
+def start_run(run_name, nested=False): print("run", run_name); return nullcontext()
 def log_params(values): print("params", *sorted(values))
 def log_metrics(values): print("metrics", *sorted(values))
 def log_artifacts(folder): print("artifacts", folder)
