@@ -103,12 +103,12 @@ def _training_rules(spec: RunSpec) -> Iterator[Reason]:
     engine, model = spec.engine, spec.model
     if spec.workload.phase != "train":
         return
-    if engine.device == "cuda":
-        yield Reason("engine.device=cuda", "training runs on CPU cores alone, leave it out with workload=train")
     for name in _NOT_TRAINED:
         if (value := engine.features[name]) != BY_FEATURE[name].off:
             yield Reason(BY_FEATURE[name].tag(value), "acts in inference only, leave it out with workload=train")
-    if engine.roles_concurrent:
+    if engine.placement.policy != "host":
+        yield Reason(f"engine.placement.policy={engine.placement.policy}", "experts are trained through on the cores")
+    if engine.roles_concurrent and engine.device == "cpu":
         yield Reason(f"engine.roles={engine.roles}", "a training step has one role, leave it out with workload=train")
     for key in ("packed", "adapter"):
         if (held := getattr(model, key)) is not None:

@@ -1,7 +1,7 @@
 """All that a machine with a CUDA device is wanted for, in calls of a few minutes: tests, then runs worth recording.
 
     python -m tests.gpu.day prepare [--python 3.12]     where there is a network: wheels for the GPU machine, into .gpu/
-    python -m tests.gpu.day first [second third amx]    there; --resume FOLDER goes on where a call ended
+    python -m tests.gpu.day first [second third fourth amx]    there; --resume FOLDER goes on where a call ended
     python -m tests.gpu.day first second third --dry-run    without a device: the same on the smallest model, on cores
 
 Everything of a call is in a folder of its own: `call.json` with machine, commit and how each stage ended, `logs/`, and

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PARTS = ("first", "second", "third", "amx")
+PARTS = ("first", "second", "third", "fourth", "amx")
 # Instruction sets of the fused operator, the widest first, with the letters of their arms.
 _VECTORS = {"avx512": "v", "avx2": "a"}
 _PYTEST = ("-q", "-o", "filterwarnings=default", "-p", "no:cacheprovider")
@@ -54,7 +54,8 @@ class Plan:
 
     def stages(self, part: str) -> Iterator[Stage]:
         """The stages of a part, in order."""
-        return {"first": self._first, "second": self._second, "third": self._third, "amx": self._amx}[part]()
+        parts = dict(zip(PARTS, (self._first, self._second, self._third, self._fourth, self._amx), strict=True))
+        return parts[part]()
 
     def _first(self) -> Iterator[Stage]:
         """Tests, what a hand-over costs, a decode ladder, and how a step is spent: numbers within minutes."""
@@ -92,6 +93,15 @@ class Plan:
             yield self._sweep("prefill_graph", 120, *self._in_chunks())
         yield self._sweep("depth", 150, "+ablation=depth", *self._model(self.layers), *self._prompts("64,2048,8192"))
         yield self._sweep("fiddler", 120, "+ablation=decode", *self._model(self.layers), self._fiddler())
+
+    def _fourth(self) -> Iterator[Stage]:
+        """Fine-tuning with the experts on the cores: plain PEFT and the kernels, then a whole DeepSeek-V2-Lite."""
+        yield self._sweep("sft", 240, "+ablation=sft/kernels", *self._model(4))
+        if not self.dry:
+            arms = (f"+{_VECTORS[self.vector]}+d", *(("+m+d",) if self.amx else ()))
+            chosen = (f"sweep.arms=[{','.join(arms)}]", f"sweep.baseline={arms[0]}")
+            whole = ("model=deepseek_v2_lite", "model.layers=null", "engine.device=cuda")
+            yield self._sweep("sft_whole", 200, "+ablation=sft/kernels", *whole, *chosen)
 
     def _amx(self) -> Iterator[Stage]:
         """AMX beside the device, where it is granted: its tests, its kernels, the host's prefill."""

@@ -18,6 +18,7 @@ from ktbench.engine.training.weight import LowRank, PackedWeight, packed_paramet
 class TrainableExperts(nn.Module):
     """Routed experts of one layer, called as Transformers calls them: (hidden, ids, weights).
 
+    They run on the cores: of a network on another device hidden states come from there, and gradients go back.
     `gate_up_proj` and `down_proj` have the shapes of the family's but no numbers: the packed weights are no parameters,
     are in no state dict, and get no gradients. PEFT's `target_parameters` find them, and its LoRA is applied beside.
     """
@@ -40,8 +41,8 @@ class TrainableExperts(nn.Module):
             fused=self.experts,
             recompute=self.recompute,
         )
-        output = run_experts(frozen, hidden.bfloat16(), ids.long(), gates, self.adapters())
-        return output.to(hidden.dtype)
+        output = run_experts(frozen, hidden.to("cpu", torch.bfloat16), ids.long().cpu(), gates.cpu(), self.adapters())
+        return output.to(hidden.device, hidden.dtype)
 
     def adapters(self) -> Adapters:
         """The LoRA that is active now, rows of gate before rows of up whatever the family's order."""

@@ -28,7 +28,10 @@ _BASE_EXPERTS = "grouped_mm"
 
 
 class RecomputableExperts(nn.Module):
-    """Experts of plain Transformers, adapters included: with `recompute` their activations are formed again."""
+    """Experts of plain Transformers, adapters included: with `recompute` their activations are formed again.
+
+    They stay on the cores, as `TrainableExperts` do.
+    """
 
     def __init__(self, experts: nn.Module) -> None:
         super().__init__()
@@ -36,16 +39,17 @@ class RecomputableExperts(nn.Module):
 
     def forward(self, hidden: Tensor, ids: Tensor, gates: Tensor) -> Tensor:
         """[T, H] of `hidden` [T, H], `ids` and `gates` [T, k]."""
+        inputs = hidden.cpu(), ids.cpu(), gates.cpu()
         if not self.recompute:
-            output: Tensor = self.experts(hidden, ids, gates)
-            return output
+            output: Tensor = self.experts(*inputs)
+            return output.to(hidden.device)
         again: Any = checkpoint
-        formed: Tensor = again(self.experts, hidden, ids, gates, use_reentrant=False, preserve_rng_state=False)
-        return formed
+        formed: Tensor = again(self.experts, *inputs, use_reentrant=False, preserve_rng_state=False)
+        return formed.to(hidden.device)
 
 
 def load_training(spec: RunSpec, host: HostRole, progress: LoadProgress = SILENT) -> TrainingSystem:
-    """The network of `spec` with its adapters, for cells that differ in features alone.
+    """The network of `spec` with its adapters, for cells that differ in features alone; its experts are on the cores.
 
     Raises ValueError for a checkpoint that is not whole, and for experts that `read_form` refuses.
     """
@@ -65,9 +69,11 @@ def load_training(spec: RunSpec, host: HostRole, progress: LoadProgress = SILENT
         stores = [OriginalExperts(network.get_submodule(name)).matrices for name, _ in positions]
         network.set_experts_implementation(_BASE_EXPERTS)
     experts = [network.get_submodule(name) for name, _ in positions]
+    _move_others(network, [name for name, _ in positions], spec.engine.device)
     adapted = _with_adapters(network, spec, [name for name, _ in positions])
     held = TrainedNetwork(
         network=adapted,
+        device=torch.device(spec.engine.device),
         experts=experts,
         switches=experts if fused is not None else _recomputable(adapted, [name for name, _ in positions]),
         stores=stores,
@@ -77,6 +83,17 @@ def load_training(spec: RunSpec, host: HostRole, progress: LoadProgress = SILENT
         cpus=host.usable_cpus,
     )
     return TrainingSystem(spec.model, held)
+
+
+def _move_others(network: PreTrainedModel, experts: list[str], device: str) -> None:
+    """All but the experts goes to the device, before PEFT puts each adapter where its weights are."""
+    held = {name: network.get_submodule(name) for name in experts}
+    for name in experts:
+        network.set_submodule(name, nn.Identity())
+    moved: nn.Module = network
+    moved.to(device)
+    for name, module in held.items():
+        network.set_submodule(name, module)
 
 
 def _with_adapters(network: PreTrainedModel, spec: RunSpec, experts: list[str]) -> nn.Module:

@@ -34,11 +34,14 @@ _OBSERVED = 16
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainedNetwork:
-    """A network with PEFT's adapters, and of every MoE layer, in order: the experts without adapters, what has the
-    switch `recompute`, their weights as they are stored, and the number of the decoder layer.
+    """A network with PEFT's adapters, all but its experts on `device`, and what each MoE layer has, in order.
+
+    That is the experts without adapters, what has the switch `recompute`, their weights as they are stored, and the
+    number of the decoder layer.
     """
 
     network: nn.Module
+    device: torch.device
     experts: Sequence[nn.Module]
     switches: Sequence[nn.Module]
     stores: Sequence[ExpertStore]
@@ -74,7 +77,7 @@ class TrainingSystem:
         for one in held.switches:
             one.recompute = bool(work.recompute)  # type: ignore[assignment]
         draw, size = torch.Generator().manual_seed(work.seed), (work.steps, work.batch, work.prompt)
-        self._batches = list(torch.randint(self.model.shape.vocab, size, generator=draw))
+        self._batches = list(torch.randint(self.model.shape.vocab, size, generator=draw).to(held.device))
         self._spec = spec
         if work not in self._work:
             self._work[work] = self._work_of(spec)
@@ -100,12 +103,19 @@ class TrainingSystem:
             raise Diverged(f"the loss of training step {len(self._losses) + 1} is {loss}")
         forward_s = perf_counter()
         output.loss.backward()
+        self._wait()
         backward_s = perf_counter()
         self._optimiser.step()
         self._optimiser.zero_grad()
+        self._wait()
         self._logits = output.logits[:, -1].detach()
         self._losses.append(loss)
         self._marks.append((forward_s - began_s, backward_s - forward_s, perf_counter() - backward_s))
+
+    def _wait(self) -> None:
+        """Until the device has done its part of what is timed."""
+        if self._held.device.type == "cuda":
+            torch.cuda.synchronize()
 
     def parts(self) -> StepParts:
         """See `Trains`."""
@@ -116,7 +126,7 @@ class TrainingSystem:
 
     def logits(self) -> NDArray[np.float32]:
         """See `System`: before the optimiser of the last step."""
-        return self._logits.float().numpy()
+        return self._logits.float().cpu().numpy()
 
     def observe(self) -> tuple[ExpertsObservation, ...]:
         """See `System`: the steps once more, then output and gradient of one layer on some of its very inputs."""
@@ -222,7 +232,7 @@ class _Calls(ExitStack):
     def _noting(self, number: int) -> Any:
         def note(_module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
             if number == len(self.calls):  # not when activations are formed again
-                hidden, ids, gates = (one.detach().clone() for one in inputs)
+                hidden, ids, gates = (one.detach().to("cpu", copy=True) for one in inputs)
                 self.calls.append((hidden, ids, gates))
 
         return note

@@ -19,7 +19,7 @@ pytest.importorskip("peft", reason="peft is not installed: python -m pip install
 pytestmark = pytest.mark.filterwarnings("default")
 
 _WORK = {"prompt": 12, "steps": 3, "batch": 2, "adapters": "both", "lora_rank": 4, "recompute": True}
-_ARMS: list[dict[str, Any]] = [
+ARMS: list[dict[str, Any]] = [
     {},
     {"avx512": True},
     {"avx512": True, "dynamic": True, "precision": "int8"},
@@ -47,7 +47,7 @@ def trained(spec: RunSpec) -> Any:
     return system
 
 
-@pytest.mark.parametrize("options", _ARMS)
+@pytest.mark.parametrize("options", ARMS)
 def test_gradients_pass_the_check_which_finds_mutants(options: dict[str, Any]) -> None:
     spec = spec_with(**options)
     system = trained(spec)
@@ -66,11 +66,11 @@ def test_a_broken_gradient_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("adapters", ["attention", "experts", "both"])
 def test_losses_are_those_of_plain_transformers_whatever_is_adapted(adapters: str) -> None:
-    plain, ours = (trained(spec_with({"adapters": adapters}, **arm)).parts() for arm in _ARMS[:2])
+    plain, ours = (trained(spec_with({"adapters": adapters}, **arm)).parts() for arm in ARMS[:2])
     assert ours.losses == pytest.approx(plain.losses, rel=0.01)
 
 
-@pytest.mark.parametrize("options", _ARMS[:2])
+@pytest.mark.parametrize("options", ARMS[:2])
 def test_recomputation_changes_no_loss(options: dict[str, Any]) -> None:
     losses = [trained(spec_with({"recompute": again}, **options)).parts().losses for again in (True, False)]
     assert losses[0] == pytest.approx(losses[1], rel=0.005)
