@@ -43,7 +43,7 @@ class ExpertsWork:
         """Of every layer the experts that its tokens run, one for each token that does."""
         for number, layer in enumerate(layers):
             ids = (layer.split(self.skipping)[0] if self.skipping else layer).ids
-            yield ids[~self.elsewhere[number][ids]] if self.elsewhere else ids
+            yield ids[~self.elsewhere[number].to(ids.device)[ids]] if self.elsewhere else ids
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,9 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from ktbench.engine.cuda.attention import LONG
 from ktbench.engine.load import load_engine
 from ktbench.engine.protocol import HostRole
 from ktbench.engine.weight_plan import WeightPlan
+from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.run_spec import ModelSpec, WorkloadSpec
 from tests.engine.engines import FUSED, needs_vector
 from tests.engine.tiny import decode, prefill, run, spec, tiny_model
@@ -101,3 +103,25 @@ def test_features_are_toggled_on_loaded_weights() -> None:
         for observed in system.observe():
             exact = torch.from_numpy(system.reference(observed))
             assert (torch.from_numpy(observed.output) - exact).norm() <= 0.02 * exact.norm()
+
+
+@needs_vector()
+@pytest.mark.parametrize("name", NAMES)
+def test_replayed_steps_far_down_a_context(name: str) -> None:
+    workload = decode(batch=2, steps=3, routing="balanced", prompt=2 * LONG, shortest=LONG)
+    truth = logits(name, workload, **FUSED)
+    assert_alike(logits(name, workload, **FUSED, cuda_graph=True, device="cuda"), truth)
+
+
+@needs_vector()
+@pytest.mark.parametrize("policy", ["uniform", "front_loading", "dynamic"])
+def test_experts_at_the_device(policy: str) -> None:
+    """They count as the device's work, and give what the host's give."""
+    model, workload = tiny_model(NAMES[0]), decode(batch=2, steps=3, routing="balanced")
+    placement = PlacementSpec(policy=policy, ratio=0.5, every=1)  # type: ignore[arg-type]
+    everywhere = engine(model, workload, **FUSED, cuda_graph=True, device="cuda")
+    truth = run(everywhere, workload.steps)
+    system = engine(model, workload, **FUSED, cuda_graph=policy != "dynamic", device="cuda", placement=placement)
+    assert_alike(run(system, workload.steps), truth)
+    least = [one.work() for one in (system, everywhere)]
+    assert least[0].weight_bytes < least[1].weight_bytes

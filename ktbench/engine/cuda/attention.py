@@ -1,4 +1,7 @@
-"""Attention of the network itself on a CUDA device: the kernels that run it, and masks that no kernel turns to NaN."""
+"""Attention of the network itself on a CUDA device: the kernels that run it, and masks that no kernel turns to NaN.
+
+Letters: B sequences, H query heads, G key-value heads, T tokens, N positions of the cache, D and V widths.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,23 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_function_unary
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from ktbench.engine.decode.gather import PART, gather, scores_of
 from ktbench.engine.decode.inputs import StepInputs
 
 _SDPA = "sdpa"
 # Numbers of torch.nn.attention.SDPBackend.
 _KERNELS = {0: "PyTorch's plain operations", 1: "FlashAttention", 2: "memory-efficient attention", 3: "cuDNN"}
+# Positions from which on a token with a mask attends by matrix products.
+LONG = 512
+# Arguments of an attention call that products have no answer to.
+_SPECIAL = ("softcap", "position_bias", "output_attentions")
 
 
 def set_up_attention() -> None:
@@ -26,6 +36,32 @@ def set_up_attention() -> None:
     """
     torch.backends.cuda.enable_cudnn_sdp(False)
     ALL_MASK_ATTENTION_FUNCTIONS.register(_SDPA, seeing_mask)
+    ALL_ATTENTION_FUNCTIONS.register(_SDPA, attend)
+
+
+def attend(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **named: Any
+) -> tuple[Tensor, None]:
+    """Transformers' attention, [B, T, H, V]; of one token a sequence with a mask and a long context by products."""
+    positions = key.shape[2]
+    by_products = query.shape[2] == 1 and attention_mask is not None and positions >= LONG and not positions % PART
+    if not by_products or any(named.get(one) for one in _SPECIAL):
+        usual: tuple[Tensor, None] = sdpa_attention_forward(module, query, key, value, attention_mask, **named)
+        return usual
+    return attend_in_parts(query, key, value, attention_mask, named.get("scaling")), None
+
+
+def attend_in_parts(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float | None) -> Tensor:
+    """[B, 1, H, V] of `query` [B, H, 1, D], `key` [B, G, N, D], `value` [B, G, N, V] and `mask` [B, 1, 1, N], bool."""
+    if has_torch_function_unary(query):
+        shown: Tensor = handle_torch_function(attend_in_parts, (query,), query, key, value, mask, scaling)
+        return shown
+    assert mask is not None
+    batch, groups = key.shape[:2]
+    queries = query.reshape(batch * groups, -1, query.shape[3])
+    scores = scores_of(queries, key.flatten(0, 1)).mul_(query.shape[3] ** -0.5 if scaling is None else scaling)
+    scores.view(batch, groups, *scores.shape[1:]).masked_fill_(~mask, -torch.inf)
+    return gather(scores.softmax(dim=-1), value.flatten(0, 1)).view(batch, 1, query.shape[1], -1)
 
 
 def seeing_mask(*arguments: Any, **named: Any) -> Tensor | None:
@@ -50,8 +86,9 @@ class MaskedAttention:
         self.by_mask = 0
         self.lower = None
 
-    def make_room(self, _room: int) -> None:
-        """Nothing is kept at hand."""
+    def make_room(self, room: int) -> int:
+        """Gives the positions of a cache: a long one can be taken in parts."""
+        return room if room < LONG else -(-room // PART) * PART
 
     @contextmanager
     def of_step(self, inputs: StepInputs) -> Iterator[None]:
@@ -75,4 +112,6 @@ class AttentionWatch(TorchFunctionMode):
         named = dict(kwargs or {})
         if function is scaled_dot_product_attention:
             self.chosen[_KERNELS.get(torch._fused_sdp_choice(*args, **named), "kernels unknown to us")] = None
+        if function is attend_in_parts:
+            self.chosen["matrix products over parts of the context"] = None
         return function(*args, **named)

@@ -62,10 +62,11 @@ class StepAttention:
         return self.inputs is not None or self.paged is not None
 
     @torch.inference_mode()
-    def make_room(self, room: int) -> None:
-        """Prepare what depends on a token's position for the first `room` of them."""
+    def make_room(self, room: int) -> int:
+        """Prepare what depends on a token's position for the first `room` of them; gives the positions of a cache."""
         for table in self.tables:
             table.make_room(room)
+        return room
 
     @contextmanager
     def of_step(self, inputs: StepInputs) -> Iterator[None]:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from ktbench._kernels import DecodeAttention, Team, multiply_heads
+from ktbench.engine.decode.gather import gather, scores_of
 from ktbench.engine.decode.inputs import CACHE, StepInputs
 from ktbench.engine.decode.program import CallRecorder
 from ktbench.engine.fused import bits
@@ -89,25 +90,18 @@ class LatentAttention(nn.Module):
         plain, turned = query[:, :, 0, :width], query[:, :, 0, width:]
         keys, values = weights[:, :width], weights[:, width:]
         absorbed = torch.einsum("bhk,hkr->bhr", plain, keys)
-        scores = _products(absorbed, latents[:, 0]) + _products(turned, rotated[:, 0])
+        scores = scores_of(absorbed, latents[:, 0]) + scores_of(turned, rotated[:, 0])
         scores *= scaling
         if mask is not None:
             seen = mask[:, 0]
             scores = scores.masked_fill(~seen, -torch.inf) if seen.dtype == torch.bool else scores + seen
-        gathered = torch.bmm(scores.softmax(dim=-1).to(latents.dtype), latents[:, 0])
+        gathered = gather(scores.softmax(dim=-1), latents[:, 0])
         return torch.einsum("bhr,hvr->bhv", gathered, values)[:, None], None
 
 
 def as_cached(latents: Tensor, rotated: Tensor) -> tuple[Tensor, Tensor]:
     """In the place of `expand_kv`."""
     return latents, rotated
-
-
-def _products(queries: Tensor, keys: Tensor) -> Tensor:
-    """[B, H, N] float32 of `queries` [B, H, D] and `keys` [B, N, D]."""
-    if queries.device.type == "cuda":
-        return torch.bmm(queries, keys.mT, out_dtype=torch.float32)
-    return torch.bmm(queries.float(), keys.mT.float())
 
 
 class StepLatentAttention(LatentAttention):

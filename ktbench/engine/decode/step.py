@@ -219,9 +219,8 @@ class ReplayDecoder:
         state: DecodeState,
         room: int,
     ) -> None:
-        self.room = room
+        self.room = room = attention.make_room(room)
         self._inputs = StepInputs.of(network.config, state.padding, room)
-        attention.make_room(room)
         layers: list[Any] = [] if state.cache is None else list(state.cache.layers)
         self._cache = fixed_cache(layers, room, self._inputs.slot)
         self._pass = FixedPass(network, attention, recording, moe, self._inputs, self._cache)
