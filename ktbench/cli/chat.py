@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from ktbench.run.progress import loading_line, say, warn
-from ktbench.run.serving.opening import not_served, open_here, serving_spec, use_all_cores
+from ktbench.run.serving.opening import not_served, open_here, prepare_process, serving_spec
 from ktbench.serve.settings import ChatSettings, take_settings
 from ktbench.spec.errors import FAILED, RequestError
 from ktbench.spec.run_spec import RunSpec
@@ -19,7 +19,7 @@ def run(overrides: Sequence[str]) -> int:
     """Talk until /exit or the end of the input. Raises RequestError before anything loads."""
     words, settings = take_settings("chat", overrides, ChatSettings)
     spec, unsupported = serving_spec("chat", words)
-    use_all_cores()
+    prepare_process()
     if unsupported := unsupported or not_served(spec):
         warn(f"ktbench chat: UNSUPPORTED: {unsupported}")
         return FAILED

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ktbench.resources import checkpoint_name
 from ktbench.run.progress import loading_line, say, warn
-from ktbench.run.serving.opening import not_served, open_here, serving_spec, use_all_cores
+from ktbench.run.serving.opening import not_served, open_here, prepare_process, serving_spec
 from ktbench.serve.settings import ServerSettings, bind, read_api_key, take_settings
 from ktbench.spec.errors import FAILED, RequestError
 from ktbench.spec.run_spec import RunSpec
@@ -24,7 +24,7 @@ def run(overrides: Sequence[str]) -> int:
         raise RequestError(f"serve: {' and '.join(missing)} not installed: python -m pip install 'ktbench[serve]'")
     api_key = read_api_key(settings.api_key)
     spec, unsupported = serving_spec("serve", words)
-    use_all_cores()
+    prepare_process()
     if unsupported := unsupported or not_served(spec):
         warn(f"ktbench serve: UNSUPPORTED: {unsupported}")
         return FAILED
