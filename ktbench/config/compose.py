@@ -3,51 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
-from hydra.core.config_store import ConfigStore
 from hydra.errors import HydraException
 from omegaconf import OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from ktbench.config.axes import overridden, with_nodes
+from ktbench.config.keys import known_keys, register_defaults
 from ktbench.config.launcher import is_launching
 from ktbench.config.lists import SplitOverrides, key_of, parsed, split_lists
 from ktbench.config.machine import ReadLocal, is_own, no_local, preset, register_own
 from ktbench.config.options import NO_SUITE, group_options, is_file, read_options, register_own_ablations
 from ktbench.config.suites import register_own as register_own_suite
 from ktbench.resources import data_folder
-from ktbench.spec.engine import EngineSpec
 from ktbench.spec.errors import RequestError, did_you_mean
 from ktbench.spec.features import FEATURES
-from ktbench.spec.peers import PeerSpec
-from ktbench.spec.run_spec import MeasureSpec
-from ktbench.spec.suite import SuiteSpec
-from ktbench.spec.sweep import PRECISIONS, SweepSpec, part_name
-from ktbench.spec.wire import to_plain
+from ktbench.spec.sweep import part_name
 
 # Of the overrides of a sweep's own keys these are the run's; the others are for each of its parts.
 _OF_THE_RUN = ("sweep.parts", "sweep.name", "sweep.title")
-_DEFAULTS: dict[str, Any] = {
-    "engine": to_plain(EngineSpec()) | {"device": None},  # None: the GPU of the machine where that has one
-    "model": {"packed": None, "adapter": None},
-    "measure": MeasureSpec(),
-    "peer": PeerSpec(),
-    "sweep": SweepSpec(),
-    "inject": {"file": None, "show": False},
-    "suite": None,
-    "tasks": None,
-    "limit": None,
-    "data_dir": None,
-    "confirm_unsafe": False,
-    "resume": None,
-    "resume_changed": False,
-    "run_name": None,
-}
 _MAPPINGS = ("engine", "inject", "machine", "measure", "model", "peer", "sweep", "workload")
 _WITHOUT = {f"suite={NO_SUITE}": "~suite"}  # as Hydra writes it
 
@@ -107,7 +86,7 @@ def compose_once(overrides: Sequence[str], read_local: ReadLocal = no_local) -> 
 
     Raises RequestError in one line for an override that does not parse, an unknown group option or an unknown key.
     """
-    _register()
+    register_defaults()
     groups = group_options()
     words = [_normal(word) for word in overrides]
     for word in words:
@@ -133,14 +112,6 @@ def _composed(words: list[str]) -> dict[str, Any]:
         if not isinstance(content[key], dict):
             raise ValueError(f"{key}={content[key]}: must be a mapping, set its keys as {key}.KEY=VALUE")
     return content | {"machine": content["machine"] | {"preset": preset(machine)}}
-
-
-@cache
-def _register() -> None:
-    OmegaConf.register_new_resolver("weight_formats", lambda: list(PRECISIONS))
-    OmegaConf.register_new_resolver("by_device", lambda device, cpu, cuda: cuda if device == "cuda" else cpu)
-    defaults = {key: to_plain(value) for key, value in _DEFAULTS.items()}
-    ConfigStore.instance().store(name="spec_defaults", node=defaults)
 
 
 def _normal(word: str) -> str:
@@ -186,20 +157,3 @@ def _unknown_key(word: str) -> str:
     known = known_keys()
     key = override.key_or_group
     return "" if key in known else f"{key}: unknown key{_FORMER_KEYS.get(key) or did_you_mean(key, known)}"
-
-
-def known_keys() -> list[str]:
-    """Every dotted key of the composed configuration."""
-    _register()
-    with initialize_config_dir(str(data_folder("conf").resolve()), version_base="1.3"):
-        composed = hydra_compose("config", [])
-    suite = [f"suite.{field.name}" for field in fields(SuiteSpec)]
-    return sorted([*_flatten(OmegaConf.to_container(composed), ""), *suite])
-
-
-def _flatten(content: Any, prefix: str) -> Iterable[str]:
-    if not isinstance(content, dict):
-        return
-    for key, value in content.items():
-        yield f"{prefix}{key}"
-        yield from _flatten(value, f"{prefix}{key}.")

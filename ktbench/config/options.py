@@ -12,12 +12,12 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from ktbench.config.files import check_keys, read_yaml
+from ktbench.config.files import read_yaml
+from ktbench.config.keys import check_ablation
 from ktbench.config.lists import key_of
 from ktbench.config.machine import BESIDE_PRESETS
 from ktbench.resources import OUTSIDE_CONF, data_folder, group_folder, option_files
 from ktbench.spec.suite import SuiteSpec
-from ktbench.spec.sweep import SweepSpec
 
 NO_SUITE = "null"  # takes the suite of an ablation away, which is then a sweep
 _OWN = "own"  # the option that a file of the user's own is registered as
@@ -98,7 +98,6 @@ def _with_own_ablation(word: str) -> str:
     content = read_yaml(file, where, "an ablation")
     if not isinstance(content, dict) or not isinstance(content.get("sweep"), dict):
         raise ValueError(f"{where}: must be a mapping with the key sweep, which names what is varied")
-    check_keys(content["sweep"], [field.name for field in fields(SweepSpec)], (), f"{where}: sweep")
     name = str(content["sweep"].get("name"))
     shipped = option_files("ablation").get(name)
     if shipped and read_yaml(shipped, str(shipped), "an ablation") != content:
@@ -115,6 +114,8 @@ def register_suite(name: str, content: dict[str, Any], where: str) -> None:
 
 
 def _register(group: str, name: str, content: dict[str, Any], where: str) -> None:
+    if group == "ablation":
+        check_ablation(content, where)
     *folders, option = name.split("/")
     package = "_global_" if group == "ablation" else group
     try:

@@ -11,7 +11,7 @@ from dataclasses import fields
 from itertools import product
 from typing import Any
 
-from ktbench.spec.errors import RequestError
+from ktbench.spec.errors import RequestError, did_you_mean
 from ktbench.spec.features import BY_NAME
 from ktbench.spec.machine import BY_NAME as CONSTANTS
 from ktbench.spec.machine import with_constant
@@ -80,7 +80,8 @@ def _change(content: dict[str, Any], key: str, value: Any) -> None:
     if parents == ["machine"] and node is None:
         raise RequestError(f"sweep.axes.{key}: the machine here is measured as it is, describe one with machine=NAME")
     if not isinstance(node, dict) or last not in node:
-        raise RequestError(f"sweep.axes.{key}: no such key in a run's spec")
+        hint = did_you_mean(last, node) if isinstance(node, dict) else ""
+        raise RequestError(f"sweep.axes.{key}: no such key in a run's spec{hint}")
     if parents == ["machine"] and last in CONSTANTS:
         node |= with_constant(node, last, value)
     else:

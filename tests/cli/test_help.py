@@ -17,7 +17,7 @@ from ktbench.cli.completion import offered
 from ktbench.cli.help import HELP, default_options, help_text
 from ktbench.cli.keys import OF_A_CELL, OF_RUN, OF_RUNS, OF_SUITES, SPECS, keys_of
 from ktbench.config import ablation_names, compose, suite_names
-from ktbench.config.compose import known_keys
+from ktbench.config.keys import known_keys
 from ktbench.config.options import group_options
 from tests.docs.test_commands import TRIED
 

@@ -59,7 +59,7 @@ _PREFIXES = ("",) * 8 + ("+", "++", "~", "@", "hydra.", "sweep.axes.", " ")
 
 @cache
 def _known() -> tuple[list[str], dict[str, list[str]]]:
-    from ktbench.config.compose import known_keys
+    from ktbench.config.keys import known_keys
     from ktbench.config.options import group_options
 
     return known_keys(), group_options()
