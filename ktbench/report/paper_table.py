@@ -9,7 +9,7 @@ from ktbench.report.conditions import model_title, where_words
 from ktbench.report.data import csv_of, pairs_text
 from ktbench.report.table import Column, Table, build_table, split_columns
 from ktbench.report.template import sentences
-from ktbench.report.text import DASH, dashed, number
+from ktbench.report.text import DASH, dashed, number, signed
 from ktbench.results import Run
 from ktbench.results.paper import PaperLine, error_summary, reasons
 from ktbench.results.row import Row
@@ -143,6 +143,6 @@ def _plain(value: float | None) -> str:
 _VALUES: Mapping[str, Callable[[PaperLine], str]] = {
     "published": lambda line: _plain(line.published),
     "simulated": lambda line: dashed(line.simulated, number),
-    "error (%)": lambda line: dashed(line.error, lambda error: f"{100 * error:+.1f}"),
+    "error (%)": lambda line: dashed(line.error, signed),
     "measured here": lambda line: dashed(line.measured, number),
 }

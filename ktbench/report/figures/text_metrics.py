@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from matplotlib.axes import Axes
@@ -22,9 +23,12 @@ _DPI = 300
 _POINTS_PER_INCH = 72
 _LEADING = 1.3
 
+_SIGNS = re.compile(r"(?<=[=./,:;_-])")  # after which a long word is broken first
+
 _RENDERER: Any = RendererAgg(1, 1, _DPI)  # type: ignore[no-untyped-call]
 
 
+@lru_cache(8192)
 def width_in(text: str, size_pt: float = TICK_PT) -> float:
     """Width of a line of text in inches, in the figure's font."""
     font = FontProperties(size=size_pt)
@@ -48,17 +52,24 @@ def packed(items: Iterable[T], fits: Callable[[Sequence[T]], bool]) -> list[list
 
 
 def wrapped(text: str, size_pt: float, limit_in: float) -> list[str]:
-    """Lines no wider than `limit_in`, broken at spaces; a longer word is broken where it must."""
+    """Lines no wider than `limit_in`, broken at spaces; a longer word is broken after a sign, or where it must."""
     pieces = (piece for word in text.split() for piece in _pieces(word, size_pt, limit_in))
     return [" ".join(line) for line in packed(pieces, lambda line: width_in(" ".join(line), size_pt) <= limit_in)]
 
 
+def parts_of(word: str) -> list[str]:
+    """The parts that a long word is broken into before anything smaller."""
+    return [part for part in _SIGNS.split(word) if part]
+
+
 def _pieces(word: str, size_pt: float, limit_in: float) -> Iterator[str]:
-    """A word in pieces, each of as many letters as fit, at least one."""
-    while word:
-        head = _letters_that_fit(word, size_pt, limit_in)
-        yield word[:head]
-        word = word[head:]
+    """A word in pieces of as many parts as fit; of a part that does not, as many letters as do, at least one."""
+    for line in packed(parts_of(word), lambda line: width_in("".join(line), size_pt) <= limit_in):
+        piece = "".join(line)
+        while piece:
+            head = _letters_that_fit(piece, size_pt, limit_in)
+            yield piece[:head]
+            piece = piece[head:]
 
 
 def _letters_that_fit(word: str, size_pt: float, limit_in: float) -> int:
