@@ -84,20 +84,17 @@ def step_work(dense: DenseWork | None, experts: ExpertsWork, passes: Sequence[Pa
     return _summed([least_work(dense, experts, routing) for routing in passes])
 
 
-def training_work(dense: DenseWork, experts: ExpertsWork, routing: PassRouting, adapters: tuple[int, int]) -> Work:
-    """Work of a training step that was routed as `routing`: forward, and backward through frozen weights.
+def training_work(
+    dense: DenseWork | None, experts: ExpertsWork, routing: PassRouting, adapters: tuple[int, int]
+) -> Work:
+    """Work of a training step that was routed as `routing` (see `Work.trained`).
 
-    The forward pass has two operations for each product, the gradients of inputs two more, of which the first of the
-    layers is left out: nothing below it is trained. `adapters` counts LoRA's weights that every token meets, and those
-    of one expert of every layer: six operations each, for forward, gradients of inputs and gradients of weights. Both
-    passes read every weight once.
+    `adapters` counts LoRA's weights that every token meets, and those of one expert of every layer. Without `dense` of
+    the experts alone, where a device does the rest.
     """
-    forward = least_work(dense, experts, routing)
-    tokens, shape = forward.tokens, experts.shape
-    head = 2 * tokens * shape.vocab * shape.hidden
-    backward = head + (forward.flops - head) * (shape.layers - 1) // shape.layers
-    lora = 6 * tokens * (adapters[0] + shape.top_k * adapters[1])
-    return Work(weight_bytes=2 * forward.weight_bytes, flops=forward.flops + backward + lora, tokens=tokens)
+    forward, shape = least_work(dense, experts, routing), experts.shape
+    head = 0 if dense is None else 2 * forward.tokens * shape.vocab * shape.hidden
+    return forward.trained(head=head, layers=shape.layers, lora=adapters[0] + shape.top_k * adapters[1])
 
 
 def layer_work(experts: ExpertsWork, routing: Routing) -> Work:

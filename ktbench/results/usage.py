@@ -125,12 +125,13 @@ class PartTimes:
 
 def part_times(records: Sequence[Record], measure: MeasureSpec) -> PartTimes | None:
     """The mean over the steps of each round; None where nothing was trained."""
-    found = {record.round: record.parts for record in records if record.parts and record.samples_s}
+    timed = [record for record in records if record.samples_s]
+    found = {record.round: (record.parts, len(record.samples_s)) for record in timed if record.parts}
     if not found:
         return None
 
     def seconds(part: Callable[[StepParts], float]) -> Interval:
-        return summary({n: part(parts) / len(parts.losses) for n, parts in found.items()}, records, measure)
+        return summary({n: part(parts) / steps for n, (parts, steps) in found.items()}, records, measure)
 
     return PartTimes(
         forward_s=seconds(lambda parts: parts.forward_s),

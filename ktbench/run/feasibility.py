@@ -25,7 +25,7 @@ from ktbench.spec.engine import STREAM_MEMORY
 from ktbench.spec.errors import RequestError
 from ktbench.spec.features import FEATURES
 from ktbench.spec.machine import MachineSpec
-from ktbench.spec.memory import MachineMemory, cache_bytes, device_bytes, routed_bytes, worker_bytes
+from ktbench.spec.memory import MachineMemory, cache_bytes, device_bytes, routed_bytes, trained_bytes, worker_bytes
 from ktbench.spec.peers import peer_of
 from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import RunSpec
@@ -118,9 +118,12 @@ def _gpu_memory_reasons(spec: RunSpec, machine: Machine) -> Iterator[Reason]:
     if needs.total > machine.gpu_bytes:
         place = "of engine.placement" if spec.engine.placement.ratio else "that pass through"
         experts = f", experts {place} {gib(needs.experts)}" if needs.experts else ""
+        kept = f"a cache of {gib(needs.cache)}"
+        if spec.workload.phase == "train":
+            kept = f"what training adds, {gib(needs.trained)}"
         yield Reason(
             f"model={spec.model.name}",
-            f"the GPU keeps weights of {gib(needs.weights)}{experts} and a cache of {gib(needs.cache)}, "
+            f"the GPU keeps weights of {gib(needs.weights)}{experts} and {kept}, "
             f"it has {gib(machine.gpu_bytes)}, of which CUDA takes up to {gib(needs.reserve)}",
         )
 
@@ -148,12 +151,19 @@ def _simulation_reasons(spec: RunSpec, machine: MachineSpec) -> Iterator[Reason]
     if spec.workload.phase == "serve":
         yield Reason("workload.phase=serve", "is not simulated, leave out machine=")
     if spec.workload.phase == "train":
-        yield Reason("workload.phase=train", "is not simulated, leave out machine=")
+        yield from _simulated_training_reasons(spec)
     if spec.engine.handover == "flags":
         yield Reason("engine.handover=flags", "is not simulated, leave it out or set machine=here")
     work, most = spec.workload, spec.model.shape.positions
     if work.phase != "layer" and work.prompt > most:
         yield Reason(f"workload.prompt={work.prompt}", f"{spec.model.name} was made for {most:,} tokens")
+
+
+def _simulated_training_reasons(spec: RunSpec) -> Iterator[Reason]:
+    if not spec.engine.fused:
+        yield Reason("workload.phase=train", "base is plain PEFT, which has no model of its costs, add +a, +v or +m")
+    if spec.device_precision != "bf16":
+        yield Reason(f"device_precision={spec.device_precision}", "all but the experts is trained through in bf16")
 
 
 def _as_simulated(spec: RunSpec) -> RunSpec:
@@ -170,18 +180,25 @@ def _as_simulated(spec: RunSpec) -> RunSpec:
 
 
 def _memory_reasons(spec: RunSpec, machine: MachineSpec) -> Iterator[Reason]:
-    """Weights and keys and values that do not fit; activations are small compared with the memory of such machines."""
+    """Weights, keys and values, and what training adds, that do not fit.
+
+    Activations of other phases are small compared with the memory of such machines.
+    """
     at_device, device, cache = spec.engine.placement.ratio * routed_bytes(spec), device_bytes(spec), cache_bytes(spec)
-    on_gpu = spec.engine.device == "cuda"
-    host = routed_bytes(spec) - (at_device if on_gpu else -device - cache)
+    on_gpu, adds = spec.engine.device == "cuda", trained_bytes(spec)
+    network = device + cache + adds.network
+    host = routed_bytes(spec) + adds.experts + (-at_device if on_gpu else network)
     memory = machine.domains * machine.memory_gib * _GIB
+    added = " and what training adds" if spec.workload.phase == "train" else ""
     if host > memory:
         yield Reason(
-            f"model={spec.model.name}", f"weights take {gib(host)}, {machine.name} has {gib(memory)} of memory"
+            f"model={spec.model.name}", f"weights{added} take {gib(host)}, {machine.name} has {gib(memory)} of memory"
         )
     on_gpus = (machine.gpus or 0) * (machine.gpu_memory_gib or 0) * _GIB
-    if on_gpu and at_device + device + cache > on_gpus:
+    if on_gpu and at_device + network > on_gpus:
         keys = f" and a cache of {gib(cache)}" if cache else ""
+        if adds.network:
+            keys = f"{added}, {gib(adds.network)}"
         yield Reason(
             f"model={spec.model.name}",
             f"weights of the device role take {gib(at_device + device)} with device_precision={spec.device_precision}"

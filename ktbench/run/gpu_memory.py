@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ktbench.sim.sizes import sizes_of
 from ktbench.spec.cells import worker_groups
-from ktbench.spec.memory import GPU_RESERVE_BYTES, KEPT_WORKLOADS, cache_bytes, token_cache_bytes
+from ktbench.spec.memory import GPU_RESERVE_BYTES, KEPT_WORKLOADS, cache_bytes, token_cache_bytes, trained_bytes
 from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.weights import DEVICE_UNPACKS, PAIRS_AT_ONCE, STREAMED_CHUNK_BYTES, expert_bytes
@@ -20,18 +20,19 @@ class GpuMemory:
     """Bytes of a GPU that one worker takes, by purpose.
 
     `weights` are all but routed experts, `experts` those that live there or pass through, `cache` keys and values of
-    prompts and steps. Prompts of prefill are run anew each time.
+    prompts and steps. Prompts of prefill are run anew each time. `trained` is what training adds to the network.
     """
 
     weights: int
     experts: int
     cache: int
+    trained: int = 0
     reserve: int = GPU_RESERVE_BYTES
 
     @property
     def total(self) -> int:
         """Bytes of the worker."""
-        return self.weights + self.experts + self.cache + self.reserve
+        return self.weights + self.experts + self.cache + self.trained + self.reserve
 
 
 def gpu_memory(specs: Sequence[RunSpec], nodes: int) -> GpuMemory:
@@ -45,6 +46,7 @@ def gpu_memory(specs: Sequence[RunSpec], nodes: int) -> GpuMemory:
         weights=_BF16_BYTES * specs[0].model.shape.other_params,
         experts=max(_gpu_expert_bytes(spec, nodes) for spec in specs),
         cache=sum(sorted(prompts.values())[-KEPT_WORKLOADS:]) + max(_step_cache_bytes(spec) for spec in specs),
+        trained=max(trained_bytes(spec).network for spec in specs),
     )
 
 
@@ -81,6 +83,8 @@ def _step_cache_bytes(spec: RunSpec) -> int:
     keeps nothing.
     """
     work = spec.workload
+    if work.phase == "train":
+        return 0
     tokens = work.batch * (work.prompt + (work.steps if work.phase == "decode" else 0))
     kept = work.phase == "decode" or work.chunk is not None
     return tokens * (kept * token_cache_bytes(spec) + sizes_of(spec).expanded_key_bytes)

@@ -2,48 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ktbench.sim.calibration import Calibration
+from ktbench.sim.core_kernels import AMX, VECTOR, CoreKernels, Team
 from ktbench.sim.executor import Graph, apply_contention
-from ktbench.sim.graph import DeviceTask, Pass, SharedOrder, build_graph, kept_experts, machine_of
+from ktbench.sim.graph import (
+    DeviceTask,
+    Pass,
+    SharedOrder,
+    build_graph,
+    head_rows,
+    kept_experts,
+    machine_of,
+    wants_inputs,
+)
 from ktbench.sim.routing import counts, selections
-from ktbench.sim.schedule import Seconds, makespan_s, soft_maximum
-from ktbench.sim.sizes import BF16_BYTES, Sizes, sizes_of
+from ktbench.sim.schedule import makespan_s
+from ktbench.sim.sizes import ADAMW_BYTES, BF16_BYTES, F32_BYTES, Sizes, sizes_of
 from ktbench.spec.engine import PAPER_AMX_MIN_TOKENS
-from ktbench.spec.machine import MachineSpec
+from ktbench.spec.machine import MachineSpec, Vector
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.timeline import Resource
-from ktbench.spec.weights import FORMATS, Dtype, Precision, expert_bytes
+from ktbench.spec.weights import Dtype, Precision, expert_bytes
 
-VECTOR, AMX = "vector", "amx"
 # Into about how many tasks the fused operator divides an expert (kernels/moe/call.cpp).
 TASKS = 32
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Team:
-    """`cores` that work together: read bandwidth in bytes/s, arithmetic peaks in operations/s by unit and dtype."""
-
-    cores: int
-    read_bytes_per_s: float
-    peaks: Mapping[tuple[str, Dtype], float]
-
-    @property
-    def torch_unit(self) -> str:
-        """The unit that PyTorch (oneDNN) multiplies bf16 on: AMX where there is any."""
-        return AMX if (AMX, "bf16") in self.peaks else VECTOR
-
-    def peak(self, unit: str, dtype: Dtype) -> float:
-        """Operations/s. Raises ValueError for a unit that the machine lacks."""
-        if (unit, dtype) not in self.peaks:
-            raise ValueError(f"the machine has no {unit.upper()} peak for {dtype}")
-        return self.peaks[unit, dtype]
+# Products with transposed matrices multiply in float32 (kernels/training/transposed.h), for which AVX2 has no less than
+# for bf16.
+_F32_OVER_BF16: Mapping[Vector, float] = {"avx512": 0.5, "avx2": 1.0}
+# Of an expert's products those of gate and up, and those of down.
+_GATE_UP, _DOWN = 2 / 3, 1 / 3
 
 
 def cpu_graph(spec: RunSpec, calibration: Calibration) -> Graph:
@@ -112,7 +107,8 @@ def _team(machine: MachineSpec, cores: int, bytes_per_s: float, calibration: Cal
         (AMX, "int8"): machine.amx_int8_tops,
     }
     peaks = {isa: share * machine.domains * peak * 1e12 for isa, peak in tera.items() if peak}
-    return Team(cores=cores, read_bytes_per_s=min(bytes_per_s, own), peaks=peaks)
+    f32 = _F32_OVER_BF16[machine.vector] * peaks[VECTOR, "bf16"]
+    return Team(cores=cores, read_bytes_per_s=min(bytes_per_s, own), peaks=peaks, f32_flops_per_s=f32)
 
 
 def _spread_bytes_per_s(machine: MachineSpec) -> float:
@@ -130,7 +126,7 @@ class CpuCosts:
     calibration: Calibration
     host_team: Team
     device_team: Team
-    _calls: dict[tuple[int, int, int], float] = field(default_factory=dict, init=False, compare=False)
+    _calls: dict[tuple[Pass, int, int, bool], float] = field(default_factory=dict, init=False, compare=False)
 
     @property
     def host(self) -> Resource:
@@ -152,7 +148,8 @@ class CpuCosts:
         router = shape.experts * shape.hidden
         products = self._linear_s(self._sizes.attention_params, work.rows) + self._linear_s(router, work.rows)
         around = self._latents_s(work) + self._score_s(work) + self._cache_s(work) + self._elementwise_s(work)
-        seconds = self.calibration[name] * 1e-6 + products + around
+        adapted = work.adapted * self._device.adapted_s(self.spec.lora.attention, 1, work.rows)
+        seconds = self.calibration[name] * 1e-6 + products + around + adapted
         return DeviceTask(name="attention", kind="attention", seconds=seconds)
 
     def dense(self, work: Pass) -> DeviceTask:
@@ -166,7 +163,20 @@ class CpuCosts:
 
     def head(self, work: Pass) -> DeviceTask:
         """See `CostModel`."""
-        return DeviceTask(name="head", kind="other", seconds=self._linear_s(self._sizes.head_params, work.batch))
+        seconds = self._linear_s(self._sizes.head_params, head_rows(self.spec, work))
+        return DeviceTask(name="head", kind="other", seconds=seconds)
+
+    def loss(self, work: Pass) -> DeviceTask:
+        """See `CostModel`."""
+        seconds = work.rows * self._sizes.logits_bytes / self.device_team.read_bytes_per_s
+        return DeviceTask(name="loss", kind="other", seconds=seconds)
+
+    def optimiser_s(self, role: Resource) -> float:
+        """See `CostModel`."""
+        shape, lora = self.spec.model.shape, self.spec.lora
+        on_host = role == "host"
+        numbers = shape.moe_layers * shape.experts * lora.expert if on_host else shape.layers * lora.attention
+        return numbers * ADAMW_BYTES / self.device_team.read_bytes_per_s
 
     def device_experts(self, work: Pass, layer: int) -> DeviceTask | None:
         """None: all experts are the host's."""
@@ -177,37 +187,78 @@ class CpuCosts:
         return None
 
     def routed_s(self, work: Pass, layer: int, first: int, last: int) -> float:
-        """Mean over the layers drawn; every layer takes as long."""
-        key = (work.rows, first, last)
+        """Mean over the layers drawn; every layer takes as long, but where the backward pass ends."""
+        key = (work, first, last, not work.back or wants_inputs(self.spec, layer))
         if key not in self._calls:
-            self._calls[key] = self._routed_s(*key)
+            self._calls[key] = self._routed_s(work.rows, first, last, self._call_of(work, layer))
         return self._calls[key]
 
     def layer_alone_s(self) -> float:
         """See `CostModel`."""
-        return self._routed_s(self.spec.workload.batch, 0, kept_experts(self.spec))
+        call_s = self._fused_s if self.spec.engine.fused else self._modules_s
+        return self._routed_s(self.spec.workload.batch, 0, kept_experts(self.spec), call_s)
 
-    def _routed_s(self, rows: int, first: int, last: int) -> float:
+    def _routed_s(self, rows: int, first: int, last: int, call_s: Callable[[NDArray[np.int64]], float]) -> float:
         if first == last:
             return 0.0
-        call_s = self._fused_s if self.spec.engine.fused else self._modules_s
         calls = [call_s(counts(ids[:, first:last])) for ids in selections(self.spec, self.calibration, rows)]
         return sum(calls) / len(calls)
+
+    def _call_of(self, work: Pass, layer: int) -> Callable[[NDArray[np.int64]], float]:
+        if work.back:
+            return partial(self._back_s, work=work, inputs=wants_inputs(self.spec, layer))
+        if self.spec.workload.phase == "train":
+            return partial(self._forth_s, work=work)
+        return self._fused_s if self.spec.engine.fused else self._modules_s
 
     def _modules_s(self, tokens: NDArray[np.int64]) -> float:
         """One after the other through Transformers' module (its loop over the experts that are hit)."""
         fixed_ms = self.calibration["torch_call_ms"] + len(tokens) * self.calibration["torch_expert_ms"]
         params, nbytes = self._expert("bf16")
-        return fixed_ms * 1e-3 + float(self._torch_s(params, nbytes, tokens).sum())
+        return fixed_ms * 1e-3 + float(self._device.torch_s(params, nbytes, tokens).sum())
 
     def _fused_s(self, tokens: NDArray[np.int64]) -> float:
         """The tasks of all experts, assigned to threads dynamically with +d."""
         team, precision = self.host_team, self.spec.precision
         params, nbytes = self._expert(precision)
         first_on_amx = self.spec.engine.first_on_amx
-        of_one_thread = team.cores * self._packed_s(team, precision, params, nbytes, tokens, first_on_amx)
+        of_one_thread = team.cores * self._host.packed_s(precision, params, nbytes, tokens, first_on_amx)
         makespan = makespan_s(of_one_thread, TASKS, team.cores, dynamic=self.spec.engine.dynamic)
         return self.calibration["fused_call_us"] * 1e-6 + makespan
+
+    def _forth_s(self, tokens: NDArray[np.int64], work: Pass) -> float:
+        """The fused operator; two calls where LoRA is added to products, or they are kept."""
+        seconds = self._fused_s(tokens)
+        if not self.spec.lora.expert and self.spec.workload.recompute:
+            return seconds
+        shape = self.spec.model.shape
+        moved = self._written_s(tokens, 3 * shape.expert_ffn + shape.hidden)
+        return seconds + self.calibration["fused_call_us"] * 1e-6 + moved + self._adapters_s(tokens, work)
+
+    def _back_s(self, tokens: NDArray[np.int64], work: Pass, *, inputs: bool) -> float:
+        """Gate and up again unless they were kept, then products with transposed matrices (training/function.py)."""
+        team, shape, again = self.host_team, self.spec.model.shape, bool(self.spec.workload.recompute)
+        precision, first_on_amx = self.spec.precision, self.spec.engine.first_on_amx
+        params, nbytes = self._expert(precision)
+        formed = self._host.packed_s(precision, params, nbytes, tokens, first_on_amx)
+        transposed = self._host.transposed_s(precision, params, nbytes, tokens)
+        shares = (again * _GATE_UP, 1.0 if inputs else _DOWN)
+        of_one_thread = team.cores * (shares[0] * formed + shares[1] * transposed)
+        makespan = makespan_s(of_one_thread, TASKS, team.cores, dynamic=self.spec.engine.dynamic)
+        calls_s = (again + 1 + inputs) * self.calibration["fused_call_us"] * 1e-6
+        moved = self._written_s(tokens, 6 * shape.expert_ffn + inputs * shape.hidden)
+        return calls_s + makespan + moved + self._adapters_s(tokens, work)
+
+    def _written_s(self, tokens: NDArray[np.int64], width: int) -> float:
+        """Activations of so many numbers for each pair of token and expert, in float32, written and read."""
+        return 2 * F32_BYTES * width * float(tokens.sum()) / self.host_team.read_bytes_per_s
+
+    def _adapters_s(self, tokens: NDArray[np.int64], work: Pass) -> float:
+        """LoRA of the experts, one after the other through PyTorch."""
+        if not self.spec.lora.expert:
+            return 0.0
+        fixed_s = work.adapted * len(tokens) * self.calibration["torch_expert_ms"] * 1e-3
+        return fixed_s + work.adapted * self._device.adapted_s(self.spec.lora.expert, len(tokens), int(tokens.sum()))
 
     def _expert(self, precision: Precision) -> tuple[int, int]:
         """Weights of a routed expert, and their bytes."""
@@ -217,6 +268,14 @@ class CpuCosts:
     @property
     def _sizes(self) -> Sizes:
         return sizes_of(self.spec)
+
+    @property
+    def _host(self) -> CoreKernels:
+        return CoreKernels(calibration=self.calibration, team=self.host_team)
+
+    @property
+    def _device(self) -> CoreKernels:
+        return CoreKernels(calibration=self.calibration, team=self.device_team)
 
     @property
     def _replays(self) -> bool:
@@ -229,23 +288,23 @@ class CpuCosts:
             return 0.0
         spec, counted = self.spec, np.array([rows])
         if not spec.engine.packed_dense:
-            return float(self._torch_s(params, BF16_BYTES * params, counted)[0])
+            return float(self._device.torch_s(params, BF16_BYTES * params, counted)[0])
         shape, precision = spec.model.shape, spec.device_precision
         nbytes = params * expert_bytes(shape, precision) / shape.expert_params
         # Linear layers choose their kernels by what is granted, whatever the features of the experts.
         first_on_amx = PAPER_AMX_MIN_TOKENS if self.device_team.torch_unit == AMX else inf
-        return float(self._packed_s(self.device_team, precision, params, nbytes, counted, first_on_amx)[0])
+        return float(self._device.packed_s(precision, params, nbytes, counted, first_on_amx)[0])
 
     def _latents_s(self, work: Pass) -> float:
         """The up-projection of latents: Transformers expands those of the context, a replayed step those of none."""
-        params, team = self._sizes.fixed_params, self.device_team
+        params = self._sizes.fixed_params
         if not params:
             return 0.0
         if self._absorbs(work):
             counted = np.array([work.rows])
-            return float(self._packed_s(team, "bf16", params, BF16_BYTES * params, counted, inf)[0])
+            return float(self._device.packed_s("bf16", params, BF16_BYTES * params, counted, inf)[0])
         expanded = np.array([work.rows + work.batch * work.context])
-        return float(self._torch_s(params, BF16_BYTES * params, expanded)[0])
+        return float(self._device.torch_s(params, BF16_BYTES * params, expanded)[0])
 
     def _absorbs(self, work: Pass) -> bool:
         return self._sizes.latent and self._replays and work.tokens == 1
@@ -256,7 +315,7 @@ class CpuCosts:
             return 0.0
         flops = work.rows * (work.context + work.tokens) * self._sizes.score_flops
         unit = self.device_team.torch_unit
-        return flops / (self.device_team.peak(unit, "bf16") * self.calibration[f"attention_{unit}_peak"])
+        return work.scores * flops / (self.device_team.peak(unit, "bf16") * self.calibration[f"attention_{unit}_peak"])
 
     def _cache_s(self, work: Pass) -> float:
         """Keys and values of the context, in a decode step. Transformers copies and repeats them for its heads."""
@@ -277,39 +336,4 @@ class CpuCosts:
             return 0.0
         moved_mb = work.rows * self.spec.model.shape.hidden * BF16_BYTES * 1e-6
         name = "lean_elementwise_ms_per_mb" if self.spec.engine.packed_dense else "torch_elementwise_ms_per_mb"
-        return moved_mb * self.calibration[name] * 1e-3 / self.device_team.cores
-
-    def _packed_s(
-        self,
-        team: Team,
-        precision: Precision,
-        params: int,
-        nbytes: float,
-        rows: NDArray[np.int64],
-        first_on_amx: float,
-    ) -> Seconds:
-        """[N] seconds of our kernels on one packed set of weights with each number of rows (above 0)."""
-        on_amx = rows >= first_on_amx
-        seconds = np.zeros(len(rows))
-        for unit, on_it in ((AMX, on_amx), (VECTOR, ~on_amx)):
-            if on_it.any():
-                seconds[on_it] = self._on_unit(unit, team, precision, params, nbytes, rows[on_it])
-        return seconds
-
-    def _on_unit(
-        self, unit: str, team: Team, precision: Precision, params: int, nbytes: float, rows: NDArray[np.int64]
-    ) -> Seconds:
-        """Reading and arithmetic overlap in part; 4-bit weights are unpacked once, whatever the number of rows."""
-        cost, bits = self.calibration, FORMATS[precision].bits
-        dtype: Dtype = FORMATS[precision].multiplied_as(unit)
-        reading = nbytes / (team.read_bytes_per_s * cost[f"{unit}_read"])
-        multiplying = 2 * params * rows / (team.peak(unit, dtype) * cost[f"{unit}_{dtype}_peak"])
-        unpacking = params / (team.cores * cost[f"{unit}_unpacks_g_per_s"] * 1e9) if bits == 4 else 0.0
-        return soft_maximum(reading + unpacking, multiplying, cost[f"{unit}_{dtype}_overlap"])
-
-    def _torch_s(self, params: int, nbytes: float, rows: NDArray[np.int64]) -> Seconds:
-        """[N] seconds of PyTorch's linear layers (oneDNN) on bf16 weights, by the device role."""
-        cost, team = self.calibration, self.device_team
-        reading = nbytes / (team.read_bytes_per_s * cost["torch_read"])
-        rate = team.peak(team.torch_unit, "bf16") * cost[f"torch_{team.torch_unit}_peak"]
-        return soft_maximum(reading, 2 * params * rows / rate, cost["torch_overlap"])
+        return work.moved * moved_mb * self.calibration[name] * 1e-3 / self.device_team.cores

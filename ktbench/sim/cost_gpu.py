@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ktbench.sim.calibration import Calibration
-from ktbench.sim.graph import DeviceTask, Pass, SharedOrder, kept_experts
+from ktbench.sim.graph import DeviceTask, Pass, SharedOrder, head_rows, kept_experts, wants_inputs
 from ktbench.sim.host_kernels import DecodeExperts, PrefillExperts, TorchExperts
 from ktbench.sim.placement import ALL_ON_HOST, Coverage, coverage
 from ktbench.sim.routing import SAMPLES, loads_of
-from ktbench.sim.sizes import BF16_BYTES, Sizes, sizes_of
+from ktbench.sim.sizes import ADAMW_BYTES, BF16_BYTES, Sizes, sizes_of
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.timeline import Resource
@@ -24,6 +24,10 @@ _BLOCKING_FAMILIES = ("deepseek_v2", "deepseek_v3")
 _A100_GHZ = 1.41  # the clock at which `kernel_us` was fitted
 # Of a layer's kernels: gate, up, activation, product, down, addition.
 _SHARED_KERNELS = 6
+# Of LoRA on an attention, in PEFT's modules: on each of four matrices a conversion, two products, a factor, a sum.
+_ADAPTER_KERNELS = 4 * 5
+# Of the loss: conversions, the logarithm of a sum, what is picked, their mean.
+_LOSS_KERNELS = 8
 # Of a chunk of experts that stream: unpacking, two products, activation, the sum.
 _CHUNK_KERNELS = 24
 
@@ -43,7 +47,7 @@ class GpuCosts:
     machine: MachineSpec
     cost: Calibration
     sizes: Sizes
-    _calls: dict[tuple[int, int, int, Coverage], float] = field(default_factory=dict, init=False, compare=False)
+    _calls: dict[tuple[Pass, int, int, Coverage, bool], float] = field(default_factory=dict, init=False, compare=False)
     _covered: dict[int, Coverage] = field(default_factory=dict, init=False, compare=False)
 
     @property
@@ -53,8 +57,13 @@ class GpuCosts:
 
     @property
     def prefill(self) -> bool:
-        """Whether a step is a forward pass over prompts."""
-        return self.spec.workload.phase == "prefill"
+        """Whether a step puts whole prompts through the model: a forward pass over them, or a training step."""
+        return self.spec.workload.phase == "prefill" or self.trains
+
+    @property
+    def trains(self) -> bool:
+        """Whether a step is one of training, in which the roles take turns and GPUs hold different layers."""
+        return self.spec.workload.phase == "train"
 
     def captured(self, work: Pass) -> bool:
         """Whether a pass is one CUDA graph: a decode step, or a whole chunk of a prompt."""
@@ -68,7 +77,7 @@ class GpuCosts:
 
     def shared_order(self, work: Pass) -> SharedOrder:
         """See `CostModel`."""
-        if self.base:
+        if self.base or self.trains:
             return "after"
         return "beside" if self.captured(work) or self.sizes.family not in _BLOCKING_FAMILIES else "before"
 
@@ -92,13 +101,16 @@ class GpuCosts:
         read = sizes.attention_bytes(beside * work.batch) + sizes.gate_bytes
         flops = sizes.absorbed_flops if work.tokens == 1 else sizes.score_flops
         pairs = work.tokens * beside + work.tokens**2 / (2 if skips_half else 1)
+        lora = self.spec.lora.attention
         seconds = (
             self._dense_s(params, read, work.rows)
-            + work.batch * pairs * flops / self._flops_per_s("attention")
+            + work.scores * work.batch * pairs * flops / self._flops_per_s("attention")
             + self._expanded_s(work.tokens, beside * work.batch)
-            + self._moved_s(work.rows)
+            + work.moved * self._moved_s(work.rows)
+            + work.adapted * 2.0 * lora * work.rows / self._flops_per_s("gemm")
         )
-        return self._task(work, "attention", "attention", seconds, self.layer_kernels - shared)
+        kernels = self.layer_kernels - shared + (_ADAPTER_KERNELS if lora else 0)
+        return self._task(work, "attention", "attention", seconds, kernels)
 
     @property
     def _fixed(self) -> bool:
@@ -124,8 +136,20 @@ class GpuCosts:
 
     def head(self, work: Pass) -> DeviceTask:
         """The output head in bf16."""
-        params = self.sizes.head_params
-        return self._task(work, "head", "other", self._dense_s(params, 2.0 * params, work.batch), 2)
+        params, rows = self.sizes.head_params, head_rows(self.spec, work)
+        return self._task(work, "head", "other", self._dense_s(params, 2.0 * params, rows), 2)
+
+    def loss(self, work: Pass) -> DeviceTask:
+        """See `CostModel`."""
+        return self._task(work, "loss", "other", self._memory_s(work.rows * self.sizes.logits_bytes), _LOSS_KERNELS)
+
+    def optimiser_s(self, role: Resource) -> float:
+        """See `CostModel`."""
+        shape, lora = self.spec.model.shape, self.spec.lora
+        if role == "device":
+            return self._memory_s(shape.layers * lora.attention * ADAMW_BYTES)
+        numbers = shape.moe_layers * shape.experts * lora.expert
+        return numbers * ADAMW_BYTES / (self.machine.domains * self._experts.moved_bytes_per_s)
 
     def device_experts(self, work: Pass, layer: int) -> DeviceTask | None:
         """Routed experts that are placed on the device or stream to it, for their expected share of the selections."""
@@ -174,10 +198,14 @@ class GpuCosts:
 
     def _on_host_s(self, work: Pass, layer: int, first: int, last: int) -> float:
         picks, sample, placed = last - first, layer % SAMPLES, self._placed(layer)
-        key = work.rows, sample, picks, placed
+        inputs = not work.back or wants_inputs(self.spec, layer)
+        key = work, sample, picks, placed, inputs
         if key not in self._calls:
             loads = loads_of(self.spec, self.cost, work.rows, picks)[sample]
-            self._calls[key] = self._call_s(loads, placed) if picks else 0.0
+            if work.back:
+                self._calls[key] = self._experts.back_s(loads, inputs=inputs)
+            else:
+                self._calls[key] = self._call_s(loads, placed) if picks else 0.0
         return self._calls[key]
 
     def layer_alone_s(self) -> float:
@@ -207,14 +235,21 @@ class GpuCosts:
     def _call_s(self, loads: NDArray[np.int64], placed: Coverage) -> float:
         """One call of a layer's experts on the host, `loads` [E] being the tokens of each."""
         decodes = self.spec.workload.phase == "decode"
-        kernel = TorchExperts if self.base else DecodeExperts if decodes else PrefillExperts
+        if not self.base and not decodes:
+            return self._experts.seconds(loads, placed)
+        kernel = TorchExperts if self.base else DecodeExperts
         return kernel(spec=self.spec, machine=self.machine, cost=self.cost, sizes=self.sizes).seconds(loads, placed)
 
+    @property
+    def _experts(self) -> PrefillExperts:
+        return PrefillExperts(spec=self.spec, machine=self.machine, cost=self.cost, sizes=self.sizes)
+
     def _task(self, work: Pass, name: str, kind: str, work_s: float, kernels: int) -> DeviceTask:
-        """A part's work, the least that its kernels take, and their launches.
+        """A part's work, the least that its kernels take, and their launches; backward there are twice as many.
 
         A graph holds its launches; in base they are part of a kernel's time.
         """
+        kernels *= 2 if work.back else 1
         if self.base:
             return DeviceTask(name=name, kind=kind, seconds=work_s + kernels * self.cost["base_launch_us"] * 1e-6)
         least_us = self.cost["kernel_us"] * _A100_GHZ / self._of(self.machine.gpu_ghz)
@@ -230,8 +265,11 @@ class GpuCosts:
         return max(read_bytes / self._stream, flops / self._flops_per_s("gemm") if tokens > 1 else 0.0)
 
     def _moved_s(self, tokens: int) -> float:
-        rate = self.cost["elementwise"] * self._of(self.machine.gpu_gb_per_s) * 1e9
-        return tokens * self.sizes.elementwise_bytes / rate if tokens > 1 else 0.0
+        return self._memory_s(tokens * self.sizes.elementwise_bytes) if tokens > 1 else 0.0
+
+    def _memory_s(self, nbytes: float) -> float:
+        """Moving so many bytes in a GPU's memory."""
+        return nbytes / (self.cost["elementwise"] * self._of(self.machine.gpu_gb_per_s) * 1e9)
 
     def _flops_per_s(self, kernel: str) -> float:
         """What a kind of kernel reaches of the peak.
@@ -243,11 +281,16 @@ class GpuCosts:
 
     @property
     def _peak(self) -> float:
-        return self._of(self.machine.gpu_tflops) * 1e12 * self._of(self.machine.gpus)
+        return self._of(self.machine.gpu_tflops) * 1e12 * self._together
 
     @property
     def _stream(self) -> float:
-        return self.cost["gpu_stream"] * self._of(self.machine.gpu_gb_per_s) * 1e9 * self._of(self.machine.gpus)
+        return self.cost["gpu_stream"] * self._of(self.machine.gpu_gb_per_s) * 1e9 * self._together
+
+    @property
+    def _together(self) -> float:
+        """GPUs that work at the same time: all, but one in training, where each has layers of its own."""
+        return 1.0 if self.trains else self._of(self.machine.gpus)
 
     def _of(self, constant: float | None) -> float:
         if constant is None:

@@ -219,7 +219,7 @@ def is_fitted(spec: RunSpec) -> bool:
     layer: bf16, int8 and int4_g32 at 1, 8, 128 and 1,024 tokens per expert. decode: bf16 at depths 64 and 2,048, with
     nothing deferred. prefill from 512 tokens on: int4_g32 with +l, bf16 without.
     """
-    if spec.model.name != _MODEL or spec.engine.label not in _ARMS:
+    if spec.model.name != _MODEL or spec.engine.label not in _ARMS or spec.workload.phase == "train":
         return False
     work = spec.workload
     if work.phase == "layer":

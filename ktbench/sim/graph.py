@@ -1,8 +1,11 @@
-"""The task graph of one step: one builder for machines with and without a GPU, over an interface of costs."""
+"""The task graph of one step: one builder for machines with and without a GPU, over an interface of costs.
+
+A training step is a pass forward, one back through the same layers, and the optimiser.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from ktbench.sim.executor import Graph
@@ -11,24 +14,48 @@ from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.timeline import Resource
 
 SharedOrder = Literal["before", "beside", "after"]
+# Tasks that end the forward pass of a training step, and with which its optimiser begins.
+LOSS, OPTIMISER = "loss", "optimiser"
+# Of the backward pass over the forward pass: attention has five products of the size of scores where it had two, as it
+# forms the scores again; norms and the like read a gradient beside what they had read, and write one.
+_SCORES_BACK, _MOVED_BACK = 2.5, 2.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pass:
-    """Tokens that go through the model together: `tokens` of each of `batch` sequences, after `context` others."""
+    """Tokens that go through the model together: `tokens` of each of `batch` sequences, after `context` others.
+
+    Or gradients of as many, `back` through frozen weights: products with these are as many operations as forward.
+    """
 
     tokens: int
     batch: int
     context: int
+    back: bool = False
 
     @property
     def rows(self) -> int:
         """Tokens of all sequences."""
         return self.batch * self.tokens
 
+    @property
+    def scores(self) -> float:
+        """Products of attention scores, in units of those of a forward pass."""
+        return _SCORES_BACK if self.back else 1.0
+
+    @property
+    def moved(self) -> float:
+        """Bytes that norms, rotations and additions move, in the same units."""
+        return _MOVED_BACK if self.back else 1.0
+
+    @property
+    def adapted(self) -> int:
+        """Products with LoRA's factors: back there are those of their own gradients beside those of inputs."""
+        return 2 if self.back else 1
+
 
 def passes_of(spec: RunSpec) -> tuple[Pass, ...]:
-    """The passes of a step: one, or one for each chunk of a prompt. A prefill begins without context."""
+    """The forward passes of a step: one, or one for each chunk of a prompt. A prefill begins without context."""
     work = spec.workload
     if work.phase == "decode":
         return (Pass(tokens=1, batch=work.batch, context=work.prompt),)
@@ -42,6 +69,21 @@ def machine_of(spec: RunSpec) -> MachineSpec:
     if spec.machine is None:
         raise ValueError("machine: names no machine to simulate on")
     return spec.machine
+
+
+def head_rows(spec: RunSpec, work: Pass) -> int:
+    """Positions that the output head is for: the last of each sequence, in training all."""
+    return work.rows if spec.workload.phase == "train" else work.batch
+
+
+def lowest_trained(spec: RunSpec) -> int:
+    """The first layer that has LoRA: nothing below it needs a gradient."""
+    return 0 if spec.lora.attention else spec.model.shape.dense_layers
+
+
+def wants_inputs(spec: RunSpec, layer: int) -> bool:
+    """Whether the backward pass goes on below the experts of a layer."""
+    return bool(spec.lora.attention) or layer > lowest_trained(spec)
 
 
 def has_effect(spec: RunSpec) -> bool:
@@ -103,7 +145,13 @@ class CostModel(Protocol):
         """The shared expert of a layer; None where there is none."""
 
     def head(self, work: Pass) -> DeviceTask:
-        """The output head, for the last token of each sequence."""
+        """The output head, for the last token of each sequence; in training for all."""
+
+    def loss(self, work: Pass) -> DeviceTask:
+        """The loss of all tokens of a training step, from their logits."""
+
+    def optimiser_s(self, role: Resource) -> float:
+        """AdamW on the LoRA that a role (`host` or `device`) holds."""
 
     def device_experts(self, work: Pass, layer: int) -> DeviceTask | None:
         """The routed experts of a layer that are placed on the device; None where there are none."""
@@ -128,16 +176,19 @@ def build_graph(cost: CostModel) -> Graph:
         builder.last = builder.graph.add("step", "other", "launch", cost.step_launch_s)
     for work in passes_of(cost.spec):
         builder.add_pass(work)
+    if cost.spec.workload.phase == "train":
+        builder.add_training(work)
     return builder.graph
 
 
 class _Builder:
-    """`last` is the task that the next layer's attention waits for, `_due` the deferred call that its sum waits for."""
+    """`last` is the task that the next layer waits for, `_due` the deferred call that the next sum waits for."""
 
     def __init__(self, cost: CostModel) -> None:
         self.graph = Graph()
         self.last: int | None = None
         self._due: int | None = None
+        self._suffix = ""  # of the names of a backward pass
         self._cost, self._shape = cost, cost.spec.model.shape
         self._kept, self._deferred = kept_experts(cost.spec), deferred_experts(cost.spec)
 
@@ -153,7 +204,26 @@ class _Builder:
                 self.last = self._moe(work, layer, attended, shared)
         self.last = self._device(cost.head(work), None, self.last)
 
-    def _moe(self, work: Pass, layer: int, attended: int, shared: DeviceTask | None) -> int:
+    def add_training(self, forth: Pass) -> None:
+        """What a training step has beyond its forward pass: the loss, the same layers backward, and the optimiser."""
+        cost, back = self._cost, replace(forth, back=True)
+        self.last = self._device(cost.loss(forth), None, self.last)
+        self._suffix = " back"
+        self.last = self._device(cost.loss(back), None, self.last)
+        self.last = self._device(cost.head(back), None, self.last)
+        attention, dense, shared = cost.attention(back), cost.dense(back), cost.shared(back)
+        for layer in reversed(range(lowest_trained(cost.spec), self._shape.layers)):
+            goes_on = wants_inputs(cost.spec, layer)
+            if layer < self._shape.dense_layers:
+                self.last = self._device(dense, layer, self.last)
+            else:
+                self.last = self._moe(back, layer, self.last, shared if goes_on else None)
+            if goes_on:
+                self.last = self._device(attention, layer, self.last)
+        for role in ("device", "host"):
+            self.last = self.graph.add(OPTIMISER, "other", role, cost.optimiser_s(role), self.last)
+
+    def _moe(self, work: Pass, layer: int, attended: int | None, shared: DeviceTask | None) -> int:
         """The experts' calls between the copies, the shared expert at its place, and the sum."""
         order, hand_over_s = self._cost.shared_order(work), self._cost.hand_over_s(work)
         ready = self._device(shared, layer, attended) if shared and order == "before" else attended
@@ -167,27 +237,32 @@ class _Builder:
         if shared and order == "after":
             parts.append(self._device(shared, layer, *returned))
         due, self._due = self._due, routed[1] if len(routed) > 1 else None
-        return self.graph.add(f"sum {layer}", "other", "device", 0.0, *returned, *parts, due, layer=layer)
+        return self.graph.add(f"sum {layer}{self._suffix}", "other", "device", 0.0, *returned, *parts, due, layer=layer)
 
-    def _routed(self, work: Pass, layer: int, after: tuple[int, ...]) -> list[int]:
+    def _routed(self, work: Pass, layer: int, after: tuple[int | None, ...]) -> list[int]:
         """The call whose result this layer adds, and where experts are deferred the one that the next layer adds."""
         late = 0 if layer == self._shape.layers - 1 else self._deferred
         calls = [("experts", 0, self._kept - late)] + ([("deferred", self._kept - late, self._kept)] if late else [])
         return [
             self.graph.add(
-                f"{kind} {layer}", kind, self._cost.host, self._cost.routed_s(work, layer, *span), *after, layer=layer
+                f"{kind} {layer}{self._suffix}",
+                kind,
+                self._cost.host,
+                self._cost.routed_s(work, layer, *span),
+                *after,
+                layer=layer,
             )
             for kind, *span in calls
         ]
 
-    def _copy(self, name: str, layer: int, hand_over_s: float | None, *after: int) -> tuple[int, ...]:
+    def _copy(self, name: str, layer: int, hand_over_s: float | None, *after: int | None) -> tuple[int | None, ...]:
         """Half of the hand-over; what was to be waited for where there are no copies."""
         if hand_over_s is None:
             return after
-        return (self.graph.add(f"{name} {layer}", "copy", "link", hand_over_s / 2, *after, layer=layer),)
+        return (self.graph.add(f"{name} {layer}{self._suffix}", "copy", "link", hand_over_s / 2, *after, layer=layer),)
 
     def _device(self, task: DeviceTask, layer: int | None, *after: int | None) -> int:
-        name = task.name if layer is None else f"{task.name} {layer}"
+        name = (task.name if layer is None else f"{task.name} {layer}") + self._suffix
         if task.launch_s:
             after = (self.graph.add(f"launch {name}", "launch", "launch", task.launch_s, *after, layer=layer),)
         return self.graph.add(name, task.kind, "device", task.seconds, *after, layer=layer)

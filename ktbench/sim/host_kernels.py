@@ -23,6 +23,8 @@ from ktbench.spec.weights import weight_bits
 
 TASK_COLUMNS = 128  # output columns of a task (kernels/core/layout.h)
 _AMX_ROWS = 32
+# Of an expert's products those of gate and up, and those of down.
+_GATE_UP, _DOWN = 2 / 3, 1 / 3
 # A write to memory reads the line first.
 _WRITE = 2
 
@@ -94,18 +96,48 @@ class PrefillExperts(HostKernel):
             return 0.0
         tokens = float(active.sum()) / self.sizes.top_k
         fixed = 0.0 if self.spec.workload.phase == "layer" else self.cost["prefill_call_ms"] * 1e-3
-        select = (
-            tokens * self.sizes.top_k * self.cost["select_ns"] * 1e-9
-        )  # one thread counts the tokens of each expert
-        total = fixed + select + self._tokens(active, tokens) + self._products(active) + self._packing(active)
-        return total * (1.0 if self.threads_are_bound else self.cost["apart"]) * (1.0 - covered.device)
+        around = self._select_s(tokens) + self._tokens(active, tokens) + self._packing(active)
+        apart = 1.0 if self.threads_are_bound else self.cost["apart"]
+        return (fixed + around + self._products(active)) * apart * (1.0 - covered.device) + self._lora_s(active, 1)
+
+    def back_s(self, loads: NDArray[np.int64], *, inputs: bool) -> float:
+        """The backward pass of one call: gate and up again unless they were kept, then transposed products.
+
+        These run on matrices that were transposed when they were loaded, by the same kernels. Gradients are gathered,
+        packed and added up as inputs and outputs are. (kt-sft, operators/amx/sft_moe.hpp)
+        """
+        active = loads[loads > 0].astype(np.float64)
+        if not len(active):
+            return 0.0
+        tokens, times = float(active.sum()) / self.sizes.top_k, self.times(active)
+        products = self._gate_up_s(times, int(bool(self.spec.workload.recompute)) + inputs) + self._down_s(times)
+        around = self._select_s(tokens) + 2 * (self._tokens(active, tokens) + self._packing(active))
+        apart = 1.0 if self.threads_are_bound else self.cost["apart"]
+        return (self.cost["prefill_call_ms"] * 1e-3 + around + products) * apart + self._lora_s(active, 2)
+
+    def _lora_s(self, active: NDArray[np.float64], products: int) -> float:
+        """LoRA of the experts: its factors are read and multiplied so often, in float32 on the vector units."""
+        numbers, machine = self.spec.lora.expert, self.machine
+        flops_per_s = self.cost["vector_peak"] * machine.vector_tflops * 1e12 / 2
+        reading_s = len(active) * numbers * F32_BYTES / (machine.read_gb_per_s * 1e9)
+        multiplying_s = 2 * numbers * float(active.sum()) / flops_per_s
+        return products * (reading_s + multiplying_s) / machine.domains
+
+    def _select_s(self, tokens: float) -> float:
+        """One thread counts the tokens of each expert."""
+        return tokens * self.sizes.top_k * self.cost["select_ns"] * 1e-9
 
     def _products(self, active: NDArray[np.float64]) -> float:
         """Gate and up, then down, each with a barrier at its end."""
         times = self.times(active)
+        return self._gate_up_s(times) + self._down_s(times)
+
+    def _gate_up_s(self, times: Times, often: int = 1) -> float:
         own = self.sizes.expert_ffn / self.machine.domains
-        gate_up = self._phase(times, 2 / 3, 2 * ceil(own / TASK_COLUMNS))
-        return gate_up + self._phase(times, 1 / 3, ceil(self.sizes.hidden / TASK_COLUMNS))
+        return often * self._phase(times, _GATE_UP, 2 * ceil(own / TASK_COLUMNS))
+
+    def _down_s(self, times: Times) -> float:
+        return self._phase(times, _DOWN, ceil(self.sizes.hidden / TASK_COLUMNS))
 
     def _phase(self, times: Times, part: float, tasks: int) -> float:
         """Seconds of a phase that is so much of all products, each expert's in so many tasks.
@@ -183,8 +215,10 @@ class PrefillExperts(HostKernel):
         merge = 0.0
         if self.machine.domains > 1:
             far = tokens * hidden * F32_BYTES / (self.machine.remote_gb_per_s * 1e9)
-            merge = far + tokens * hidden * (F32_BYTES + BF16_BYTES * _WRITE) / (self.machine.domains * self._move)
-        return (gather + weigh) / self._move + merge
+            merge = far + tokens * hidden * (F32_BYTES + BF16_BYTES * _WRITE) / (
+                self.machine.domains * self.moved_bytes_per_s
+            )
+        return (gather + weigh) / self.moved_bytes_per_s + merge
 
     def _packing(self, active: NDArray[np.float64]) -> float:
         """Inputs before gate and up, activations before down: each expert's by one thread; SwiGLU in between."""
@@ -192,20 +226,21 @@ class PrefillExperts(HostKernel):
         swiglu = active * own * BF16_BYTES * 3
         return (
             self._pack(active * self.sizes.hidden * BF16_BYTES * (1 + _WRITE))
-            + self._makespan(swiglu / self._move * self.machine.cores, ceil(own / TASK_COLUMNS))
+            + self._makespan(swiglu / self.moved_bytes_per_s * self.machine.cores, ceil(own / TASK_COLUMNS))
             + self._pack(active * own * BF16_BYTES * (1 + _WRITE))
         )
 
     def _pack(self, moved: NDArray[np.float64]) -> float:
         """All cores together are held by the memory, a core alone by itself."""
         alone = self._makespan(moved / (self.cost["thread_gb_per_s"] * 1e9), 1)
-        return max(float(moved.sum()) / self._move, alone)
+        return max(float(moved.sum()) / self.moved_bytes_per_s, alone)
 
     def _makespan(self, thread_s: NDArray[np.float64], tasks: int) -> float:
         return makespan_s(thread_s, tasks, self.machine.cores, dynamic=self.spec.engine.dynamic)
 
     @property
-    def _move(self) -> float:
+    def moved_bytes_per_s(self) -> float:
+        """What copies by all cores of a domain reach."""
         return self.cost["move"] * self.machine.read_gb_per_s * 1e9
 
 

@@ -44,10 +44,10 @@ def can_be_judged(spec: RunSpec) -> bool:
     """Whether the simulator can be held against a measured cell.
 
     Not where files in super-blocks mix formats, of which a spec names one, nor beside a CUDA device, since the
-    calibration of this engine is of cores, nor in training.
+    calibration of this engine is of cores, nor where plain PEFT trains.
     """
     supers = any(FORMATS[one].super_blocks for one in (spec.precision, spec.device_precision))
-    simulated = spec.engine.device != "cuda" and spec.workload.phase != "train"
+    simulated = spec.engine.device != "cuda" and (spec.workload.phase != "train" or spec.engine.fused)
     return simulated and (spec.model.path is None or not supers)
 
 

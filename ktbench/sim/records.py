@@ -77,12 +77,16 @@ def _filled(blank: Record, spec: RunSpec, found: Simulation, began_s: float, *, 
         roofs=(found.roof,),
         roles=_role_times(spec, found),
         notes=(*found.notes, *notes),
+        parts=found.parts,
     )
 
 
 def _role_times(spec: RunSpec, found: Simulation) -> RoleTimes | None:
-    """None where the roles share the cores. The device role waits while the host works alone, as on a real machine."""
-    if spec.workload.phase == "layer" or not spec.engine.roles_concurrent:
+    """None where the roles share the cores, and in training, where they take turns.
+
+    The device role waits while the host works alone, as on a real machine.
+    """
+    if spec.workload.phase in ("layer", "train") or not spec.engine.roles_concurrent:
         return None
     host_s = found.timeline.busy_s("host")
     alone_s = host_s - found.timeline.overlap_s("host", "device")

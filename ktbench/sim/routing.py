@@ -35,9 +35,15 @@ def selections(spec: RunSpec, cost: Calibration, tokens: int) -> Selections:
     if work.phase == "layer":
         return _of_layer(work, shape)
     if work.routing == "model":
-        variation = cost["router_variation" if spec.model.path else "synthetic_variation"]
-        return _by_popularity(tokens, shape.experts, shape.top_k, variation, work.seed)
+        return _by_popularity(tokens, shape.experts, shape.top_k, _variation(spec, cost), work.seed)
     return _by_workload(spec, tokens, shape.top_k)
+
+
+def _variation(spec: RunSpec, cost: Calibration) -> float:
+    """Of popularities. A first layer alone routes embeddings, which seeded routers spread evenly."""
+    if spec.model.path:
+        return cost["router_variation"]
+    return 0.0 if spec.model.shape.layers == 1 else cost["synthetic_variation"]
 
 
 def counts(ids: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -101,7 +107,8 @@ def _by_popularity(tokens: int, experts: int, top_k: int, variation: float, seed
 def _by_skew(spec: RunSpec, cost: Calibration, tokens: int, picks: int) -> NDArray[np.int64]:
     family = str(text_config(spec.model.config).get("model_type"))
     name = f"skew_{family}" if f"skew_{family}" in cost.constants else "skew_other"
-    if not spec.engine.fused and f"{name}_original" in cost.constants:
+    keeps_gate = not spec.engine.fused or spec.workload.phase == "train"
+    if keeps_gate and f"{name}_original" in cost.constants:
         name += "_original"
     variation = cost[name] * (max(tokens, 1) / _FROM_TOKENS) ** -cost["skew_decay"]
     grouped = family == _GROUPED

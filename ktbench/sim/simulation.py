@@ -10,12 +10,12 @@ from ktbench.sim.calibration import Calibration, read_calibration
 from ktbench.sim.cost_cpu import cpu_graph
 from ktbench.sim.cost_gpu import gpu_costs
 from ktbench.sim.executor import Execution, Graph, busy_share, execute
-from ktbench.sim.graph import build_graph, machine_of, passes_of
+from ktbench.sim.graph import LOSS, OPTIMISER, build_graph, machine_of, passes_of
 from ktbench.sim.work import step_counters, step_work
 from ktbench.spec.engine import choose_deferral, deferral_candidates, seen_features
 from ktbench.spec.features import FeatureValue
 from ktbench.spec.machine import MachineSpec
-from ktbench.spec.record import RoofSample, Work
+from ktbench.spec.record import RoofSample, StepParts, Work
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.timeline import RESOURCES, Span, Timeline
 
@@ -36,6 +36,7 @@ class Simulation:
     `timeline` holds its spans, `work` what the host had to do in it, `counters` what the engine's own counters would
     count, `roof` the limits of the machine. `shares` hold for each resource the share of the step in which it works,
     `bottleneck` names the busiest one, `chosen` are features other than requested, `notes` what was assumed or chosen.
+    `parts` are there of a training step.
     """
 
     step_s: float
@@ -47,6 +48,7 @@ class Simulation:
     bottleneck: str
     chosen: Mapping[str, FeatureValue]
     notes: tuple[str, ...] = ()
+    parts: StepParts | None = None
 
 
 def simulate(spec: RunSpec) -> Simulation:
@@ -81,6 +83,19 @@ def simulate(spec: RunSpec) -> Simulation:
         bottleneck=_TITLES[max(shares, key=lambda one: shares[one])],
         chosen=_chosen(resolved, cost),
         notes=tuple(_notes(spec, resolved)),
+        parts=step_parts(graph, execution) if spec.workload.phase == "train" else None,
+    )
+
+
+def step_parts(graph: Graph, execution: Execution) -> StepParts:
+    """Forward, backward and optimiser of a training step; it has no losses, as nothing is computed."""
+    names = [task.name for task in graph.tasks]
+    forward_s, began_s = execution.end_s[names.index(LOSS)], execution.begin_s[names.index(OPTIMISER)]
+    return StepParts(
+        forward_s=forward_s,
+        backward_s=began_s - forward_s,
+        optimiser_s=execution.total_s - began_s,
+        losses=(),
     )
 
 

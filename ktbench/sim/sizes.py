@@ -11,6 +11,12 @@ from ktbench.spec.weights import FORMATS, Precision, expert_bytes
 BF16_BYTES, F32_BYTES = 2, 4
 # Passes over a token's hidden state that norms, rotations and additions of a layer take together.
 _ELEMENTWISE_PASSES = 16
+# Moved for a logit of a training step, in each direction: in bf16, in float32, and its logarithm or gradient, each
+# written and read.
+_LOGIT_BYTES = 2 * (BF16_BYTES + 2 * F32_BYTES)
+# Of AdamW for a number in float32: PyTorch's eight operations read and write it, its gradient, moments and temporaries
+# twenty times.
+ADAMW_BYTES = 20 * F32_BYTES
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,6 +58,11 @@ class Sizes:
         """Read by attention of one token at a context, the router not included."""
         weights = self.attention_params * self.bytes_per_param + self.fixed_params * BF16_BYTES
         return weights + self.key_bytes * context
+
+    @property
+    def logits_bytes(self) -> int:
+        """Moved by the loss for a token, in one direction."""
+        return _LOGIT_BYTES * self.head_params // self.hidden
 
     @property
     def elementwise_bytes(self) -> int:

@@ -51,7 +51,7 @@ def measured_values(judged: Sequence[MeasuredError], runs: Sequence[str]) -> dic
     return {"qualities": found, "judged": judged, "runs": runs}
 
 
-_PHASES = ("layer", "prefill", "decode")
+_PHASES = ("layer", "prefill", "decode", "train")
 
 
 def read_explanations() -> dict[str, str]:

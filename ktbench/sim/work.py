@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ktbench.sim.calibration import Calibration
 from ktbench.sim.cost_cpu import TASKS
 from ktbench.sim.cost_gpu import gpu_costs
-from ktbench.sim.graph import Pass, deferred_experts, has_effect, kept_experts, machine_of, passes_of
+from ktbench.sim.graph import Pass, deferred_experts, has_effect, head_rows, kept_experts, machine_of, passes_of
 from ktbench.sim.host_kernels import TASK_COLUMNS
 from ktbench.sim.placement import coverage
 from ktbench.sim.routing import SAMPLES, counts, loads_of, selections
@@ -31,8 +31,21 @@ def step_work(spec: RunSpec, cost: Calibration) -> Work:
     """Weight bytes that a step reads once, its operations and tokens.
 
     On cores of all modules, as the engine counts them (ktbench/engine/work.py), without norms and the biases of
-    attention, which are far below 1 %. With a GPU of the host's routed experts alone.
+    attention, which are far below 1 %. With a GPU of the host's routed experts alone. Of training see `Work.trained`.
     """
+    forward = _forward_work(spec, cost)
+    if spec.workload.phase != "train":
+        return forward
+    shape, lora, has_gpu = spec.model.shape, spec.lora, _has_gpu(spec)
+    of_experts = shape.moe_layers * shape.top_k * lora.expert
+    return forward.trained(
+        head=0 if has_gpu else 2 * forward.tokens * shape.vocab * shape.hidden,
+        layers=shape.layers,
+        lora=of_experts + (0 if has_gpu else shape.layers * lora.attention),
+    )
+
+
+def _forward_work(spec: RunSpec, cost: Calibration) -> Work:
     if _has_gpu(spec):
         return _host_work(spec, cost)
     if spec.workload.phase == "layer":
@@ -170,7 +183,7 @@ def _pass_work(spec: RunSpec, cost: Calibration, work: Pass) -> Work:
     experts_bytes = _experts_bytes(spec, _expert_tokens(spec, cost, rows))
     return Work(
         weight_bytes=_dense_bytes(spec, shape, dense) + shape.moe_layers * experts_bytes,
-        flops=2 * (rows * (dense - head + routed) + work.batch * head),
+        flops=2 * (rows * (dense - head + routed) + head_rows(spec, work) * head),
         tokens=rows,
     )
 

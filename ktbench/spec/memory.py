@@ -103,7 +103,7 @@ def estimate_memory(cells: Sequence[Cell], memory: MachineMemory) -> MemoryEstim
         packed=_packed(specs, copied(_packed_bytes(specs[0]))) + _saved(specs),
         others=0 if is_layer else _others(specs[0]),
         dense=dense_bytes(shape, _held_as(specs[0], specs[0].device_precision)) if _packs_dense(specs) else 0,
-        trained=max(_trained(spec) for spec in specs),
+        trained=max(_trained_here(spec) for spec in specs),
         cache=max(*(_cache(spec, memory) for spec in specs), _slots(specs)),
         workspace=max(_workspace(spec) for spec in specs),
         fixed=_PROCESS_BYTES + _ROOF_BYTES,
@@ -260,27 +260,29 @@ def _workspace(spec: RunSpec) -> int:
 
 # Of LoRA in float32: its value, the first one, the gradient and the two moments of AdamW.
 _HELD_OF_LORA = 5
-_ATTENTION_MATRICES = 4
 
 
-def _trained(spec: RunSpec) -> int:
-    """Of a training step: LoRA and its optimiser; for the backward pass the logits, activations, and base's matrices.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainedBytes:
+    """What a training step adds: to the network, which may be on a device, and to its experts, which are on cores."""
+
+    network: int
+    experts: int
+
+
+def trained_bytes(spec: RunSpec) -> TrainedBytes:
+    """LoRA and its optimiser; for the backward pass the logits, activations, and base's matrices. 0 with other phases.
 
     The base is PEFT on Transformers: it forms W + BA of all experts of a layer, and keeps them until the backward pass
     unless activations are formed again; BA is there in float32 beside them. Of one layer of Qwen3-30B-A3B the worker is
     so estimated at 6.5 and 3.1 GiB (base, ours), where 6.0 and 3.1 were measured.
     """
-    work, shape = spec.workload, spec.model.shape
-    if work.phase != "train" or work.lora_rank is None:
-        return 0
+    work, shape, lora = spec.workload, spec.model.shape, spec.lora
+    if work.phase != "train":
+        return TrainedBytes(network=0, experts=0)
     tokens, ffn = work.tokens_per_step, shape.expert_ffn
     attention_widths = shape.attention_params // shape.hidden  # of matrices with the hidden width on one side
-    sides = {
-        "attention": shape.layers * (_ATTENTION_MATRICES * shape.hidden + attention_widths),
-        "experts": shape.moe_layers * shape.experts * (2 * shape.hidden + 3 * ffn),
-    }
-    adapted = [name for name in sides if work.adapters in (name, "both")]
-    lora = _HELD_OF_LORA * work.lora_rank * sum(sides[name] for name in adapted) * _F32_BYTES
+    number = _HELD_OF_LORA * _F32_BYTES
     logits = tokens * shape.vocab * (_BF16_BYTES + 2 * _F32_BYTES)  # as given, in float32, and their gradient
     # Around the experts: both norms and both residual sums with what goes into them; of attention inputs and outputs.
     around = shape.layers * tokens * (6 * shape.hidden + 2 * attention_widths) * _F32_BYTES
@@ -288,10 +290,19 @@ def _trained(spec: RunSpec) -> int:
     # Of each of a token's experts: input and output; gate, up, and the activated product before and after the weight.
     within = kept * tokens * shape.top_k * (2 * shape.hidden + 4 * ffn) * _BF16_BYTES
     formed = 0
-    if "experts" in adapted and not spec.engine.fused:
+    if lora.expert and not spec.engine.fused:
         layer = shape.experts * shape.expert_params
         formed = kept * layer * _BF16_BYTES + layer * _F32_BYTES
-    return lora + logits + around + within + formed
+    return TrainedBytes(
+        network=number * shape.layers * lora.attention + logits + around,
+        experts=number * shape.moe_layers * shape.experts * lora.expert + within + formed,
+    )
+
+
+def _trained_here(spec: RunSpec) -> int:
+    """In the memory of the host."""
+    adds = trained_bytes(spec)
+    return adds.experts + (0 if spec.engine.device == "cuda" else adds.network)
 
 
 def _step_tokens(spec: RunSpec) -> int:

@@ -216,6 +216,18 @@ class Work:
     def __post_init__(self) -> None:
         fields_at_least(self, 0, "weight_bytes", "flops", "tokens")
 
+    def trained(self, *, head: int, layers: int, lora: int) -> Work:
+        """A training step around this forward pass, which goes back through the same weights, all of them frozen.
+
+        Gradients of inputs are as many operations as the forward pass has, `head` of which are the output head's; of
+        `layers` the first is left out: nothing below it is trained. `lora` counts the weights of LoRA that a token
+        meets: six operations each, for forward, gradients of inputs and gradients of weights. Both passes read every
+        weight once.
+        """
+        back = head + (self.flops - head) * (layers - 1) // layers
+        flops = self.flops + back + 6 * self.tokens * lora
+        return Work(weight_bytes=2 * self.weight_bytes, flops=flops, tokens=self.tokens)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RoleTimes:
@@ -246,7 +258,10 @@ class RoleTimes:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepParts:
-    """The parts of a training step, in seconds over all timed steps of a trial together, and the loss of each step."""
+    """The parts of a training step, in seconds over all timed steps of a trial together, and the loss of each step.
+
+    A simulated step has no losses.
+    """
 
     forward_s: float
     backward_s: float

@@ -11,7 +11,7 @@ from ktbench.spec.inject import InjectSpec
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.peers import OURS, PeerSpec, peer_of, system_label
 from ktbench.spec.serving.stream import StreamSpec
-from ktbench.spec.shape import MoEShape, moe_shape
+from ktbench.spec.shape import LoraNumbers, MoEShape, moe_shape
 from ktbench.spec.weights import FORMATS, Dtype, Precision, StoredLayer, stands_for_all
 
 Phase = Literal["prefill", "decode", "layer", "serve", "train"]
@@ -347,6 +347,13 @@ class RunSpec:
         """Tokens of a step that an active expert gets on average, were they routed evenly."""
         shape = self.model.shape
         return self.workload.tokens_per_step * shape.top_k / (self.workload.active_experts or shape.experts)
+
+    @property
+    def lora(self) -> LoraNumbers:
+        """What is trained; nothing with other phases."""
+        on, rank = self.workload.adapters, self.workload.lora_rank or 0
+        has = {part: on in (part, "both") for part in ("attention", "experts")}
+        return self.model.shape.lora_numbers(rank, **has)
 
     @property
     def dtype(self) -> Dtype:

@@ -64,6 +64,14 @@ _TEXT_ONLY = ("kimi_k25",)  # of which Transformers has but the language model
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class LoraNumbers:
+    """How many numbers LoRA trains: in the attention of a layer, and in one routed expert."""
+
+    attention: int
+    expert: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class MoEShape:
     """Sizes that decide work and memory. Widths are in elements; `shared_ffn` is 0 without a shared expert.
 
@@ -98,6 +106,15 @@ class MoEShape:
     def expert_params(self) -> int:
         """Weights of one routed expert: gate, up and down projection."""
         return 3 * self.hidden * self.expert_ffn
+
+    def lora_numbers(self, rank: int, *, attention: bool, experts: bool) -> LoraNumbers:
+        """Of factors of a rank on the attention, on the experts, or both: the inputs and outputs of their matrices.
+
+        Of latent attention about: it is counted as four matrices with the hidden width on one side each.
+        """
+        of_attention = 4 * self.hidden + self.attention_params // self.hidden
+        of_expert = 2 * self.hidden + 3 * self.expert_ffn  # gate and up are one matrix
+        return LoraNumbers(attention=rank * of_attention * attention, expert=rank * of_expert * experts)
 
     @property
     def routed_params(self) -> int:

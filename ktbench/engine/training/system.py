@@ -194,7 +194,7 @@ class TrainingSystem:
         del self._held, self._optimiser
 
     def _work_of(self, spec: RunSpec) -> Work:
-        """By the routing of the first batch."""
+        """By the routing of the first batch; of the experts alone where a device does the rest."""
         shape, held = self.model.shape, self._held
         with _Calls(held.experts) as seen, torch.no_grad():
             held.network(input_ids=self._batches[0], use_cache=False)
@@ -204,9 +204,10 @@ class TrainingSystem:
         dense = DenseWork(params=held.dense_params, nbytes=dense_bytes(shape, "bf16"), batch=tokens)
         in_experts = sum(one.numel() for one in self._factors if one.numel() and self._is_of_experts(one))
         others = sum(one.numel() for one in self._factors) - in_experts
-        return training_work(
-            dense, ExpertsWork(shape=shape, precisions=precisions), routing, (others, in_experts // shape.experts)
-        )
+        experts, of_one = ExpertsWork(shape=shape, precisions=precisions), in_experts // shape.experts
+        if held.device.type == "cuda":
+            return training_work(None, experts, routing, (0, of_one))
+        return training_work(dense, experts, routing, (others, of_one))
 
     def _is_of_experts(self, factor: Tensor) -> bool:
         return any(one is factor and ".experts" in name for name, one in self._held.network.named_parameters())

@@ -1,0 +1,98 @@
+"""Matrix products on CPU cores: our packed kernels, their transposed ones, and PyTorch's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ktbench.sim.calibration import Calibration
+from ktbench.sim.schedule import Seconds, soft_maximum
+from ktbench.sim.sizes import F32_BYTES
+from ktbench.spec.weights import FORMATS, Dtype, Precision
+
+VECTOR, AMX = "vector", "amx"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Team:
+    """`cores` that work together: read bandwidth in bytes/s, arithmetic peaks in operations/s by unit and dtype.
+
+    `f32_flops_per_s` is the peak of the vector units in float32.
+    """
+
+    cores: int
+    read_bytes_per_s: float
+    peaks: Mapping[tuple[str, Dtype], float]
+    f32_flops_per_s: float
+
+    @property
+    def torch_unit(self) -> str:
+        """The unit that PyTorch (oneDNN) multiplies bf16 on: AMX where there is any."""
+        return AMX if (AMX, "bf16") in self.peaks else VECTOR
+
+    def peak(self, unit: str, dtype: Dtype) -> float:
+        """Operations/s. Raises ValueError for a unit that the machine lacks."""
+        if (unit, dtype) not in self.peaks:
+            raise ValueError(f"the machine has no {unit.upper()} peak for {dtype}")
+        return self.peaks[unit, dtype]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CoreKernels:
+    """Products by a team of cores. Rows are [N] numbers above 0, one for each set of weights, and so are seconds."""
+
+    calibration: Calibration
+    team: Team
+
+    def packed_s(
+        self, precision: Precision, params: int, nbytes: float, rows: NDArray[np.int64], first_on_amx: float
+    ) -> Seconds:
+        """Our kernels on packed weights; on AMX from so many rows on."""
+        on_amx = rows >= first_on_amx
+        seconds = np.zeros(len(rows))
+        for unit, on_it in ((AMX, on_amx), (VECTOR, ~on_amx)):
+            if on_it.any():
+                seconds[on_it] = self._on_unit(unit, precision, params, nbytes, rows[on_it])
+        return seconds
+
+    def _on_unit(self, unit: str, precision: Precision, params: int, nbytes: float, rows: NDArray[np.int64]) -> Seconds:
+        """Reading and arithmetic overlap in part."""
+        cost, team = self.calibration, self.team
+        dtype: Dtype = FORMATS[precision].multiplied_as(unit)
+        multiplying = 2 * params * rows / (team.peak(unit, dtype) * cost[f"{unit}_{dtype}_peak"])
+        return soft_maximum(
+            self._reading_s(unit, precision, params, nbytes), multiplying, cost[f"{unit}_{dtype}_overlap"]
+        )
+
+    def _reading_s(self, unit: str, precision: Precision, params: int, nbytes: float) -> float:
+        """4-bit weights are unpacked once, whatever the number of rows."""
+        cost, team = self.calibration, self.team
+        reading = nbytes / (team.read_bytes_per_s * cost[f"{unit}_read"])
+        packed = FORMATS[precision].bits == 4
+        return reading + (params / (team.cores * cost[f"{unit}_unpacks_g_per_s"] * 1e9) if packed else 0.0)
+
+    def transposed_s(self, precision: Precision, params: int, nbytes: float, rows: NDArray[np.int64]) -> Seconds:
+        """Our kernels on the transposed of packed weights: in float32 on vector units (kernels/training/transposed.h).
+
+        No constant is fitted to them: they come as close to their peak as the others on vector units in bf16.
+        """
+        cost = self.calibration
+        multiplying = 2 * params * rows / (self.team.f32_flops_per_s * cost["vector_bf16_peak"])
+        reading = self._reading_s(VECTOR, precision, params, nbytes)
+        return soft_maximum(reading, multiplying, cost["vector_bf16_overlap"])
+
+    def torch_s(self, params: int, nbytes: float, rows: NDArray[np.int64]) -> Seconds:
+        """PyTorch's linear layers (oneDNN) on bf16 weights."""
+        cost, team = self.calibration, self.team
+        reading = nbytes / (team.read_bytes_per_s * cost["torch_read"])
+        rate = team.peak(team.torch_unit, "bf16") * cost[f"torch_{team.torch_unit}_peak"]
+        return soft_maximum(reading, 2 * params * rows / rate, cost["torch_overlap"])
+
+    def adapted_s(self, numbers: int, count: int, rows: int) -> float:
+        """Of all `rows` with the factors of LoRA on `count` matrices, `numbers` each: by PyTorch in float32."""
+        cost, team = self.calibration, self.team
+        reading_s = count * numbers * F32_BYTES / (team.read_bytes_per_s * cost["torch_read"])
+        return reading_s + 2 * numbers * rows / (team.f32_flops_per_s * cost["torch_vector_peak"])
