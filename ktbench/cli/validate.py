@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from ktbench.sim.judging import MeasuredError
     from ktbench.sim.measured import MeasuredCell
 
-FIGURES = ("fig3", "fig7", "fig10", "fig11", "fig12", "fig14", "placement", "layerwise", "llamafile", "concurrency")
+FIGURES = (
+    "fig3", "fig7", "fig10", "fig11", "fig12", "fig14", "placement", "layerwise", "llamafile", "sft", "concurrency"
+)  # fmt: skip
 _KEYS = tuple(key.name for key in HELP["validate"].keys)
 
 

@@ -49,6 +49,7 @@ _TOKENS: Mapping[str, str] = {
     "prefill": "prompt (tokens)",
     "decode": "context (tokens)",
     "layer": "tokens per expert",
+    "train": "sequence (tokens)",
 }
 
 

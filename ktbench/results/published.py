@@ -195,7 +195,7 @@ def bare(label: str) -> str:
 
 def not_simulated_reason(number: Published) -> str:
     """Why no simulated cell has the number beside it, as far as the number itself can tell."""
-    if number.phase in ("accuracy", "machine"):
+    if number.phase in ("accuracy", "machine") or number.metric == "GB":
         return "only speeds are"
     if number.arm in NOT_OURS:
         return NOT_OURS[number.arm]
@@ -203,7 +203,7 @@ def not_simulated_reason(number: Published) -> str:
         return "only our own engine is simulated"
     if not number.machine:
         return "its source does not name the machine"
-    if number.tokens is None and number.phase in ("prefill", "layer"):
+    if number.tokens is None and number.phase in ("prefill", "layer", "train"):
         return "its source does not give the number of tokens"
     return "no cell at its settings was planned"
 

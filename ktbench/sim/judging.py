@@ -93,6 +93,7 @@ GROUPS: tuple[Target, ...] = (
     Target(name="expert placement, four static strategies", holds=_is_placed, median=0.04, p90=0.10),
     Target(name="layerwise prefill, 2,048 to 32,768 tokens, one to eight GPUs", holds=of("layerwise")),
     Target(name="decode of 0.2 and 0.2.1, eight and six experts", holds=of("llamafile")),
+    Target(name="fine-tuning, 512 tokens at a time", holds=of("sft", phase="train")),
     Target(name="one request and four at once", holds=of("concurrency"), median=0.20, p90=0.20),
 )
 

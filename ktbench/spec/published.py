@@ -14,14 +14,18 @@ from ktbench.spec.sweep import arm_changes
 # deferral, `relative %` over what the number's `what` says.
 Metric = Literal[
     "tokens/s", "ms", "us", "TFLOPS", "TOPS", "GB/s", "launches", "%", "% host busy", "% device busy", "% overlap",
-    "% time saved", "score", "relative %",
+    "% time saved", "score", "relative %", "it/s", "GB",
 ]  # fmt: skip
 # artifact: a file of the authors; text: read in a paper or a document; digitized: read off a figure, pixel by pixel.
 Confidence = Literal["artifact", "text", "digitized"]
 Subject = Phase | Literal["serving", "accuracy", "machine"]
 
 # Arms that are none of ours, and why no cell of ours can stand for them.
-NOT_OURS: Mapping[str, str] = {"API": "a served model, of which neither engine nor weights are known"}
+NOT_OURS: Mapping[str, str] = {
+    "API": "a served model, of which neither engine nor weights are known",
+    "HuggingFace": "a backend of LLaMA-Factory, which holds all weights on GPUs",
+    "Unsloth": "a backend of LLaMA-Factory, which holds all weights on GPUs",
+}
 # Formats that no precision of ours is: the one of ours that has about as many bits.
 STANDS_FOR: Mapping[str, str] = {"fp16": "bf16", "fp8": "int8", "q4_k_m": "q4_k"}
 _REPEATS = "repeats "

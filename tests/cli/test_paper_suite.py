@@ -23,6 +23,7 @@ SIMULATED = [name for name in PARTS if name not in ("paper/fig13", "paper/table2
 UNMATCHED = {
     "paper/fig3": lambda number: number.tokens is None or "amx_tflops=null" in number.settings,  # PyTorch without AMX
     "paper/concurrency": lambda number: number.metric == "relative %" or number.phase == "prefill",  # no length given
+    "paper/sft": lambda number: number.tokens is None,
 }
 # Of the weights on the GPU, where it is another one than the experts'.
 DEVICE = {"paper/layerwise": "bf16", "paper/concurrency": "int4_g32", "paper/llamafile": "int4_g32"}

@@ -24,7 +24,7 @@ ALL = read_published(*published_names())
 KT = "+v+m+d+n+c"
 NUMBERS = {
     "fig3": 36, "fig7": 48, "fig10": 9, "fig11": 135, "fig12": 21, "fig13": 119, "fig14": 36, "table2": 24,
-    "placement": 55, "concurrency": 9, "quantisation": 13, "testbed": 23, "layerwise": 12, "llamafile": 12,
+    "placement": 55, "concurrency": 9, "quantisation": 13, "testbed": 23, "layerwise": 12, "llamafile": 12, "sft": 18,
 }  # fmt: skip
 
 
@@ -137,6 +137,11 @@ def test_curves_of_the_kernels_peak_where_the_text_says() -> None:
         curve = [n.value for n in of("fig3", arm=number.arm, settings=number.settings) if n.tokens is not None]
         assert len(curve) == 11
         assert max(curve) == pytest.approx(number.value, rel=0.035)
+
+
+def test_speeds_of_fine_tuning_are_8192_tokens_over_the_seconds_of_a_step() -> None:
+    for model, step_s in (("deepseek_v3", 203), ("deepseek_v2_lite", 36)):
+        assert value("sft", model=model, tokens=512) == pytest.approx(8192 / step_s, abs=0.05)
 
 
 def test_livebench_averages_its_six_tasks() -> None:

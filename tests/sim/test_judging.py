@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ktbench.cli.validate import FIGURES
 from ktbench.results import read_published
 from ktbench.run.request import read_request
 from ktbench.sim.calibration import Calibration, read_calibration
@@ -36,9 +37,6 @@ def test_nothing_has_no_quality() -> None:
         quality_of([])
 
 
-FIGURES = ("fig3", "fig7", "fig10", "fig11", "fig12", "fig14", "placement", "layerwise", "llamafile", "concurrency")
-
-
 @pytest.fixture(scope="module")
 def observations() -> tuple[PublishedCell, ...]:
     return observations_of(read_published(*FIGURES), lambda words: read_request(words).parts[0].spec)
@@ -61,7 +59,7 @@ def test_held_out_cells_are_those_of_two_models(observations: Sequence[Published
     other = [one for one in whole if one.model != "deepseek_v3"]
     assert (len(whole), len(other)) == (120, 80)
     assert not any(one.id in fitted for one in other)
-    assert not any(one.id in fitted for one in observations if one.figure == "concurrency")
+    assert not any(one.id in fitted for one in observations if one.figure in ("concurrency", "sft"))
 
 
 def test_errors_stay_where_the_documentation_has_them(errors: Sequence[PublishedError]) -> None:

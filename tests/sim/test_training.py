@@ -11,7 +11,7 @@ import pytest
 
 from ktbench.cli import main
 from ktbench.resources import data_folder
-from ktbench.results import read_run
+from ktbench.results import read_published, read_run
 from ktbench.results.rows import rows_of
 from ktbench.run.feasibility import Machine, feasibility
 from ktbench.sim.calibration import Calibration, read_calibration
@@ -358,6 +358,20 @@ def test_longer_sequences_need_more_of_a_gpu_and_kept_products_more_of_the_host(
     assert longer.network > plain.network and longer.experts > plain.experts
     kept = trained_bytes(cell(GPU, work={"recompute": False}))
     assert kept.experts > plain.experts and kept.network == plain.network
+
+
+@pytest.mark.parametrize("name", ["deepseek_v3", "deepseek_v2_lite"])
+def test_planned_memory_is_near_the_published(name: str) -> None:
+    """Of a GPU not all is planned: CUDA's context, workspaces, and copies of tensors."""
+    work = {"prompt": 512, "batch": 1, "adapters": "attention"}
+    spec = cell(real_machine("xeon_8488c_4090_48gb", gpus=2), real_model(name), work=work)
+    adds, bytes_of = trained_bytes(spec), {"GPU": 0.0, "host": 0.0}
+    for number in read_published("sftb"):
+        place = next((place for place in bytes_of if f"{place} memory" in number.what), None)
+        if place and number.model == name and number.arm == "+v+m+d+n" and number.machine:
+            bytes_of[place] = number.value * 1e9
+    assert 0.6 * bytes_of["GPU"] < device_bytes(spec) + adds.network < bytes_of["GPU"]
+    assert routed_bytes(spec) + adds.experts == pytest.approx(bytes_of["host"], rel=0.1)
 
 
 # Records and reports.
