@@ -9,7 +9,7 @@ from pathlib import Path
 from ktbench.config import Request
 from ktbench.files import write_whole
 from ktbench.host.environment import environment
-from ktbench.report.conditions import machine_sentence, simulated_on
+from ktbench.report.conditions import cell_headline, machine_sentence, simulated_on
 from ktbench.report.exchange.chrome_trace import chrome_trace
 from ktbench.results.find import RUNS
 from ktbench.run.progress import warn
@@ -64,7 +64,8 @@ def _write(timeline: Timeline, cell: Cell, machine: Environment, folder: Path) -
     from ktbench.report.figures.timeline import shares, timeline_figure
 
     conditions = _conditions(cell, machine)
-    pictures = save(timeline_figure(timeline, conditions), folder, _PICTURE)
+    headline = cell_headline(cell.label, cell.spec, machine.facts)
+    pictures = save(timeline_figure(timeline, headline, conditions), folder, _PICTURE)
     trace = write_whole(folder / _TRACE, chrome_trace(timeline))
     yield from (*shares(timeline), *conditions[:2], "")
     for path in (trace, *pictures):

@@ -113,13 +113,14 @@ def _of_users(*, fit: bool) -> tuple[dict[str, str], Sheet]:
         for one in judged
     ]
     _, _, found, covered = groups[0]
+    headline = f"Simulated decode is {found.median:.0%} off what users report, at the median"
     caption = (
-        f"Decode on {len(judged)} machines and settings of users, simulated from data sheets; hollow: used to fit.",
+        f"{len(judged)} machines and settings of users, simulated from data sheets; hollow: used to fit.",
         f"Held out: {found.cells}, median error {found.median:.1%}, {covered:.0%} in their interval.",
     )
     files = {"validation.md": text, "judged.csv": table.getvalue()}
     files |= {f"{name}.yaml": calibration_yaml(one) for name, one in calibrations.items()}
-    return files, draw_users(points, caption)
+    return files, draw_users(points, headline, caption)
 
 
 def _of_publications(*, fit: bool) -> dict[str, str]:

@@ -131,6 +131,12 @@ def headline(run: Run, rows: Sequence[Row]) -> str:
     return ", ".join(filter(None, [*work, where_words(run, rows)]))
 
 
+def cell_headline(label: str, spec: RunSpec, facts: Facts) -> str:
+    """What stands above the picture of one cell: arm, model, work, precision, and the machine, here that of `facts`."""
+    where = f"simulated on {spec.machine.title}" if spec.machine else f"on {machine_title(facts)}"
+    return ", ".join([label, _model_words(spec, ()), spec.workload.phase, spec.precision, where])
+
+
 def where_words(run: Run, rows: Sequence[Row]) -> str:
     """`on MACHINE` or `simulated on MACHINE`; of several machines all titles. Empty where none is known."""
     here, machines = measured(rows), [machine.title for machine in machines_of(rows)]

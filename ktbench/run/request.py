@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ from ktbench.spec.memory import MachineMemory, blocks_of, require_memory
 from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.suite import SuiteSpec
-from ktbench.spec.sweep import SweepSpec, on_avx2
+from ktbench.spec.sweep import SweepSpec, on_avx2, without_packing
 from ktbench.spec.weights import FORMATS
 
 _NANO = "model=nano"
@@ -86,7 +86,7 @@ def read_request(overrides: Sequence[str], *, evaluates: bool = False) -> Reques
     composed = compose(overrides, read_local_machine)
     try:
         request = with_operator(freeze(composed, _model_files(composed.parts.values())))
-        request = _on_this_vector(request, overrides)
+        request = _on_this_machine(request, overrides)
         for part in request.parts:
             require_operators(part.spec.inject)
             _require_network(part, composed.parts[part.name])
@@ -102,22 +102,36 @@ def read_request(overrides: Sequence[str], *, evaluates: bool = False) -> Reques
     return request
 
 
-def _on_this_vector(request: Request, overrides: Sequence[str]) -> Request:
+def _on_this_machine(request: Request, overrides: Sequence[str]) -> Request:
     """The request with +a in the arms of ablations where the machine has neither AVX-512 nor AMX.
 
-    Arms, features and baselines of the command line stay as they are.
+    Evaluations on a CUDA device have no +l, which packs for the CPU and is not what they are about. Arms beside
+    published speeds are those of their source; arms, features and baselines of the command line stay as they are.
     """
     keys = {word.lstrip("+").partition("=")[0] for word in overrides}
     if "ablation" not in keys or keys & _ARMS:
         return request
-    parts = tuple(
-        replace(part, sweep=on_avx2(part.sweep)) if _is_avx2(part) and part.sweep.arms else part
-        for part in request.parts
-    )
-    notice = "no AVX-512 or AMX: arms of the ablation have +a for +v and +m (sweep.arms=[...] sets others)"
-    if parts == request.parts:
+    found = [_arms_here(part, evaluates=request.suite is not None) for part in request.parts]
+    parts, notices = tuple(part for part, _ in found), dict.fromkeys(notice for _, said in found for notice in said)
+    if not notices:
         return request
-    return replace(request, notice=notice, parts=parts, sweep=request.sweep if request.sweep.parts else parts[0].sweep)
+    sweep = request.sweep if request.sweep.parts else parts[0].sweep
+    return replace(request, notice="\n".join(notices), parts=parts, sweep=sweep)
+
+
+def _arms_here(part: RequestPart, *, evaluates: bool) -> tuple[RequestPart, list[str]]:
+    """A part with the arms that can run, and what to say of that."""
+    changes: list[tuple[str, Callable[[SweepSpec], SweepSpec]]] = []
+    if part.sweep.arms and _is_avx2(part) and (evaluates or not part.sweep.published):
+        changes.append(("no AVX-512 or AMX: arms of the ablation have +a for +v and +m", on_avx2))
+    if part.sweep.arms and evaluates and part.spec.engine.device == "cuda":
+        changes.append(("engine.device=cuda: arms of the ablation have no +l", without_packing))
+    notices = []
+    for notice, change in changes:
+        if (changed := change(part.sweep)) != part.sweep:
+            part = replace(part, sweep=changed)
+            notices.append(f"{notice} (sweep.arms=[...] sets others)")
+    return part, notices
 
 
 def _is_avx2(part: RequestPart) -> bool:

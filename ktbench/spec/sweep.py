@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations, product
 from typing import Any, Literal, TypeVar, get_args
@@ -267,27 +267,32 @@ class SweepSpec:
 
 
 def on_avx2(sweep: SweepSpec) -> SweepSpec:
-    """The sweep with +a in place of +v and +m, for a machine that has neither; what is then there twice, once.
+    """The sweep with +a in place of +v and +m, for a machine that has neither; what is then there twice, once."""
+    ours, *others = (BY_NAME[name].mark for name in FUSED)
+    return _relettered(sweep, lambda letter: ours if letter in others else letter)
 
-    A sweep beside published numbers stays as it is: those are about its own arms.
-    """
-    if sweep.published:
-        return sweep
-    features = tuple(dict.fromkeys(_with_avx2(feature) for feature in sweep.features))
-    arms, baseline = dict.fromkeys(map(_with_avx2, sweep.arms)), _with_avx2(sweep.baseline)
+
+def without_packing(sweep: SweepSpec) -> SweepSpec:
+    """The sweep without +l, for a device that has no such layers; what is then there twice, once."""
+    packing = BY_NAME["packed_dense"].mark
+    return _relettered(sweep, lambda letter: "" if letter == packing else letter)
+
+
+def _relettered(sweep: SweepSpec, change: Callable[[str], str]) -> SweepSpec:
+    """The sweep with each letter of its labels changed, such as `+v`."""
+
+    def changed(words: str) -> str:
+        found = []
+        for word in words.split(" "):
+            letters = [f"+{letter}" for letter in word.split("+")[1:]] if word.startswith("+") else []
+            found.append("".join(dict.fromkeys(map(change, letters))) if letters else word)
+        return " ".join(filter(None, found))
+
+    features = tuple(dict.fromkeys(filter(None, map(changed, sweep.features))))
+    arms, baseline = dict.fromkeys(map(changed, sweep.arms)), changed(sweep.baseline)
     if sweep.design is not None:
         arms = dict.fromkeys(Design(kind=sweep.design, features=features, baseline=baseline).arms)
     return replace(sweep, arms=tuple(arms), baseline=baseline, features=features)
-
-
-def _with_avx2(words: str) -> str:
-    """The words of a label, `+v+m+d int8`, with AVX2 as what runs the fused operator: `+a+d int8`."""
-    ours, *others = (BY_NAME[name].mark for name in FUSED)
-    found = []
-    for word in words.split(" "):
-        letters = [f"+{letter}" for letter in word.split("+")[1:]] if word.startswith("+") else [word]
-        found.append("".join(dict.fromkeys(ours if letter in others else letter for letter in letters)))
-    return " ".join(found)
 
 
 def axis_changes(key: str, value: Any) -> dict[str, Any]:

@@ -39,12 +39,32 @@ def test_a_cell_that_changes_numbers_is_beside_the_unmodified_model() -> None:
 
 
 def test_a_study_names_its_own_baseline_and_answers_need_no_control() -> None:
-    study = eval_request(["+ablation=accuracy_deferral"])
+    study = eval_request(["+ablation=accuracy_deferral", "sweep.baseline=+v+d+l"])
     assert len(labels(study)) == 17
-    assert study.parts[0].sweep.baseline == "+v+d"
     assert study.title == "Accuracy with deferred and with skipped experts"
     listed = eval_request(["+suite=nano", "engine.avx512=true", "engine.deferral=0,2"])
     assert not any("A/A" in label for label, _ in labels(listed))
+
+
+@pytest.mark.parametrize(
+    ("missing", "device", "baseline", "lines"),
+    [
+        ((), "cpu", "+v+d+l", 0),
+        (("avx512", "amx"), "cpu", "+a+d+l", 1),
+        ((), "cuda", "+v+d", 1),
+        (("avx512", "amx"), "cuda", "+a+d", 2),
+    ],
+)
+def test_a_study_has_arms_that_can_run(
+    missing: tuple[str, ...], device: str, baseline: str, lines: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grants = {name: "not there" if name in missing else "" for name in ("avx2", "avx512", "amx")}
+    monkeypatch.setattr("ktbench.run.request.machine_capabilities", lambda: grants)
+    study = eval_request(["+ablation=accuracy_deferral", f"engine.device={device}"])
+    deferred, skipped = ([f"{baseline} {name}={n}" for n in range(1, 9)] for name in ("deferral", "skipping"))
+    assert study.parts[0].sweep.arms == (baseline, *deferred, *skipped)
+    assert study.parts[0].sweep.baseline == baseline
+    assert len(study.notice.splitlines()) == lines
 
 
 @pytest.mark.parametrize(

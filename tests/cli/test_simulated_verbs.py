@@ -201,6 +201,12 @@ def test_arms_of_an_ablation_run_on_the_widest_vectors_of_the_machine(
     assert part.sweep.arms == ("+v+d", "+v", "+a")
 
 
+def test_arms_beside_published_speeds_stay_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request, "machine_capabilities", lambda: {"avx2": "", "avx512": "none", "amx": "none"})
+    (part,) = read_request(["+ablation=paper/fig14_decode", "machine=here"]).parts
+    assert "+v" in part.sweep.arms
+
+
 def test_of_a_checkpoint_only_its_configuration_is_needed(home: Path) -> None:
     folder = home / "there"
     folder.mkdir()

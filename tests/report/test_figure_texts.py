@@ -54,7 +54,7 @@ LEVEL: dict[str, Draw] = {
     **{f"roles: {name}": partial(_speeds, store) for name, store in test_roles.STORES.items()},
     **{f"answers: {n}": partial(_answers, replace(one, run=n)) for n, one in test_accuracy_figures.STORES.items()},
     **{
-        f"timeline: {name}": lambda _, step=step: timeline_figure(step, ["Machine: two cores."])  # type: ignore[misc]
+        f"timeline: {name}": lambda _, step=step: timeline_figure(step, "A model, decode", ["Machine: two cores."])  # type: ignore[misc]
         for name, step in test_timeline.STEPS.items()
     },
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -90,7 +91,16 @@ def test_shares_say_busy_waiting_and_both_with_the_provenance() -> None:
     opening, said = shares(STEPS["one layer"])
     assert opening == "Decode step of 1 layers: one step of 2.90 ms, measured."
     assert said == "Of the step: host busy 55%; device busy 59% and waiting 41%; host and device at once 14%."
-    assert caption(timeline_figure(STEPS["one layer"], ["Ids: none."])) == f"{opening} {said} Ids: none."
+    assert f"{opening} {said} Ids: none." in caption(timeline_figure(STEPS["one layer"], conditions=["Ids: none."]))
+
+
+def test_the_headline_and_how_busy_roles_were_stand_above_all_else() -> None:
+    figure = timeline_figure(STEPS["one layer"], "a model on a machine")
+    first, second = sorted(figure.texts, key=lambda text: -text.get_position()[1])[:2]
+    assert first.get_text() == "a model on a machine"
+    assert re.findall(r"\d+(?=%)", second.get_text()) == ["55", "59", "14"]  # host, device, both
+    lowest = second.get_window_extent().y0
+    assert all(legend.get_window_extent().y1 <= lowest for legend in figure.legends)
 
 
 def test_what_a_device_does_inside_a_graph_has_no_share() -> None:

@@ -8,7 +8,16 @@ import pytest
 
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.features import BY_NAME, FEATURES
-from ktbench.spec.sweep import Design, SweepSpec, arm_changes, arm_features, arm_peer, arm_precision, on_avx2
+from ktbench.spec.sweep import (
+    Design,
+    SweepSpec,
+    arm_changes,
+    arm_features,
+    arm_peer,
+    arm_precision,
+    on_avx2,
+    without_packing,
+)
 from ktbench.spec.wire import from_plain, to_plain
 
 
@@ -193,6 +202,7 @@ def test_a_design_without_avx512_is_that_of_avx2() -> None:
     assert set(on_avx2(sweep).arms) == {arm.replace("+v", "+a") for arm in design.arms}
 
 
-def test_arms_beside_published_numbers_stay_theirs() -> None:
-    sweep = SweepSpec(arms=("base", "+v"), published=("fig14",))
-    assert on_avx2(sweep) == sweep
+def test_arms_without_packed_layers_are_there_once() -> None:
+    arms = ("base", "+v+l", "+v", "+v+d+l int8 deferral=2", "llama.cpp")
+    sweep = without_packing(SweepSpec(arms=arms, baseline="+v+l"))
+    assert (sweep.arms, sweep.baseline) == (("base", "+v", "+v+d int8 deferral=2", "llama.cpp"), "+v")

@@ -85,9 +85,13 @@ class Sheet(Figure):
             y = 1 - (above_in + number * line_in(CAPTION_PT)) / height
             self.caption_lines.append(self.text(RIGHT_IN / width, y, line, fontsize=CAPTION_PT))
 
-    def add_title(self, title: str) -> None:
-        """Make the sheet higher by the lines of a title above all that is drawn; nothing else changes its size."""
-        lines = wrapped(title, LABEL_PT, self.get_figwidth() - 2 * RIGHT_IN)
+    def add_title(self, *sentences: str) -> None:
+        """Make the sheet higher by the lines of a title above all that is drawn; nothing else changes its size.
+
+        Each sentence begins a line. A sheet gets one title.
+        """
+        room_in = self.get_figwidth() - 2 * RIGHT_IN
+        lines = [line for sentence in sentences for line in wrapped(sentence, LABEL_PT, room_in)]
         before, added_in = self.get_figheight(), len(lines) * line_in(LABEL_PT) + TOP_IN
         height = before + added_in
         self.set_figheight(height)

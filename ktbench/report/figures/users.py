@@ -35,7 +35,7 @@ class UserPoint:
     fitted: bool
 
 
-def draw_users(points: Sequence[UserPoint], caption: Sequence[str]) -> Sheet:
+def draw_users(points: Sequence[UserPoint], headline: str, caption: Sequence[str]) -> Sheet:
     """Reported speed from left to right, simulated upwards, on one logarithmic scale; hollow where fitted."""
     names = list(dict.fromkeys(point.program for point in points))
     look_of = {name: look | _MARKER | {"markerfacecolor": look["color"]} for name, look in looks(names).items()}
@@ -53,6 +53,7 @@ def draw_users(points: Sequence[UserPoint], caption: Sequence[str]) -> Sheet:
         hollow = {"markerfacecolor": "white"} if point.fitted else {}
         axes.plot([point.reported], [point.simulated], zorder=3, **look | hollow)
     _scale(axes, limits)
+    figure.add_title(headline)
     return figure
 
 
