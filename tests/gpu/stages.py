@@ -96,12 +96,13 @@ class Plan:
 
     def _fourth(self) -> Iterator[Stage]:
         """Fine-tuning with the experts on the cores: plain PEFT and the kernels, then a whole DeepSeek-V2-Lite."""
-        yield self._sweep("sft", 240, "+ablation=sft/kernels", *self._model(4))
+        letter = _VECTORS[self.vector]
+        host = [f"+{letter}", f"+{letter}+d", *(["+m+d"] if self.amx else [])]
+        arms = f"sweep.arms=[{','.join(['base', *host[1:]])}]"
+        yield self._sweep("sft", 200, "+ablation=sft/kernels", *self._model(4), arms)
         if not self.dry:
-            arms = (f"+{_VECTORS[self.vector]}+d", *(("+m+d",) if self.amx else ()))
-            chosen = (f"sweep.arms=[{','.join(arms)}]", f"sweep.baseline={arms[0]}")
-            whole = ("model=deepseek_v2_lite", "model.layers=null", "engine.device=cuda")
-            yield self._sweep("sft_whole", 200, "+ablation=sft/kernels", *whole, *chosen)
+            whole = ("model=deepseek_v2_lite", "model.layers=null", "engine.device=cuda", f"sweep.baseline={host[0]}")
+            yield self._sweep("sft_whole", 200, "+ablation=sft/kernels", *whole, f"sweep.arms=[{','.join(host)}]")
 
     def _amx(self) -> Iterator[Stage]:
         """AMX beside the device, where it is granted: its tests, its kernels, the host's prefill."""

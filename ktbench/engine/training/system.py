@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
@@ -70,7 +70,8 @@ class TrainingSystem:
         """See `System`. Raises Unsupported, and ValueError for a model or a thread count that is not there."""
         require(spec, self.model)
         held, work = self._held, spec.workload
-        use_threads(held.cpus, spec.engine, held.host, None)
+        # Experts and PyTorch take turns: OpenMP starts threads anew, unpinned, whenever the size of a team changes.
+        use_threads(held.cpus, replace(spec.engine, device="cpu"), held.host, None)
         if held.host is not None:
             held.host.require(spec)
             held.host.choose(spec.engine)
