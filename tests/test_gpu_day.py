@@ -271,7 +271,7 @@ def test_what_is_carried_is_for_the_python_of_the_other_machine(monkeypatch: pyt
     assert {"msgspec", "gguf"} <= {*fetched}
 
 
-@pytest.mark.parametrize("words", [["fourth"], ["first", "--limit", "900"], ["first", "--limit", "soon"], []])
+@pytest.mark.parametrize("words", [["fifth"], ["first", "--limit", "900"], ["first", "--limit", "soon"], []])
 def test_arguments_that_are_wrong_are_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(words)
