@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from ktbench.sim.measured import MeasuredCell
 
 FIGURES = (
-    "fig3", "fig7", "fig10", "fig11", "fig12", "fig14", "placement", "layerwise", "llamafile", "sft", "concurrency"
-)  # fmt: skip
+    *("fig3", "fig7", "fig10", "fig11", "fig12", "fig14"),
+    *("placement", "layerwise", "llamafile", "sft", "concurrency", "stated"),
+)
 _KEYS = tuple(key.name for key in HELP["validate"].keys)
 
 

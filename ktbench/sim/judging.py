@@ -95,6 +95,8 @@ GROUPS: tuple[Target, ...] = (
     Target(name="decode of 0.2 and 0.2.1, eight and six experts", holds=of("llamafile")),
     Target(name="fine-tuning, 512 tokens at a time", holds=of("sft", phase="train")),
     Target(name="one request and four at once", holds=of("concurrency"), median=0.20, p90=0.20),
+    Target(name="decode that pages state in passing", holds=of("stated", phase="decode")),
+    Target(name="PyTorch's layer for one token, one socket and two", holds=of("stated", phase="layer", base=True)),
 )
 
 

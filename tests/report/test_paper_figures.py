@@ -28,7 +28,7 @@ OTHER = cell("base", of="qwen3_30b_a3b", prompt=7)  # no number is about it
 FORMS = {
     "fig3": "curves", "fig7": "curves", "fig11": "curves", "placement": "curves", "fig10": "bars", "fig12": "bars",
     "fig14b": "bars", "concurrency": "bars", "table2": "scores", "fig13": "heat", "quantisation": "list",
-    "layerwise": "curves", "llamafile": "curves", "sfta": "bars",
+    "layerwise": "curves", "llamafile": "curves", "sfta": "bars", "stateda": "bars", "statedb": "bars",
 }  # fmt: skip
 
 
