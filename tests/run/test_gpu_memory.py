@@ -13,6 +13,7 @@ from ktbench.run.feasibility import Machine, feasibility, unsupported_locally
 from ktbench.run.gpu_memory import GpuMemory, gpu_memory
 from ktbench.spec.engine import EngineSpec, PlacementSpec
 from ktbench.spec.features import FEATURES
+from ktbench.spec.memory import MachineMemory, estimate_memory, trained_bytes
 from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
 from ktbench.spec.wire import spec_id
@@ -130,3 +131,17 @@ def test_plan_says_what_workers_take_of_the_gpu(
     assert "of 80.0 GiB" in seen
     assert plan.run(words) == 0
     assert "GPU" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("adapters", ["attention", "experts"])
+def test_training_adds_its_network_to_the_gpu_and_its_experts_to_the_host(adapters: Any) -> None:
+    work = WorkloadSpec(phase="train", prompt=512, steps=1, adapters=adapters, lora_rank=8, recompute=True)
+    spec = cell_of("deepseek_v3", work)
+    need, adds = needs(spec), trained_bytes(spec)
+    assert (need.cache, need.trained) == (0, adds.network)
+    assert need.total == need.weights + adds.network + need.reserve
+    assert estimate_memory([cell(spec, "+v")], MachineMemory()).trained == adds.experts
+    on_cores = replace(spec, engine=replace(spec.engine, device="cpu"))
+    assert estimate_memory([cell(on_cores, "+v")], MachineMemory()).trained == adds.experts + adds.network
+    said = str(feasibility(spec, replace(BIG, gpu_bytes=need.total - 1)))
+    assert "what training adds" in said and "cache" not in said

@@ -47,7 +47,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     (V | {"batching": True}, "+b", "served"),
     ({"chunked_prefill": True}, "+k", "served"),
     ({"prefix_cache": True}, "+p", "served"),
-    (TRAINED | {"device": "cuda"}, "engine.device=cuda", "workload=train"),
+    (TRAINED | {"device": "cuda", "placement": HALF_AT_DEVICE}, "engine.placement.policy=uniform", "on the cores"),
     (TRAINED | {"cuda_graph": True}, "+c", "engine.device=cuda"),
     (TRAINED | {"packed_dense": True}, "+l", "workload=train"),
     (TRAINED | {"skipping": 1}, "skipping=1", "workload=train"),
@@ -98,6 +98,8 @@ ALLOWED: list[dict[str, Any]] = [
     {"system": "transformers", "phase": "layer"},
     {"system": "kt-kernel", "phase": "layer", "precision": "int4_g64"},
     {"system": "vllm", "phase": "layer"},
+    TRAINED,
+    TRAINED | {"device": "cuda"},
 ]
 NOTHING_MISSING = dict.fromkeys((feature.name for feature in FEATURES), "")
 
