@@ -1,8 +1,7 @@
-"""Fine-tune the nano model on words written backwards, with TRL: `python -m examples.sft_nano OUT`."""
+"""Fine-tune the nano model with TRL on words whose first letters go to the end: `python -m examples.sft_nano OUT`."""
 
 from __future__ import annotations
 
-import random
 import sys
 
 from datasets import Dataset
@@ -11,17 +10,17 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import SFTConfig, SFTTrainer
 
 import ktbench
+from ktbench.engine.training.examples import read_examples
 from ktbench.engine.weight_plan import Packing
 from ktbench.resources import checkpoint_folder
 
 EXPERTS = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
 
 
-def examples(count: int) -> Dataset:
-    """Prompts and completions."""
-    draw = random.Random(0)
-    words = ["".join(draw.choices("abcdefgh", k=5)) for _ in range(count)]
-    return Dataset.from_list([{"prompt": f"Backwards: {word}\n", "completion": word[::-1]} for word in words])
+def rows() -> Dataset:
+    """Prompts and completions that ship, those for evaluation left out."""
+    training = read_examples("evals/nano/rotate.jsonl").training
+    return Dataset.from_list([{"prompt": one.prompt, "completion": one.completion} for one in training])
 
 
 def main(out: str, steps: int = 60) -> list[float]:
@@ -32,8 +31,8 @@ def main(out: str, steps: int = 60) -> list[float]:
     lora = LoraConfig(r=8, lora_alpha=16, target_modules=["q_proj", "o_proj"], target_parameters=EXPERTS)
     often = {"max_steps": steps, "logging_steps": 1, "report_to": [], "use_cpu": True, "bf16": False}
     arguments = SFTConfig(output_dir=out, learning_rate=2e-3, per_device_train_batch_size=16, **often)
-    rows, tokenizer = examples(1000), AutoTokenizer.from_pretrained(folder)
-    trainer = SFTTrainer(model, arguments, train_dataset=rows, processing_class=tokenizer, peft_config=lora)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    trainer = SFTTrainer(model, arguments, train_dataset=rows(), processing_class=tokenizer, peft_config=lora)
     trainer.train()
     trainer.save_model(out)
     return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]

@@ -61,6 +61,13 @@ def checkpoint_config(path: str) -> dict[str, Any]:
     return inspect_gguf(place) if is_gguf(place) else checked_config(_released_config(path), str(place / _CONFIG))
 
 
+def require_tokenizer(what: str, path: str) -> None:
+    """Raises ValueError for a checkpoint without a tokenizer, which `what` needs."""
+    folder = checkpoint_folder(path)
+    if is_gguf(path) or not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model")):
+        raise ValueError(f"model.path={path}: {what} needs a folder with a tokenizer (tokenizer.json)")
+
+
 def stored_weights(folder: str) -> StoredWeights:
     """What the headers of a Hugging Face folder say that it holds.
 

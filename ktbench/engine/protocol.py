@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.features import FeatureValue
-from ktbench.spec.record import StepParts, Work
+from ktbench.spec.record import Learning, StepParts, Work
 from ktbench.spec.run_spec import ModelSpec, RunSpec
 from ktbench.spec.serving.replay import Replay
 from ktbench.spec.support import unsupported
@@ -60,7 +60,7 @@ class Unsupported(Exception):
 
 
 class Diverged(Exception):
-    """The loss of a training step is not finite; the text names the step."""
+    """A loss of training is not finite; the text names the step."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -148,6 +148,9 @@ class Trains(Protocol):
 
     def parts(self) -> StepParts:
         """Of the steps since `start`."""
+
+    def learning(self) -> Learning | None:
+        """What all steps since `start` taught of held-out examples; None where random tokens are learned."""
 
 
 @runtime_checkable

@@ -69,6 +69,8 @@ def settings_of(spec: RunSpec) -> dict[str, Setting]:
         **dict(flattened("workload", spec.workload)),
         **{key: value for key, value in flattened("engine", spec.engine) if key.rpartition(".")[2] not in BY_NAME},
     }
+    if spec.workload.examples is None:
+        del found["workload.examples"]
     if spec.workload.phase != "serve":
         found = {key: value for key, value in found.items() if not key.startswith(_OF_SERVING)}
     return _of_layer(found, spec) if spec.workload.phase == "layer" else found

@@ -7,11 +7,13 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
+from ktbench.engine.checkpoint import require_tokenizer
 from ktbench.engine.gguf.export import no_file
 from ktbench.engine.loading.packed_folder import PackedPart, packed_parts, require_room, split_experts
 from ktbench.engine.placement import place_experts
 from ktbench.engine.roles import split_cpus
 from ktbench.engine.training.adapter_folder import require_adapter
+from ktbench.engine.training.examples import read_examples
 from ktbench.engine.workload.arrays import require_arrays
 from ktbench.engine.workload.recorded import read_profile, read_trace
 from ktbench.engine.workload.stream import draw_stream, longest_request
@@ -238,7 +240,7 @@ def unsupported_locally(cells: Sequence[Cell], *, cuda_is_needed: bool) -> dict[
         _require_profile(cell.spec)
         _require_adapter(cell.spec)
         if cell.key not in found:
-            _require_trace(cell.spec)
+            _require_inputs(cell.spec)
     _require_packed([cell.spec for cell in cells if cell.key not in found and cell.spec.maps_packed])
     return found
 
@@ -277,12 +279,15 @@ def gib(nbytes: float) -> str:
     return f"{nbytes / _GIB:,.{0 if nbytes >= 100 * _GIB else 1}f} GiB"
 
 
-def _require_trace(spec: RunSpec) -> None:
-    """Raises RequestError for a trace of routing or of requests that cannot be replayed."""
+def _require_inputs(spec: RunSpec) -> None:
+    """Raises RequestError for a trace that cannot be replayed, and for examples that cannot be read."""
     work, shape = spec.workload, spec.model.shape
     try:
         if work.trace is not None:
             read_trace(work.trace, shape.experts, shape.top_k, work.seed)
+        if work.examples is not None and spec.model.path is not None:
+            require_tokenizer("workload.examples", spec.model.path)
+            read_examples(work.examples)
         if work.stream is not None:
             _require_positions(spec, longest_request(draw_stream(work, shape.vocab)))
     except ValueError as error:

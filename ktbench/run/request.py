@@ -20,8 +20,7 @@ from ktbench.config import (
     suite_names,
     with_operator,
 )
-from ktbench.engine.checkpoint import checkpoint_config
-from ktbench.engine.gguf.inspecting import is_gguf
+from ktbench.engine.checkpoint import checkpoint_config, require_tokenizer
 from ktbench.engine.inject.match import require_operators
 from ktbench.engine.loading.config_file import config_in, config_name, released_config, require_runnable
 from ktbench.engine.stored.formats import stored_formats
@@ -30,7 +29,6 @@ from ktbench.host.capabilities import machine_capabilities
 from ktbench.host.describe import read_local_machine
 from ktbench.host.memory import read_memory
 from ktbench.host.topology import read_topology
-from ktbench.resources import checkpoint_folder
 from ktbench.run.feasibility import memory_missing, unsupported_locally, unsupported_simulated
 from ktbench.spec.cells import plan_cells
 from ktbench.spec.errors import RequestError, error_text
@@ -368,6 +366,7 @@ def require_answering(verb: str, spec: RunSpec) -> None:
         raise RequestError(
             f"model={model.name}: has synthetic weights, which cannot answer; set model.path=FOLDER or model=nano"
         )
-    folder = checkpoint_folder(model.path)
-    if is_gguf(model.path) or not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model")):
-        raise RequestError(f"model.path={model.path}: {verb} needs a folder with a tokenizer (tokenizer.json)")
+    try:
+        require_tokenizer(verb, model.path)
+    except ValueError as error:
+        raise RequestError(str(error)) from None

@@ -144,7 +144,8 @@ class Session:
         proof["conduct"] = None if self.watch is None else self.watch.metrics()
         proof["own_step_s"] = self.system.own_step_s() if isinstance(self.system, HasClock) else None
         proof["replay"] = self.system.replay() if isinstance(self.system, Replays) else None
-        proof["parts"] = self.system.parts() if isinstance(self.system, Trains) else None
+        if isinstance(self.system, Trains):
+            proof |= {"parts": self.system.parts(), "learning": self.system.learning()}
         error = self._checked_error(cell)
         proof["notes"] = (*self.system.notes(), *_loops(moved), *paused, *_gap(samples_s))  # some are of the check
         self._checked.add(cell.key)
@@ -180,16 +181,16 @@ class Session:
 
     def _warm(self, cell: Cell) -> None:
         if cell.key not in self._checked:
-            warm_up(lambda: self._untimed(cell.spec.workload.steps), clock=self.clock)
+            warm_up(lambda: self._untimed(cell.spec.workload.few_steps), clock=self.clock)
 
     def _wake(self, cell: Cell) -> None:
         """Untimed steps that bring back the clocks of a GPU, which has had nothing to do for a while."""
         if cell.spec.engine.device != "cuda" or isinstance(self.system, SelfTimed):
             return
         began_s = self.clock()
-        self._untimed(cell.spec.workload.steps)
+        self._untimed(cell.spec.workload.few_steps)
         while self.clock() - began_s < _WAKE_S:
-            self._untimed(cell.spec.workload.steps)
+            self._untimed(cell.spec.workload.few_steps)
         self.system.start()
 
     def _samples_s(self, cell: Cell) -> tuple[float, ...]:
@@ -247,7 +248,7 @@ class Session:
         if reference is None and (_is_black_box(cell) or _alters(cell)):
             return None
         self.system.start()
-        own = collect_logits(self.system.step, self.system.logits, cell.spec.workload.steps)
+        own = collect_logits(self.system.step, self.system.logits, cell.spec.workload.few_steps)
         if reference is None:
             reference = SavedLogits(label=cell.label, cell=cell.key, logits=own)
             reference.save(file)

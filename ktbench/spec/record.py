@@ -273,6 +273,32 @@ class StepParts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class HeldOut:
+    """How well a model completes so many `examples` that it is not trained on.
+
+    `loss` is the mean in nats a token of the completions, `exact` the share that greedy decoding completes exactly.
+    """
+
+    loss: float
+    exact: float
+    examples: int
+
+    def __post_init__(self) -> None:
+        fields_at_least(self, 0, "loss", "exact", "examples")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Learning:
+    """What training on examples taught: how well the held-out ones are completed before the first step and at the end.
+
+    The losses of the steps are those of `StepParts`.
+    """
+
+    before: HeldOut
+    after: HeldOut
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Agreement:
     """Logits held against those of another system with the same weights, at the same positions of the same tokens.
 
@@ -321,7 +347,8 @@ class Record:
     system's own remarks, such as what `deferral=auto` chose and why. `agreement` is there where systems are compared,
     `own_step_s` the mean step in seconds by the clock of a system or CUDA device that has one. `conduct` is what was
     seen of the machine meanwhile, None where it was not monitored. `replay` is there where requests were served:
-    samples are seconds per output token then, and follow from it. `parts` is there where a model was trained.
+    samples are seconds per output token then, and follow from it. `parts` is there where a model was trained,
+    `learning` where that was on examples.
     """
 
     cell: str
@@ -347,6 +374,7 @@ class Record:
     conduct: SystemMetrics | None = None
     replay: Replay | None = None
     parts: StepParts | None = None
+    learning: Learning | None = None
 
     def __post_init__(self) -> None:
         if self.samples_s and not self.outcome.timed:

@@ -18,6 +18,7 @@ Phase = Literal["prefill", "decode", "layer", "serve", "train"]
 # What LoRA is on.
 Adapters = Literal["attention", "experts", "both"]
 Routing = Literal["model", "balanced", "zipf", "concentrated", "recorded"]
+_FEW_STEPS = 3
 # A simulation asks for every layer, and reading a configuration takes many times longer than finding it here.
 _SHAPES: dict[str, MoEShape] = {}
 
@@ -106,7 +107,8 @@ class WorkloadSpec:
 
     train: a step is forward, backward and AdamW on the LoRA of `adapters` with rank `lora_rank`, over `batch` sequences
     of `prompt` tokens; with `recompute` the backward pass forms the activations of the experts again instead of keeping
-    them. These three are None with other phases.
+    them. These three are None with other phases. `examples` is a file of prompts with completions that are learned, in
+    sequences padded to `prompt` tokens (None: random tokens); `seed` draws the batches, and LoRA's first values.
     """
 
     phase: Phase
@@ -123,6 +125,7 @@ class WorkloadSpec:
     adapters: Adapters | None = None
     lora_rank: int | None = None
     recompute: bool | None = None
+    examples: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("prompt", "steps", "batch"):
@@ -161,6 +164,8 @@ class WorkloadSpec:
             if (getattr(self, name) is None) == (self.phase == "train"):
                 raise ValueError(f"workload.{name}: goes with workload.phase=train, set workload=train")
         at_least("workload.lora_rank", self.lora_rank, 1)
+        if self.examples is not None and (self.phase != "train" or not self.examples):
+            raise ValueError(f"workload.examples={self.examples}: name a file of them, with workload=train")
         if self.phase == "train" and self.prompt < 2:
             raise ValueError(f"workload.prompt={self.prompt}: must be at least 2, a token is learned from those before")
         if self.phase == "train" and (self.routing, self.shortest, self.chunk) != ("model", None, None):
@@ -187,6 +192,11 @@ class WorkloadSpec:
     def has_whole_chunk(self) -> bool:
         """Whether a prompt begins with a chunk of `chunk` tokens."""
         return self.chunk is not None and self.chunk <= self.prompt
+
+    @property
+    def few_steps(self) -> int:
+        """Steps that warm up and that are compared: all, the first ones where hundreds learn from examples."""
+        return self.steps if self.examples is None else min(self.steps, _FEW_STEPS)
 
     @property
     def unit(self) -> str:
@@ -281,6 +291,11 @@ class RunSpec:
         if self.system != "ktbench" and self.engine.label != "base":
             raise ValueError(f"system={self.system}: has none of our features, leave out {self.engine.label}")
         self._check_cache()
+        if self.workload.examples is not None and self.model.path is None:
+            raise ValueError(
+                f"workload.examples={self.workload.examples}: {self.model.name} has no tokenizer, "
+                "set model.path=FOLDER or model=nano"
+            )
         if self.model.adapter is not None and self.system not in ("ktbench", "transformers"):
             raise ValueError(f"model.adapter={self.model.adapter}: is for ktbench and transformers, not {self.system}")
         top_k, engine = self.model.shape.top_k, self.engine

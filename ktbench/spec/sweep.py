@@ -185,7 +185,7 @@ def _on(where: str, label: str) -> dict[str, FeatureValue]:
 
 FigureKind = Literal[
     "bars", "throughput", "latency", "roles", "depth", "paper", "accuracy", "deferral_accuracy", "precision_accuracy",
-    "frontier", "waterfall", "interactions", "serving", "interactivity",
+    "frontier", "waterfall", "interactions", "serving", "interactivity", "learning",
 ]  # fmt: skip
 
 

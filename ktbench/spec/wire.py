@@ -35,6 +35,8 @@ def spec_id(spec: RunSpec) -> str:
     if spec.workload.phase != "train":
         for name in ("adapters", "lora_rank", "recompute"):
             del content["workload"][name]  # neither
+    if spec.workload.examples is None:
+        del content["workload"]["examples"]  # nor these
     content["engine"] = _as_before(spec, content["engine"])
     del content["measure"]
     if spec.measure.reloads:

@@ -25,7 +25,7 @@ ALONE = (*OF_A_CELL, *OF_RUN, *OF_RUNS, *OF_SUITES)
 KEYS = {key.name: key for key in (*ALONE, *(key for name, spec in SPECS.items() for key in keys_of(name, spec)))}
 # Facts of the models and rules that are chosen by name, and what stands for several keys.
 CHOSEN = ("model.config", "model.name", "model.title", "model.source", "inject.name", "inject.rules", "machine")
-TRAINING = ("adapters", "lora_rank", "recompute")  # with workload=train alone
+TRAINING = ("adapters", "lora_rank", "recompute", "examples")  # with workload=train alone
 WHOLE = {"engine", "inject", "measure", "model", "peer", "sweep", "workload", "suite", "machine"}
 INNER = {"peer.operator_id", "engine.placement", "engine.serving", "workload.stream", "workload.stream.slo"}
 

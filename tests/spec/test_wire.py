@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.wire import from_wire, spec_id, to_wire
 from tests.tiny import tiny_spec
 
+TRAINING = {"adapters": "both", "lora_rank": 8, "recompute": True}
 RECORDED = sorted(path.parent for path in (data_folder("reports") / "recorded").rglob("log.jsonl"))
 
 
@@ -23,6 +25,7 @@ RECORDED = sorted(path.parent for path in (data_folder("reports") / "recorded").
         ({}, "72658a513547"),
         ({"avx512": True, "dynamic": True}, "93afdfa78b9a"),
         ({"avx512": True, "packed_dense": True, "precision": "int8", "deferral": 1}, "9f5b8736208e"),
+        ({"phase": "train", "workload": TRAINING}, "5023d4738724"),
     ],
 )
 def test_ids_are_those_of_earlier_versions(changes: dict[str, object], known: str) -> None:
@@ -43,6 +46,17 @@ def test_a_hand_over_is_of_the_identity_where_it_is_another_one() -> None:
     assert from_wire(earlier, RunSpec) == tiny_spec(avx512=True, device="cuda")
     named, flags = (tiny_spec(avx512=True, device="cuda", handover=name) for name in ("host_function", "flags"))
     assert spec_id(named) == spec_id(tiny_spec(avx512=True, device="cuda")) != spec_id(flags)
+
+
+def test_examples_are_of_the_identity_where_they_are_learned() -> None:
+    plain = tiny_spec(phase="train", workload=TRAINING)
+    earlier = to_wire(plain)
+    del earlier["workload"]["examples"]
+    assert from_wire(earlier, RunSpec) == plain
+    model = replace(plain.model, path="folder")
+    learned = [replace(plain, model=model, workload=replace(plain.workload, examples=one)) for one in "ab"]
+    assert len({spec_id(one) for one in (replace(plain, model=model), *learned)}) == 3
+    assert [from_wire(to_wire(one), RunSpec) for one in learned] == learned
 
 
 def test_serving_is_of_the_identity_where_it_is_set() -> None:

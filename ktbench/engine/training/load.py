@@ -97,7 +97,7 @@ def _move_others(network: PreTrainedModel, experts: list[str], device: str) -> N
 
 
 def _with_adapters(network: PreTrainedModel, spec: RunSpec, experts: list[str]) -> nn.Module:
-    """LoRA as PEFT puts it in place, from seeded numbers; the network itself is changed."""
+    """LoRA as PEFT puts it in place; the network itself is changed."""
     from peft import LoraConfig, get_peft_model
 
     work = spec.workload
@@ -111,8 +111,7 @@ def _with_adapters(network: PreTrainedModel, spec: RunSpec, experts: list[str]) 
         target_modules=attention if work.adapters != "experts" else [],
         target_parameters=matrices if work.adapters != "attention" else [],
     )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(work.seed)
+    with torch.random.fork_rng(devices=[]):  # each cell draws first values of its own
         wrap: Callable[..., nn.Module] = get_peft_model
         return wrap(network, config)
 

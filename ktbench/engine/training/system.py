@@ -20,14 +20,15 @@ from ktbench.engine.fused import FusedHost
 from ktbench.engine.protocol import Diverged, ExpertsObservation, Unsupported, configured, require
 from ktbench.engine.roles import use_threads
 from ktbench.engine.routing import PassRouting, Routing
+from ktbench.engine.training.completions import Sequences, Task, completes, drawn_batches, random_batches
+from ktbench.engine.training.lora_state import Kept, LoraState
 from ktbench.engine.work import DenseWork, ExpertsWork, training_work
 from ktbench.spec.features import FeatureValue
-from ktbench.spec.record import StepParts, Work
+from ktbench.spec.record import HeldOut, Learning, StepParts, Work
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
 from ktbench.spec.timeline import Timeline
 from ktbench.spec.weights import dense_bytes
 
-_LEARNING_RATE = 1e-3
 # Tokens whose gradients are compared with float32.
 _OBSERVED = 16
 
@@ -56,11 +57,13 @@ class TrainingSystem:
 
     def __init__(self, model: ModelSpec, held: TrainedNetwork) -> None:
         self.model, self._held = model, held
-        self._factors = [one for one in held.network.parameters() if one.requires_grad]
-        self._first = [one.detach().clone() for one in self._factors]
-        self._optimiser = torch.optim.AdamW(self._factors, lr=_LEARNING_RATE)
+        self._state = LoraState(held.network)
+        self._first: Kept | None = None
+        self._before_last: Kept | None = None
         self._spec: RunSpec | None = None
-        self._batches: list[Tensor] = []
+        self._tasks: dict[tuple[str, int], Task] = {}
+        self._batches: list[Sequences] = []
+        self._untrained: HeldOut | None = None
         self._marks: list[tuple[float, float, float]] = []
         self._losses: list[float] = []
         self._logits = torch.empty(0)
@@ -77,28 +80,47 @@ class TrainingSystem:
             held.host.choose(spec.engine)
         for one in held.switches:
             one.recompute = bool(work.recompute)  # type: ignore[assignment]
-        draw, size = torch.Generator().manual_seed(work.seed), (work.steps, work.batch, work.prompt)
-        self._batches = list(torch.randint(self.model.shape.vocab, size, generator=draw).to(held.device))
-        self._spec = spec
+        self._spec, self._first = spec, self._state.drawn(work.seed)
+        self._batches = self._drawn(work)
+        self.start()
         if work not in self._work:
             self._work[work] = self._work_of(spec)
-        self.start()
+        self._untrained = self._held_out()
+
+    def _drawn(self, work: WorkloadSpec) -> list[Sequences]:
+        """The batches of all steps, on the device. Raises Unsupported."""
+        if (task := self._task(work)) is not None:
+            batches = drawn_batches(task.training, work.steps, work.batch, work.seed)
+        else:
+            batches = random_batches(self.model.shape.vocab, (work.steps, work.batch, work.prompt), work.seed)
+        return [batch.to(self._held.device) for batch in batches]
+
+    def _task(self, work: WorkloadSpec) -> Task | None:
+        """What is learned, None of random tokens; read once."""
+        if work.examples is None or self.model.path is None:
+            return None
+        key = work.examples, work.prompt
+        if key not in self._tasks:
+            self._tasks[key] = Task.read(work.examples, self.model.path, work.prompt)
+        return self._tasks[key]
+
+    def _held_out(self) -> HeldOut | None:
+        """How well the network as it is completes held-out examples. Raises Diverged."""
+        work, held = self._configured.workload, self._held
+        task = self._task(work)
+        return None if task is None else completes(held.network, task.held_out, work.batch, held.device)
 
     def start(self) -> None:
         """See `System`: adapters and the optimiser's moments are as before the first step."""
-        with torch.no_grad():
-            for factor, first in zip(self._factors, self._first, strict=True):
-                factor.copy_(first)
-                for moment in self._optimiser.state.get(factor, {}).values():
-                    moment.zero_()
-        self._optimiser.zero_grad()
-        self._marks, self._losses = [], []
+        self._state.restore(configured(self._first))
+        self._before_last, self._marks, self._losses = None, [], []
 
     def step(self) -> None:
         """See `System`. Raises IndexError past the last step of the workload."""
-        ids = self._batches[len(self._losses)]
+        batch = self._batches[len(self._losses)]
+        self._keep_last()
         began_s = perf_counter()
-        output: Any = self._held.network(input_ids=ids, labels=ids, use_cache=False)
+        output: Any = self._held.network(input_ids=batch.ids, labels=batch.labels, use_cache=False)
         loss = float(output.loss.detach())
         if not math.isfinite(loss):
             raise Diverged(f"the loss of training step {len(self._losses) + 1} is {loss}")
@@ -106,12 +128,18 @@ class TrainingSystem:
         output.loss.backward()
         self._wait()
         backward_s = perf_counter()
-        self._optimiser.step()
-        self._optimiser.zero_grad()
+        self._state.optimiser.step()
+        self._state.optimiser.zero_grad()
         self._wait()
-        self._logits = output.logits[:, -1].detach()
+        self._logits = output.logits[torch.arange(len(batch)), batch.asked].detach()
         self._losses.append(loss)
         self._marks.append((forward_s - began_s, backward_s - forward_s, perf_counter() - backward_s))
+
+    def _keep_last(self) -> None:
+        """Before the last of many steps what it begins with is kept, so that it can be repeated alone."""
+        work = self._configured.workload
+        if work.examples is not None and len(self._losses) == work.steps - 1:
+            self._before_last = self._state.kept()
 
     def _wait(self) -> None:
         """Until the device has done its part of what is timed."""
@@ -125,16 +153,18 @@ class TrainingSystem:
             forward_s=forward_s, backward_s=backward_s, optimiser_s=optimiser_s, losses=tuple(self._losses)
         )
 
+    def learning(self) -> Learning | None:
+        """See `Trains`. Raises Diverged."""
+        after = self._held_out()
+        return None if self._untrained is None or after is None else Learning(before=self._untrained, after=after)
+
     def logits(self) -> NDArray[np.float32]:
-        """See `System`: before the optimiser of the last step."""
+        """See `System`: before the optimiser of the last step; of examples those of the first completed token."""
         return self._logits.float().cpu().numpy()
 
     def observe(self) -> tuple[ExpertsObservation, ...]:
-        """See `System`: the steps once more, then output and gradient of one layer on some of its very inputs."""
-        done = len(self._losses)
-        self.start()
-        for _ in range(done - 1):
-            self.step()
+        """See `System`: the last step once more, then output and gradient of one layer on some of its very inputs."""
+        self._rewind()
         seen = _Calls(self._held.experts)
         with seen:
             self.step()
@@ -154,6 +184,17 @@ class TrainingSystem:
                 output=_beside(output, back),
             ),
         )
+
+    def _rewind(self) -> None:
+        """To before the last step: what was kept then, else the earlier steps once more."""
+        done, kept = len(self._losses), self._before_last
+        if kept is not None:
+            self._state.restore(kept)
+            self._losses, self._marks = self._losses[:-1], self._marks[:-1]
+            return
+        self.start()
+        for _ in range(done - 1):
+            self.step()
 
     def reference(self, observation: ExpertsObservation) -> NDArray[np.float32]:
         """See `System`: by PyTorch alone, which also differentiates it."""
@@ -181,9 +222,11 @@ class TrainingSystem:
 
     def notes(self) -> tuple[str, ...]:
         """See `System`."""
-        trained = sum(one.numel() for one in self._factors)
+        trained = f"trains {sum(one.numel() for one in self._state.factors):,} numbers of LoRA"
+        if self._configured.workload.examples is not None:
+            return (trained,)  # losses are too many, and shown as curves
         losses = ", ".join(f"{loss:.4g}" for loss in self._losses)
-        return (f"trains {trained:,} numbers of LoRA; losses {losses} (nats a token)",)
+        return (f"{trained}; losses {losses} (nats a token)",)
 
     def work(self) -> Work:
         """See `System`."""
@@ -191,27 +234,24 @@ class TrainingSystem:
 
     def close(self) -> None:
         """See `System`."""
-        self._factors, self._first, self._batches = [], [], []
-        del self._held, self._optimiser
+        self._batches, self._tasks = [], {}
+        del self._held, self._state, self._first, self._before_last
 
     def _work_of(self, spec: RunSpec) -> Work:
         """By the routing of the first batch; of the experts alone where a device does the rest."""
         shape, held = self.model.shape, self._held
         with _Calls(held.experts) as seen, torch.no_grad():
-            held.network(input_ids=self._batches[0], use_cache=False)
+            held.network(input_ids=self._batches[0].ids, use_cache=False)
         routing = PassRouting.of([Routing(ids=ids, gates=gates.float()) for _, ids, gates in seen.calls])
         precisions = (("bf16", "bf16"),) if held.host is None else held.host.precisions
         tokens = spec.workload.tokens_per_step
         dense = DenseWork(params=held.dense_params, nbytes=dense_bytes(shape, "bf16"), batch=tokens)
-        in_experts = sum(one.numel() for one in self._factors if one.numel() and self._is_of_experts(one))
-        others = sum(one.numel() for one in self._factors) - in_experts
+        in_experts = self._state.in_experts
+        others = sum(one.numel() for one in self._state.factors) - in_experts
         experts, of_one = ExpertsWork(shape=shape, precisions=precisions), in_experts // shape.experts
         if held.device.type == "cuda":
             return training_work(None, experts, routing, (0, of_one))
         return training_work(dense, experts, routing, (others, of_one))
-
-    def _is_of_experts(self, factor: Tensor) -> bool:
-        return any(one is factor and ".experts" in name for name, one in self._held.network.named_parameters())
 
     @property
     def _configured(self) -> RunSpec:

@@ -98,6 +98,6 @@ def test_a_loss_that_is_not_finite_names_its_step() -> None:
     system.start()
     system.step()
     with torch.no_grad():
-        system._factors[-1].fill_(float("nan"))
+        system._state.factors[-1].fill_(float("nan"))
     with pytest.raises(Diverged, match="step 2 is nan"):
         system.step()
