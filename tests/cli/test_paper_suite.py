@@ -24,7 +24,6 @@ UNMATCHED = {
     "paper/fig3": lambda number: number.tokens is None or "amx_tflops=null" in number.settings,  # PyTorch without AMX
     "paper/concurrency": lambda number: number.metric == "relative %" or number.phase == "prefill",  # no length given
     "paper/sft": lambda number: number.tokens is None,
-    "paper/stated": lambda number: number.phase == "prefill",  # no length given
 }
 # Of the weights on the GPU, where it is another one than the experts'.
 DEVICE = {

@@ -91,7 +91,7 @@ def panels_of(lines: Sequence[PaperLine]) -> tuple[PaperPanel, ...]:
     """
     machines = list(dict.fromkeys(line.machine for line in lines))
     ordered = sorted(lines, key=lambda line: machines.index(line.machine))
-    found = by_key(((line.model, line.machine, line.metric), line) for line in ordered)
+    found = by_key((_panel(line), line) for line in ordered)
     facts = [_facts(group) for group in found.values()]
     keys = _distinguishing(facts)
     return tuple(
@@ -105,14 +105,23 @@ def panels_of(lines: Sequence[PaperLine]) -> tuple[PaperPanel, ...]:
 
 
 def _facts(group: Sequence[PaperLine]) -> Mapping[str, str]:
-    """The precision is ours: other systems have formats of their own."""
+    """The precision is ours, where there is one: other systems have formats of their own."""
     ours = next((line for line in group if _rank(line) < 2), group[0])
     return {
         "model": model_title(ours.model),
-        "precision": ours.precision,
+        "precision": "" if _has_precisions(group) else ours.precision,
         "machine": ours.machine,
         "metric": ours.metric,
     }
+
+
+def _panel(line: PaperLine) -> tuple[str, str, str]:
+    return line.model, line.machine, line.metric
+
+
+def _has_precisions(group: Sequence[PaperLine]) -> bool:
+    """Whether numbers about us were taken at several."""
+    return len({line.precision for line in group if line.id and _rank(line) < 2}) > 1
 
 
 def _distinguishing(facts: Sequence[Mapping[str, str]]) -> list[str]:
@@ -169,13 +178,15 @@ def _alike(texts: Sequence[Sequence[str]]) -> int:
 
 
 def bar_namer(lines: Sequence[PaperLine]) -> Callable[[PaperLine], str]:
-    """Arms with settings, and with the batch and the phase where those vary."""
+    """Arms with settings, with the batch and the phase where those vary, and the precision where it does in a panel."""
     name = namer(lines)
     batches, phases = len({line.batch for line in lines}) > 1, len({line.phase for line in lines}) > 1
+    mixed = {panel for panel, group in by_key((_panel(line), line) for line in lines).items() if _has_precisions(group)}
 
     def named(line: PaperLine) -> str:
         phase = [line.phase] if phases and line.phase != "decode" else []
-        return ", ".join([name(line), *phase, *([f"batch {line.batch}"] if batches else [])])
+        precision = [line.precision] if _panel(line) in mixed else []
+        return ", ".join([name(line), *phase, *precision, *([f"batch {line.batch}"] if batches else [])])
 
     return named
 
