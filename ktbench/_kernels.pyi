@@ -93,8 +93,6 @@ class OpenMPTeam(Team):
     """
 
     def __init__(self, threads: int) -> None: ...
-    def pin(self, cpus: Sequence[int]) -> None:
-        """Each thread to its cpu, the calling one included, for good. ValueError for a cpu that may not be used."""
 
 class ThreadPool(Team):
     """One pinned thread per entry of `cpus`, which spins `spin_us` and then parks.

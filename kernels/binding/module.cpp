@@ -135,8 +135,7 @@ void bind_teams(py::module_& module) {
       .def_property_readonly("busy_ns", &Team::busy_ns)
       .def("spans", spans);
   py::class_<OpenMPTeam, Team, std::shared_ptr<OpenMPTeam>>(module, "OpenMPTeam")
-      .def(py::init<int>(), py::arg("threads"))
-      .def("pin", &OpenMPTeam::pin, py::arg("cpus"));
+      .def(py::init<int>(), py::arg("threads"));
   py::class_<ThreadPool, Team, std::shared_ptr<ThreadPool>>(module, "ThreadPool")
       .def(py::init(&make_pool), py::arg("cpus"), py::arg("spin_us"), py::arg("own") = false)
       .def_property_readonly("cpus", &ThreadPool::cpus);

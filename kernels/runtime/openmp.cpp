@@ -9,8 +9,6 @@
 #include <string>
 #include <string_view>
 
-#include "runtime/affinity.h"
-
 namespace ktbench {
 namespace {
 
@@ -72,14 +70,6 @@ OpenMPTeam::OpenMPTeam(int threads) : Team(threads, kSpin, Thread0::caller) {
   runtime();
   if (const pid_t user = first_user; user && user != getpid())
     throw std::runtime_error("OpenMP's threads worked before the fork and are not in this process: start a new one");
-}
-
-void OpenMPTeam::pin(const std::vector<int>& cpus) {
-  if (static_cast<int>(cpus.size()) != threads())
-    throw std::invalid_argument(std::to_string(cpus.size()) + " cpus for " + std::to_string(threads()) + " threads");
-  run([&](int thread) {
-    if (!pin_to(cpus[thread])) throw std::invalid_argument(not_usable(cpus[thread]));
-  });
 }
 
 void OpenMPTeam::enter() {

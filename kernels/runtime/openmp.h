@@ -5,7 +5,7 @@
 // always wait.
 #pragma once
 
-#include <vector>
+#include <atomic>
 
 #include "runtime/team.h"
 
@@ -16,10 +16,6 @@ class OpenMPTeam : public Team {
   // Throws std::runtime_error when no OpenMP runtime has been loaded into this process yet, and in a child of a process
   // whose OpenMP teams have worked. A job throws it when the runtime grants fewer threads.
   explicit OpenMPTeam(int threads);
-
-  // Each thread to its cpu, the calling one to the first, for good. Throws std::invalid_argument for a cpu that may not
-  // be used or when their number is not that of the threads.
-  void pin(const std::vector<int>& cpus);
 
  private:
   void enter() override;

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from time import perf_counter, sleep
@@ -112,26 +114,27 @@ def pinned_team(kernels: ModuleType, cpus: Sequence[int], spin_us: int = _SPIN_U
     return kernels.ThreadPool(list(cpus), spin_us)
 
 
-def pin_openmp(cpus: Sequence[int]) -> None:
-    """Pins PyTorch's threads, the calling one first, to one cpu each for the rest of the process.
+def bind_openmp(cpus: Sequence[int]) -> None:
+    """Has OpenMP keep its threads on one of `cpus` each, the calling one on the first, for the rest of the process.
 
-    PyTorch must be loaded already. Raises RuntimeError without the extension or PyTorch's threads, ValueError for a cpu
-    that this process may not use.
+    To be called before PyTorch is imported, when OpenMP reads it: raises RuntimeError afterwards. Threads that are
+    pinned by us do not last: a team of fewer threads, as oneDNN asks for where a product is small, ends the others,
+    and those that replace them would all inherit the single cpu of the thread that starts them.
     """
-    _loaded().OpenMPTeam(len(cpus)).pin(list(cpus))
+    if "torch" in sys.modules:
+        raise RuntimeError("PyTorch was imported before its threads were given their cpus")
+    os.environ["OMP_PROC_BIND"] = "true"
+    os.environ["OMP_PLACES"] = ",".join(f"{{{cpu}}}" for cpu in cpus)
 
 
 def open_roofs(cpus: Sequence[int]) -> Roofs:
     """Roofs of the threads that do the work: PyTorch's, one on each of `cpus`.
 
-    PyTorch must be loaded already. Our own threads would be slowed by PyTorch's, which spin for a while after their
-    work. These are pinned again before each sample: work on fewer threads ends the others, and those that replace
-    them inherit the affinity of the thread that starts them. Raises RuntimeError without the extension or PyTorch's
-    threads, ValueError as `pin_openmp`.
+    PyTorch must be loaded already, after `bind_openmp`. Our own threads would be slowed by PyTorch's, which spin for a
+    while after their work. Raises RuntimeError without the extension or PyTorch's threads.
     """
     kernels = _loaded()
-    team = kernels.OpenMPTeam(len(cpus))
-    return Roofs(team, kernels, prepare=partial(team.pin, list(cpus)))
+    return Roofs(kernels.OpenMPTeam(len(cpus)), kernels)
 
 
 def open_pool_roofs(cpus: Sequence[int], rest_s: float = 0.0) -> Roofs:

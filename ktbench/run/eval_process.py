@@ -87,15 +87,16 @@ def _own_stdout() -> IO[bytes]:
 
 
 def _evaluate(request: EvalRequest, topology: Topology, say: Callable[[EvalProgress], None]) -> None:
-    from ktbench.engine.generate import open_generator
-    from ktbench.eval.session import EvalSession, Ids, Reference
     from ktbench.run.worker_process import host_role, prepare_host, require_code
 
     require_code(request.code_id)
     say(EvalProgress(doing=f"loading {request.cells[0].spec.summary}"))
-    ids = Ids(code=request.code_id, env=request.env_id)
     host = host_role(topology)
-    prepare_host(host.cpus, [cell.spec for cell in request.cells])
+    prepare_host(host.cpus, [cell.spec for cell in request.cells])  # imports PyTorch, as the following do
+    from ktbench.engine.generate import open_generator
+    from ktbench.eval.session import EvalSession, Ids, Reference
+
+    ids = Ids(code=request.code_id, env=request.env_id)
     loading = LoadProgress(lambda one: say(EvalProgress(loading=one)))
     generator = open_generator([cell.spec for cell in request.cells], host, loading)
     checkpoint = str(request.cells[0].spec.model.path)

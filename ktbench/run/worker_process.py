@@ -23,7 +23,7 @@ from ktbench.host.cuda import read_cuda_devices
 from ktbench.host.energy import open_meters
 from ktbench.host.memory import read_memory
 from ktbench.host.pauses import count_pauses
-from ktbench.host.roofs import Roofs, open_pool_roofs, open_roofs, pin_openmp
+from ktbench.host.roofs import Roofs, bind_openmp, open_pool_roofs, open_roofs
 from ktbench.host.topology import Topology, read_topology
 from ktbench.host.watch import MachineWatch
 from ktbench.run.messages import OpenSession, Response, TrialRequest, WorkerRequest, send
@@ -152,11 +152,9 @@ def die_with_parent() -> None:
 
 def main() -> int:
     """Entry of `python -m ktbench.run.worker_process RESPONSES_FD`: requests on standard input."""
-    # One thread for each physical core. PyTorch's OpenMP counts the cores when it is loaded, so this comes first.
+    # One thread for each physical core: PyTorch's OpenMP counts those of this process when it is imported.
     topology = read_topology()
     os.sched_setaffinity(0, topology.core_cpus)
-    import torch  # noqa: F401
-
     with os.fdopen(int(sys.argv[1]), "wb") as responses:
         progress = LoadProgress(lambda loading: send(responses, Response(loading=loading)))
         return serve(lambda opened: _load_session(opened, topology, progress), sys.stdin.buffer, responses)
@@ -192,19 +190,19 @@ def _brings_threads(specs: Sequence[RunSpec]) -> bool:
 
 
 def prepare_host(cpus: Sequence[int], specs: Sequence[RunSpec]) -> None:
-    """Have the kernels use the loops that are fastest on `cpus`, and pin PyTorch's threads to those of the device role.
+    """Have the kernels use the loops that are fastest on `cpus`, and PyTorch's threads the cpus of the device role.
 
-    Which loops are is measured first where it has not been. Unpinned, two threads often wake on one core. Raises
-    ValueError where there are too few cores.
+    PyTorch is imported by this. Which loops are is measured first where it has not been. Unbound, two threads often
+    wake on one core. Raises ValueError where there are too few cores, RuntimeError as `bind_openmp`.
     """
-    import torch
-
     kernels = load_extension().module
     precisions = [spec.precision for spec in specs if spec.system == "ktbench" and spec.engine.fused]
     if kernels is not None:
         use_crossovers(kernels, precisions, cpus)
     device = max((split_cpus(cpus, spec.engine).device for spec in specs), key=len)
-    pin_openmp(device)
+    bind_openmp(device)
+    import torch
+
     torch.set_num_threads(len(device))
 
 

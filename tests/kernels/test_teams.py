@@ -39,24 +39,34 @@ def test_a_team_of_nobody_is_refused() -> None:
         _kernels.OpenMPTeam(0)
 
 
-def test_pinned_threads_stay_where_they_were_put() -> None:
+def test_bound_threads_are_where_they_belong_whatever_ends_them() -> None:
+    """A team of fewer threads ends the others; those of the next one are new."""
     program = """
-import os, torch
-from ktbench._kernels import OpenMPTeam
+import os
+from ktbench.host.roofs import bind_openmp
 cpus = sorted(os.sched_getaffinity(0))[:2]
-OpenMPTeam(len(cpus)).pin(cpus)
-torch.set_num_threads(len(cpus))
-torch.ones(4096, 4096).sum()
-masks = {tuple(os.sched_getaffinity(int(thread))) for thread in os.listdir("/proc/self/task")}
-assert {(cpu,) for cpu in cpus} <= masks, masks
-try: OpenMPTeam(1).pin([100000])
-except ValueError as error: print(error)
-try: OpenMPTeam(2).pin(cpus[:1])
-except ValueError as error: print(error)
+six = [cpus[0], *[cpus[-1]] * 5]
+bind_openmp(six)
+import torch
+from ktbench._kernels import OpenMPTeam, ReadRoof
+torch.set_num_threads(6)
+def places():
+    torch.ones(4096, 4096).sum()
+    new = [int(thread) for thread in os.listdir("/proc/self/task") if thread not in before]
+    masks = [os.sched_getaffinity(thread) for thread in new]
+    return max(new), sorted(min(mask) for mask in masks if len(mask) == 1)
+before = set(os.listdir("/proc/self/task"))
+latest, first = places()
+ReadRoof(OpenMPTeam(3), 1 << 20).read_once()
+newest, second = places()
+assert newest > latest and os.sched_getaffinity(0) == {cpus[0]}
+print(first == second == [cpus[-1]] * 5)
+try: bind_openmp(cpus)
+except RuntimeError as error: print(error)
 """
     printed = python_output(program)
-    assert "cpu 100000 is not one this process may run on" in printed
-    assert "1 cpus for 2 threads" in printed
+    assert "True" in printed
+    assert "imported before" in printed
 
 
 def test_a_pool_s_threads_sit_on_their_cpus(cpus: list[int]) -> None:

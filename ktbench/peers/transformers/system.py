@@ -148,7 +148,7 @@ class PlainTransformers(ReplaySystem):
         self._replay = TraceReplay(self._trace, runner)
         tuned = self._tuned(spec)
         threads = tuned.settings.threads
-        self._use(threads)
+        torch.set_num_threads(threads)
         self._notes = [tuned.explain(spec.label), self._describe(spec, threads)]
         self.start()
 
@@ -157,7 +157,7 @@ class PlainTransformers(ReplaySystem):
 
         The routing is recorded for `work` alone: the network routes every step itself.
         """
-        self._use(self._host.threads_of(spec.engine))
+        torch.set_num_threads(self._host.threads_of(spec.engine))
         self._experts.run_as(PeerSpec(implementation="eager"))
         writer = TraceWriter(workload=spec.workload, shape=self.model.shape, forward=self._forward, state=self._state)
         with self._experts.tapped(lambda _layer, _hidden, routing, _output: self._record(routing)):
@@ -178,7 +178,7 @@ class PlainTransformers(ReplaySystem):
             steps = self._endless_steps()
 
             def steps_on(settings: ThreadCount) -> Iterator[None]:
-                self._use(settings.threads)
+                torch.set_num_threads(settings.threads)
                 return steps
 
             self._tunings[key] = Tuner(StepsBench(steps_on), spec.peer.tune_s).tune(ThreadCount(threads=most), [walk])
@@ -190,15 +190,6 @@ class PlainTransformers(ReplaySystem):
             for _ in self._traced.ids:
                 self._replayed.step()
                 yield
-
-    def _use(self, threads: int) -> None:
-        """From now on PyTorch has so many threads, on the first cores of the host role where it names them."""
-        torch.set_num_threads(threads)
-        if self._host.cpus:
-            from ktbench._kernels import OpenMPTeam  # where no thread is pinned to a cpu it may be missing
-
-            # New OpenMP threads inherit the calling thread's affinity.
-            OpenMPTeam(threads).pin(list(self._host.cpus[:threads]))
 
     def _describe(self, spec: RunSpec, threads: int) -> str:
         attention = self.network.config._attn_implementation

@@ -69,9 +69,10 @@ def prepare_process() -> None:
 
 def open_here(spec: RunSpec, show: Callable[[Loading], None]) -> ServingEngine:
     """The engine, whose threads belong to the thread that calls this, and that drives it. Raises ValueError."""
-    from ktbench.engine.serving.engine import open_serving
     from ktbench.run.worker_process import host_role, prepare_host
 
     host = host_role(read_topology())
-    prepare_host(host.cpus, [spec])
+    prepare_host(host.cpus, [spec])  # imports PyTorch, as the following does
+    from ktbench.engine.serving.engine import open_serving
+
     return open_serving(spec, host, LoadProgress(show))
