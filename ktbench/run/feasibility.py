@@ -164,6 +164,8 @@ def _simulation_reasons(spec: RunSpec, machine: MachineSpec) -> Iterator[Reason]
 def _simulated_training_reasons(spec: RunSpec) -> Iterator[Reason]:
     if not spec.engine.fused:
         yield Reason("workload.phase=train", "base is plain PEFT, which has no model of its costs, add +a, +v or +m")
+    if spec.workload.examples is not None:
+        yield Reason(f"workload.examples={spec.workload.examples}", "nothing is learned where steps are simulated")
     if spec.device_precision != "bf16":
         yield Reason(f"device_precision={spec.device_precision}", "all but the experts is trained through in bf16")
 

@@ -304,6 +304,11 @@ def why(spec: RunSpec) -> str:
     return str(feasibility(spec, Machine.described(spec.machine)) or "")
 
 
+def test_examples_are_not_learned() -> None:
+    spec = cell(model=replace(QWEN3, path="/weights"), work={"examples": "some.jsonl"})
+    assert why(spec).startswith("workload.examples=some.jsonl: ")
+
+
 @pytest.mark.parametrize("machine", [CORES, GPU])
 @pytest.mark.parametrize("adapters", ["attention", "experts", "both"])
 def test_lora_on_attention_and_on_experts_is_simulated(machine: MachineSpec, adapters: str) -> None:
