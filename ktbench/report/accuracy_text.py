@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from ktbench.report.conditions import ids_sentence, machines_sentence, software_sentence, system_sentence
+from ktbench.report.conditions import ids_sentence, machines_sentence, model_title, software_sentence, system_sentence
 from ktbench.report.template import phrase, sentences
 from ktbench.report.text import SURE_MARK, names_by, number
 from ktbench.results import Run
@@ -35,7 +35,7 @@ def accuracy_caption(run: Run, rows: Sequence[AccuracyRow]) -> str:
         measures="" if is_graded(rows) else measured_text(rows),
         base=_base(rows),
         arm=arm_of_formats(rows),
-        models=list(dict.fromkeys(one.model for one in run.published)),
+        models=list(dict.fromkeys(model_title(one.model) for one in run.published)),
         by=by if names else "",
         is_averaged=len(rows) * (len(names) + 1) > MOST_DOTS,
         is_compared=any(one.change for row in rows for one in row.results),

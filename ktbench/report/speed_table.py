@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from ktbench.report.conditions import MARK, UNPROVEN, conditions_of, headline, kl_text, top1_text
 from ktbench.report.equal_cells import equal_cells_grid
@@ -46,13 +47,13 @@ def table_of(run: Run, rows: Sequence[Row]) -> Table:
         conditions=conditions_of(run, rows),
         methods=methods_of(run, rows),
         notes=(
-            *_noisy_notes(rows, lambda row: place(row, settings)),
-            *notes_of((place(row, settings), why) for row in rows for why in _reasons(row)),
+            *_noisy_notes(rows, settings),
+            *_notes_on(rows, settings, _reasons),
             *format_notes(rows),
             *notes_of((place(row, settings), _fall(row, best)) for row, best in falls_of(rows)),
             *trial_warnings(rows, lambda row: place(row, settings)),
         ),
-        remarks=notes_of((place(row, settings), remark) for row in rows for remark in row.remarks),
+        remarks=_notes_on(rows, settings, lambda row: row.remarks),
         grids=equal_cells_grid(rows),
         headline=headline(run, rows),
         figure_caption=figure_caption(run, rows),
@@ -221,16 +222,38 @@ def _reasons(row: Row) -> list[str]:
 _HALF_WIDTH = re.compile(r"±([\d.]+)%")
 
 
-def _noisy_notes(rows: Sequence[Row], name: Callable[[Row], str]) -> tuple[str, ...]:
+def _noisy_notes(rows: Sequence[Row], settings: Sequence[str]) -> tuple[str, ...]:
     """One note on all NOISY cells with an interval, least to most of their half-widths, and those on too few rounds."""
-    pairs = [(name(row), row.why) for row in rows if row.outcome is Outcome.NOISY]
-    widths = [float(found[1]) for _, why in pairs if (found := _HALF_WIDTH.search(why))]
+    noisy = [row for row in rows if row.outcome is Outcome.NOISY]
+    widths = [float(found[1]) for row in noisy if (found := _HALF_WIDTH.search(row.why))]
 
-    def words(why: str) -> str:
+    def words(row: Row) -> tuple[str, ...]:
+        if row.outcome is not Outcome.NOISY:
+            return ()
         ends = " to ".join(f"±{end:.1f}%" for end in extremes(widths))
-        return _HALF_WIDTH.sub(ends, why, count=1)
+        return (f"{Outcome.NOISY}: {_HALF_WIDTH.sub(ends, row.why, count=1)}",)
 
-    return notes_of((place, f"{Outcome.NOISY}: {words(why)}") for place, why in pairs)
+    return _notes_on(rows, settings, words)
+
+
+def _notes_on(
+    rows: Sequence[Row], settings: Sequence[str], sentences: Callable[[Row], Iterable[str]]
+) -> tuple[str, ...]:
+    """`base; +v, batch=2 — why`: a note for each sentence, by its name alone an arm of which it holds for all rows."""
+    held: dict[str, list[Row]] = {}
+    for row in rows:
+        for sentence in sentences(row):
+            held.setdefault(sentence, []).append(row)
+    of_arm = Counter(row.shown for row in rows)
+    return tuple(f"{_names(found, of_arm, settings)} — {sentence}" for sentence, found in held.items())
+
+
+def _names(held: Sequence[Row], of_arm: Counter[str], settings: Sequence[str]) -> str:
+    if 1 < len(held) == of_arm.total():
+        return "all rows"
+    mine = Counter(row.shown for row in held)
+    names = (row.shown if mine[row.shown] == of_arm[row.shown] else place(row, settings) for row in held)
+    return "; ".join(dict.fromkeys(names))
 
 
 def _needs_reason(row: Row, name: str) -> bool:

@@ -13,7 +13,7 @@ from ktbench.results.row import Gain, Row, baseline_of, control_of, groups_of, s
 from ktbench.results.run import Run
 from ktbench.results.serving.latency import serving_of
 from ktbench.results.settings import Setting, by_key, cell_settings
-from ktbench.results.speedups import Values, comparable, goal_values, judge, paired_interval
+from ktbench.results.speedups import Values, Verdict, comparable, goal_values, judge, paired_interval
 from ktbench.results.stopping import open_reason
 from ktbench.results.usage import (
     energy_use,
@@ -231,6 +231,14 @@ def compared(row: Row, group: Sequence[Row]) -> Row:
     if speedup is None:
         return replace(row, missing=row.missing | {"speedup": _unpaired(row, base)})
     return replace(row, speedup=speedup, verdict=judge(speedup, noise))
+
+
+def equals_of(row: Row, group: Sequence[Row]) -> tuple[Row, ...]:
+    """Arms of a row's group that are neither slower nor faster than it, as far as can be told."""
+    noise = _noise(baseline_of(group), group)
+    others = [one for one in group if one.role == "arm" and one.label != row.label and one.provenance == row.provenance]
+    verdicts = ((other, judge(_ratio(other, row), noise)) for other in others if other.timed)
+    return tuple(other for other, verdict in verdicts if verdict in (Verdict.SAME, Verdict.UNSURE))
 
 
 def judged_values(row: Row, group: Sequence[Row]) -> Values:

@@ -70,10 +70,10 @@ def figures(runs: dict[str, Run]) -> dict[str, Figure]:
 def test_the_heat_map_holds_scores_and_changes(runs: dict[str, Run], figures: dict[str, Figure]) -> None:
     figure, rows = figures["heat"], accuracy_rows(runs["heat"])
     assert titles(figure)[:4] == [
-        "Deferral, measured (nano): relative change, %",
-        "Skipping, measured (nano): relative change, %",
-        "Deferral, published (deepseek_v3): relative change, %",
-        "Skipping, published (deepseek_v3): relative change, %",
+        "Deferral, measured (ktbench nano): relative change, %",
+        "Skipping, measured (ktbench nano): relative change, %",
+        "Deferral, published (DeepSeek-V3): relative change, %",
+        "Skipping, published (DeepSeek-V3): relative change, %",
     ]
     deferral, skipped = figure.axes[:2]
     average = rows[0].result()
@@ -90,9 +90,9 @@ def test_the_heat_map_holds_scores_and_changes(runs: dict[str, Run], figures: di
 def test_the_curves_show_ours_and_the_published(figures: dict[str, Figure]) -> None:
     figure = figures["heat"]
     assert legend(figure) == [
-        "deferral", "skipping", "deferral, published (deepseek_v3)", "skipping, published (deepseek_v3)",
+        "deferral", "skipping", "deferral, published (DeepSeek-V3)", "skipping, published (DeepSeek-V3)",
     ]  # fmt: skip
-    assert "and as published of deepseek_v3; below" in caption(figure)
+    assert "and as published of DeepSeek-V3; below" in caption(figure)
     whole, near, divergence = figure.axes[4:]
     assert whole.get_ylim()[0] < -80 < near.get_ylim()[0]
     published = next(line for line in whole.lines if list(line.get_xdata()) == list(range(9)))

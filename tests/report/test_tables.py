@@ -7,7 +7,7 @@ from statistics import median
 
 from ktbench.report.latex import latex
 from ktbench.results.rows import rows_of
-from ktbench.spec.record import Outcome
+from ktbench.spec.record import Outcome, Record
 from tests.report.reading import csv_of_run, headings, json_of_run, table
 from tests.report.synthetic import DECODE, Arm, Store
 
@@ -28,7 +28,21 @@ def test_a_reason_is_said_once_for_all_rows_that_share_it(tmp_path: Path) -> Non
 def test_a_column_that_no_row_fills_is_left_out_with_its_reason(tmp_path: Path) -> None:
     run = Store(arms=PAIR, roofs=False).write(tmp_path)
     assert "of roof (%)" not in headings(table(run))
-    assert table(run).notes == ("base; +v; base (A/A) — no roof was sampled next to the trials",)
+    assert table(run).notes == ("all rows — no roof was sampled next to the trials",)
+
+
+def test_an_arm_is_named_alone_where_a_reason_holds_for_all_of_its_points(tmp_path: Path) -> None:
+    missing = {"+m": ("lacks AMX", (128, 512)), "+v": ("killed", (512,))}
+    run = Store(arms=DECODE[:3], prompts=(128, 512)).write(tmp_path)
+    by_key = {cell.key: (cell.label, cell.spec.workload.prompt) for cell in run.header.cells}
+
+    def ended(record: Record) -> Record:
+        label, prompt = by_key[record.cell]
+        why, prompts = missing.get(label, ("", ()))
+        return replace(record, outcome=Outcome.CRASHED, why=why, samples_s=()) if prompt in prompts else record
+
+    notes = table(replace(run, records=tuple(map(ended, run.records)))).notes
+    assert {"+m — CRASHED: lacks AMX", "+v, workload.prompt=512 — CRASHED: killed"} <= set(notes)
 
 
 def test_all_codes_and_machines_are_named_where_a_run_mixes_them(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from ktbench.report.accuracy_table import settings_shown
+from ktbench.report.conditions import model_title
 from ktbench.report.figures.curves import REFERENCE, Point, draw_curve
 from ktbench.report.figures.heat import (
     FEATURES,
@@ -128,7 +129,7 @@ def groups_by_name(rows: Sequence[AccuracyRow]) -> dict[str, tuple[AccuracyRow, 
     found: dict[str, tuple[AccuracyRow, ...]] = {}
     for group in groups_of([row.row for row in rows]):
         words = [f"{key.rpartition('.')[2]} {group[0].settings.get(key)}" for key in settings]
-        name = ", ".join(words) or f"{rows[0].provenance or 'here'} ({group[0].spec.model.name})"
+        name = ", ".join(words) or f"{rows[0].provenance or 'here'} ({model_title(group[0].spec.model.name)})"
         found[name] = tuple(by_cell[row.cell] for row in group)
     return found
 
@@ -199,8 +200,12 @@ def _published_curve(lines: Sequence[PaperLine], feature: str) -> CountCurve:
         if change is not None
     ]
     points.sort(key=lambda point: (point.x, point.y.mid))
-    name = f"{feature}, published ({lines[0].model})"
+    name = f"{feature}, {_published(lines)}"
     return CountCurve(name=name, feature=feature, points=tuple(points), published=True)
+
+
+def _published(lines: Sequence[PaperLine]) -> str:
+    return f"published ({model_title(lines[0].model)})"
 
 
 def _exactly(change: float) -> Spread:
@@ -212,8 +217,9 @@ def _blocks(rows: Sequence[AccuracyRow], lines: Sequence[PaperLine]) -> list[_Bl
     shown = (*(name.replace("_", " ").capitalize() for name in names), AVERAGE_NAME)
     found = [_Block(names=shown, where=name, rows=group) for name, group in groups_by_name(rows).items()]
     if lines:
-        where = f"published ({lines[0].model})"
-        found.append(_Block(names=tuple(tasks_named(lines)), where=where, lines=tuple(lines)))
+        ours = {name.lower(): name for name in shown}
+        tasks = tuple(ours.get(task.lower(), task) for task in tasks_named(lines))
+        found.append(_Block(names=tasks, where=_published(lines), lines=tuple(lines)))
     return found
 
 

@@ -12,6 +12,7 @@ from ktbench.results.accuracy import AccuracyRow
 from ktbench.results.attribution import Attribution
 from ktbench.results.intervals import Interval, is_exact
 from ktbench.results.row import Row, groups_of, place
+from ktbench.results.rows import equals_of
 from ktbench.results.scores import ScoreVerdict
 from ktbench.results.settings import by_key, varying
 from ktbench.results.speedups import Verdict
@@ -56,14 +57,18 @@ def _stated(*found: tuple[str, str, Iterator[Statement]]) -> tuple[FindingGroup,
 
 
 def best_sentence(rows: Sequence[Row]) -> Statement | None:
-    """The largest speed-up that is one; None where nothing was faster."""
+    """The largest speed-up that is one, with the arms that may be as fast; None where nothing was faster."""
     faster = [row for row in rows if row.role == "arm" and row.verdict is Verdict.FASTER]
     found = [(row, row.speedup) for row in faster if row.speedup is not None]
     if not found:
         return None
     row, speedup = max(found, key=lambda pair: pair[1].mid)
+    groups = groups_of(rows)
+    equals = (other.shown for other in equals_of(row, next(group for group in groups if row in group)))
     text = f"{_times(speedup)} the speed of {row.baseline}, {_speed(row)}"
-    settings = varying([group[0].settings for group in groups_of(rows)])
+    if names := " and ".join(dict.fromkeys(equals)):
+        text = f"{text}; not to be told from {names}"
+    settings = varying([group[0].settings for group in groups])
     return Statement(subject=place(row, settings), text=text, provenance=row.provenance)
 
 

@@ -161,6 +161,18 @@ def test_simulated_numbers_say_so_and_have_no_interval() -> None:
     assert warnings_of(rows) == ()
 
 
+def test_the_best_names_those_that_may_be_as_fast() -> None:
+    def best(*arms: Arm) -> str:
+        found = best_sentence(rows_of(in_memory(Store(arms=(Arm(label="base", step_ms=100.0), *arms), rounds=12))))
+        assert found is not None
+        return f"{found.subject}: {found.text}"
+
+    first = Arm(label="+v", step_ms=50.0, noise=0.002)
+    close = Arm(label="+v+d", step_ms=50.1, noise=0.02)
+    assert re.fullmatch(r"\+v.*not to be told from \+v(\+d)?", best(first, close))
+    assert "not to be told" not in best(first, replace(close, step_ms=60.0))
+
+
 def test_nothing_faster_has_no_best() -> None:
     slow = (Arm(label="base", step_ms=100.0), Arm(label="+v", step_ms=150.0))
     assert best_sentence(rows_of(in_memory(replace(DECODE, arms=slow)))) is None
