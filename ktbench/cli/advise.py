@@ -228,21 +228,17 @@ def _settings(one: Option) -> str:
 
 
 def _speed(speed: float, phase: str) -> str:
-    low, high = _interval(speed, phase)
-    return f"{speed:.3g} [{low:.3g}, {high:.3g}]"
+    from ktbench.sim.advice import speed_interval, speed_text
 
-
-def _interval(speed: float, phase: str) -> tuple[float, float]:
-    from ktbench.sim.advice import held_out_errors
-    from ktbench.sim.user_reports import interval, shipped_errors
-
-    errors = shipped_errors() if phase == "decode" else [log(1 + one) for one in held_out_errors(phase)]
-    return interval(errors, speed)
+    low, high = map(speed_text, speed_interval(speed, phase))
+    return f"{speed_text(speed)} [{low}, {high}]"
 
 
 def _reach(speed: float, target: float) -> str:
     """Whether a decode speed reaches a target: yes or no where the whole interval does, else too close to call."""
-    low, high = _interval(speed, "decode")
+    from ktbench.sim.advice import speed_interval
+
+    low, high = speed_interval(speed, "decode")
     return "yes" if low >= target else "no" if high < target else "too close to call"
 
 

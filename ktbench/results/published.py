@@ -259,6 +259,7 @@ def quantisation_cost(model: str, precision: str) -> str:
     return ""
 
 
+@cache
 def deferral_cost(model: str, deferred: int) -> str:
     """What deferring so many experts costs a model in accuracy, by published scores; empty where none are."""
     arm = f"deferral={deferred}"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from statistics import mean, median
 
 from ktbench.results.intervals import Interval
+from ktbench.results.published import deferral_cost
 from ktbench.results.serving.latency import Serving
 from ktbench.results.settings import TOKENS, Setting, by_key
 from ktbench.results.speedups import TrialTime, Verdict, trial_time
@@ -142,9 +143,19 @@ class Row:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Remarks of the system in any round, each once, and how its own clock compares with ours."""
+        """Remarks of the system in any round, each once; what deferral costs; how its own clock compares with ours."""
         remarks = dict.fromkeys(remark for record in self.records for remark in record.notes)
-        return (*remarks, *self._by_own_clock())
+        return (*remarks, *self._deferral_cost(), *self._by_own_clock())
+
+    def _deferral_cost(self) -> Iterator[str]:
+        """What deferred experts cost in answers by published scores; of what `auto` chose, that there are none."""
+        asked = [one.asked for record in self.records for one in record.evidence if one.feature == "deferral"]
+        deferred = max((value for value in asked if isinstance(value, int)), default=0)
+        name, is_chosen = self.spec.model.name, self.spec.engine.deferral == "auto"
+        if deferred and (cost := deferral_cost(name, deferred)):
+            yield f"deferring {deferred} experts changes answers: {cost}"
+        elif deferred and is_chosen:
+            yield f"deferring {deferred} experts changes answers; nothing is published of {name}"
 
     def _by_own_clock(self) -> Iterator[str]:
         """How much longer steps took than by the system's own clock."""

@@ -15,6 +15,7 @@ from ktbench.sim.calibration import read_calibration
 from ktbench.sim.cost_search import with_all_features
 from ktbench.sim.graph import machine_of
 from ktbench.sim.simulation import resolved_deferral, simulate, with_deferral
+from ktbench.sim.user_reports import interval, shipped_errors
 from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.memory import GPU_RESERVE_BYTES, cache_bytes, device_bytes, routed_bytes
@@ -200,3 +201,14 @@ def held_out_errors(phase: str) -> tuple[float, ...]:
             for row in csv.DictReader(file)
             if row["phase"] == phase and row["kind"] == "step_s" and row["fitted"] == "False" and row["arm"] != "base"
         )
+
+
+def speed_interval(speed: float, phase: str) -> tuple[float, float]:
+    """Where 90 % of measured speeds lie for a simulated one, of decode or prefill; see `user_reports.interval`."""
+    errors = shipped_errors() if phase == "decode" else [log(1 + one) for one in held_out_errors(phase)]
+    return interval(errors, speed)
+
+
+def speed_text(speed: float) -> str:
+    """`21.7`, `8,850`: to three significant digits."""
+    return f"{float(f'{speed:.3g}'):,g}"

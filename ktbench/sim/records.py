@@ -66,7 +66,7 @@ def simulated(cell: Cell, machine: Environment, unsupported: str = "", *, sensit
 def _filled(blank: Record, spec: RunSpec, found: Simulation, began_s: float, *, sensitive: bool) -> Record:
     from ktbench.sim.sensitivity import resource_lines
 
-    notes = resource_lines(spec) if sensitive else (f"bottleneck: {found.bottleneck}",)
+    notes = (*_within(spec, found), *resource_lines(spec)) if sensitive else (f"bottleneck: {found.bottleneck}",)
     return replace(
         blank,
         outcome=Outcome.OK,
@@ -79,6 +79,17 @@ def _filled(blank: Record, spec: RunSpec, found: Simulation, began_s: float, *, 
         notes=(*found.notes, *notes),
         parts=found.parts,
     )
+
+
+def _within(spec: RunSpec, found: Simulation) -> Iterator[str]:
+    """Where a measured speed is to be expected. Of machines without a GPU, too few were measured by others to say."""
+    from ktbench.sim.advice import speed_interval, speed_text
+
+    phase = spec.workload.phase
+    if phase in ("decode", "prefill") and spec.machine is not None and spec.machine.gpu is not None:
+        low, high = speed_interval(spec.workload.tokens_per_step / found.step_s, phase)
+        others = "users' reports" if phase == "decode" else "held-out published cells"
+        yield f"90 % interval by the errors at {others}: {speed_text(low)} to {speed_text(high)} tokens/s"
 
 
 def _role_times(spec: RunSpec, found: Simulation) -> RoleTimes | None:

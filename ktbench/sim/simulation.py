@@ -100,10 +100,12 @@ def step_parts(graph: Graph, execution: Execution) -> StepParts:
 
 
 def _chosen(spec: RunSpec, cost: Calibration) -> dict[str, FeatureValue]:
+    """What evidence shows in place of `auto`, and of features that have nothing to do; see `System.chosen`."""
+    chosen: dict[str, FeatureValue] = {"deferral": spec.engine.deferral}
     if not spec.engine.device_prefill_tokens:
-        return {}
+        return chosen
     streams = [gpu_costs(spec, cost).streams(work) for work in passes_of(spec)]
-    return seen_features(spec.engine, sum(streams), len(streams))
+    return chosen | seen_features(spec.engine, sum(streams), len(streams))
 
 
 def step_graph(spec: RunSpec, cost: Calibration) -> Graph:

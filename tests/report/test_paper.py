@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ktbench.results import Run, read_published
 from ktbench.results.paper import PaperLine, error_summary, paper_lines
 from ktbench.results.rows import rows_of
-from ktbench.spec.record import Cell, Outcome, Record
+from ktbench.spec.record import Cell, Evidence, Outcome, Record
 from tests.report.paper_cells import KT, cell, machine, record, run_of
 
 BASE, FULL, DEFERRED = cell("base"), cell(KT), cell(f"{KT} deferral=3")
@@ -158,3 +158,24 @@ def test_repeats_count_once() -> None:
     summary = error_summary(lines)
     assert summary is not None and summary.n == 2
     assert error_summary([]) is None
+
+
+def test_what_was_published_of_the_cost_of_deferral_is_a_remark() -> None:
+    """Fig. 13 gives the change of the average of DeepSeek-V3 with six experts deferred as -0.5 %."""
+    costs = {}
+    for arm, of, deferred in (
+        (KT, "deepseek_v3", 0),
+        (f"{KT} deferral=6", "deepseek_v3", 6),
+        (f"{KT} deferral=auto", "deepseek_v3", 6),
+        (f"{KT} deferral=auto", "qwen3_30b_a3b", 6),
+        (f"{KT} deferral=6", "qwen3_30b_a3b", 6),
+    ):
+        one = cell(arm, of=of)
+        evidence = Evidence(feature="deferral", asked=deferred, counter="deferred_experts", seen=deferred)
+        (row,) = rows_of(run_of([(one, record(one, 0.1, evidence=(evidence,)))]))
+        costs[arm.removeprefix(KT), of] = [remark for remark in row.remarks if remark.startswith("deferring 6 ")]
+    assert costs["", "deepseek_v3"] == costs[" deferral=6", "qwen3_30b_a3b"] == []
+    ((by_six,), (by_auto,)) = costs[" deferral=6", "deepseek_v3"], costs[" deferral=auto", "deepseek_v3"]
+    assert by_six == by_auto and "-0.5 %" in by_six
+    (unknown,) = costs[" deferral=auto", "qwen3_30b_a3b"]
+    assert "%" not in unknown

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import exp, log
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,7 +22,9 @@ from ktbench.sim.advice import (
     is_close,
     option,
     options,
+    speed_interval,
 )
+from ktbench.sim.user_reports import shipped_errors
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.memory import cache_bytes
 from ktbench.spec.run_spec import RunSpec
@@ -140,3 +144,12 @@ def test_keys_and_values_take_memory() -> None:
     config = cell.model.config
     heads, width, layers = (config[key] for key in ("num_key_value_heads", "head_dim", "num_hidden_layers"))
     assert cache_bytes(cell) == 7 * 1000 * layers * 2 * heads * width * 2
+
+
+@pytest.mark.parametrize("phase", ["decode", "prefill"])
+def test_nine_of_ten_known_errors_lie_within_an_interval(phase: str) -> None:
+    low, high = speed_interval(50.0, phase)
+    logs = shipped_errors() if phase == "decode" else [log(1 + error) for error in held_out_errors(phase)]
+    within = [low <= 50.0 / exp(error) <= high for error in logs]
+    assert low < 50.0 < high
+    assert sum(within) >= 0.9 * (len(within) - 2)  # of the next one nine of ten, of those known two less

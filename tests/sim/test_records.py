@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -75,6 +76,20 @@ def test_a_record_holds_the_simulation(simulate: Simulator) -> None:
     assert {one.feature: one.seen for one in found.evidence if one.seen} == {"avx512": 7}
     assert found.error is None and found.took_s > 0
     assert (found.code_id, found.env_id) == ("c", "e")
+
+
+@pytest.mark.parametrize(("phase", "says"), [("decode", True), ("prefill", True), ("layer", False)])
+def test_few_cells_say_where_a_measured_speed_is_to_be_expected(
+    simulate: Simulator, monkeypatch: pytest.MonkeyPatch, phase: str, says: bool
+) -> None:
+    monkeypatch.setattr("ktbench.sim.sensitivity.resource_lines", lambda spec: ())
+    one = cell()
+    changes: dict[str, Any] = {"prompt": 1, "routing": "balanced"} if phase == "layer" else {"steps": 1}
+    work = replace(one.spec.workload, phase=phase, **changes)  # type: ignore[arg-type]
+    planned = replace(one, spec=replace(one.spec, workload=work))
+    ends = [re.findall(r"[\d.,]+ to [\d.,]+ tokens/s", note) for note in simulated(planned, HERE, sensitive=True).notes]
+    assert any(ends) is says
+    assert not any("tokens/s" in note for note in simulated(planned, HERE).notes)
 
 
 def test_role_times_exist_where_roles_are_apart(simulate: Simulator) -> None:
