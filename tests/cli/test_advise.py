@@ -47,7 +47,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
 def test_every_speed_has_its_interval(desk: tuple[str, Path]) -> None:
     text, _ = desk
     assert "simulated" in text
-    found = re.findall(r"([\d.e+]+) \[([\d.e+]+), ([\d.e+]+)\]", text)
+    found = [[end.replace(",", "") for end in ends] for ends in re.findall(r"([\d.,]+) \[([\d.,]+), ([\d.,]+)\]", text)]
     assert len(found) >= 8
     assert all(float(low) < float(speed) < float(high) for speed, low, high in found)
 
