@@ -123,13 +123,13 @@ def _rows(part: Run) -> _Shown:
     lines = listing(rows, partial(_lines, width=name_width(rows)))
     equal = equal_cells_sentence(rows)
     below = ("", equal) if equal else ()
-    return _Shown(lines=(*lines, *below, *_attribution(part)), conditions=conditions_of(part, rows))
+    return _Shown(lines=(*lines, *below, *_over_cells(part)), conditions=conditions_of(part, rows))
 
 
-def _attribution(part: Run) -> Iterator[str]:
-    """The attribution table, where the part's figure shows it."""
+def _over_cells(part: Run) -> Iterator[str]:
+    """The table of what was learned, and that of shares where the part's figure shows them."""
     for document in documents_of(part):
-        if document.kind == "attribution":
+        if document.kind in ("attribution", "learning"):
             yield from ("", *table_grid(document.table, document.table.cells), *document.table.notes)
 
 

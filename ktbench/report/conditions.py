@@ -290,6 +290,7 @@ def _workload(rows: Sequence[Row], free: Container[str]) -> str:
         active=extremes(count for count in active if count is not None),
         all_active=None in active,
         trace=Path(spec.workload.trace or "").name,
+        examples=Path(spec.workload.examples or "").name,
     )
 
 

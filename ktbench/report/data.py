@@ -100,6 +100,13 @@ _LATENCIES = {"ttft": "ttft_s", "itl": "itl_s", "end_to_end": "end_to_end_s"}
 _OF_TRAINING: dict[str, str | Callable[[Row], Any]] = {
     name: f"parts.{name}" for name in ("forward_s", "backward_s", "optimiser_s")
 }
+# Columns of those that learned from examples.
+_OF_LEARNING: dict[str, str | Callable[[Row], Any]] = {
+    "first_loss": lambda row: row.records[-1].parts and row.records[-1].parts.losses[0],
+    "last_loss": lambda row: row.records[-1].parts and row.records[-1].parts.losses[-1],
+    **{f"held_out_loss{end}": f"learning.{when}.loss" for end, when in (("_before", "before"), ("", "after"))},
+    **{f"exact{end}": f"learning.{when}.exact" for end, when in (("_before", "before"), ("", "after"))},
+}
 _OF_SERVING = {
     **{f"{name}_{share}_s": f"serving.{key}.{share}" for name, key in _LATENCIES.items() for share in SHARES},
     **{name: f"serving.{name}" for name in ("output_per_s", "total_per_s", "user_per_s")},
@@ -135,6 +142,7 @@ _VALUES: Mapping[str, str | Callable[[Row], Any]] = {
     "unproven": "unproven",
     **_OF_SERVING,
     **_OF_TRAINING,
+    **_OF_LEARNING,
     "joules_per_token": "energy.joules_per_token",
     "watts": "energy.watts.mid",
     "meters": lambda row: None if row.energy is None else " ".join(row.energy.meters),
@@ -162,6 +170,7 @@ _INTERVALS = {
 def columns_of(run: Run, row: Row) -> dict[str, Any]:
     """Everything that the CSV has of a row, by column; None where a value is missing."""
     left_out = {*(() if row.is_serving else _OF_SERVING), *(() if row.is_training else _OF_TRAINING)}
+    left_out |= {*(() if row.learning else _OF_LEARNING)}
     values = {name: path for name, path in _VALUES.items() if name not in left_out}
     columns = {**_columns(row, _NAMES), **row.settings, **_columns(row, _NUMBERS), **_columns(row, values)}
     return {**columns, **_origin(run, row, row.records), "command": row.command}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ktbench.report.accuracy_table import accuracy_table
 from ktbench.report.attribution_table import attribution_table
+from ktbench.report.learning_table import learning_table
 from ktbench.report.markdown import page_of_tables
 from ktbench.report.paper_table import paper_table
 from ktbench.report.speed_table import table_of
@@ -20,6 +21,7 @@ from ktbench.results.paper import PaperLine, error_summary, paper_lines
 from ktbench.results.row import Row
 from ktbench.results.rows import rows_of
 from ktbench.results.run import parts_of, the_part
+from ktbench.results.training.learning import Learned, learned_of
 
 # Which columns of the overview hold numbers.
 NUMERIC = (False, *[True] * 6)
@@ -46,12 +48,13 @@ def _row(title: str, lines: Sequence[PaperLine]) -> tuple[str, ...]:
 if TYPE_CHECKING:
     from ktbench.report.figures.sheet import Sheet
 
-Kind = Literal["accuracy", "table", "attribution", "paper"]
-KINDS: tuple[Kind, ...] = ("accuracy", "table", "attribution", "paper")
+Kind = Literal["accuracy", "learning", "table", "attribution", "paper"]
+KINDS: tuple[Kind, ...] = ("accuracy", "learning", "table", "attribution", "paper")
 # Suffixes that distinguish the documents of a part; the title of an attribution names it already.
 _BELOW: Mapping[Kind, str] = {
     "accuracy": ": answers",
     "attribution": "",
+    "learning": "",
     "paper": ": beside published numbers",
     "table": ": speed",
 }
@@ -62,7 +65,7 @@ class Document:
     """One table with its figure. `run` is a run of one part and `rows` are its rows; a `paper` has `lines`, too.
 
     Of `accuracy` there are `answers`, and `lines` where published numbers stand beside them; of `attribution` there are
-    `attributions`.
+    `attributions`. Where cells learned from examples their `table` and that of what they `learned` have it.
     """
 
     kind: Kind
@@ -71,6 +74,7 @@ class Document:
     lines: tuple[PaperLine, ...] = ()
     answers: tuple[AccuracyRow, ...] = ()
     attributions: tuple[Attribution, ...] = ()
+    learned: tuple[Learned, ...] = ()
     table: Table
 
     @property
@@ -82,6 +86,8 @@ class Document:
     def has_figure(self) -> bool:
         """Whether a figure is its own; others belong to the document of published numbers, of answers or of shares."""
         others = ("paper", *ATTRIBUTED)
+        if self.learned:
+            return (self.kind == "learning") == (self.table.figure == "learning")
         return self.kind != "table" or (self.table.figure not in others and self.run.header.suite is None)
 
     @property
@@ -119,6 +125,10 @@ def _of_part(run: Run) -> Iterator[Document]:
         yield from _of_suite(run, rows, lines)
     elif rows and the_part(run).figure in ATTRIBUTED:
         yield from _of_shares(run, rows)
+    elif learned := learned_of(rows):
+        table = learning_table(run, rows, learned)
+        yield Document(kind="learning", run=run, rows=rows, learned=learned, table=table)
+        yield Document(kind="table", run=run, rows=rows, learned=learned, table=table_of(run, rows))
     elif rows:
         yield Document(kind="table", run=run, rows=rows, table=table_of(run, rows))
     if published:

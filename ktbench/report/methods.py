@@ -20,18 +20,19 @@ from ktbench.spec.record import Outcome
 def figure_caption(run: Run, rows: Sequence[Row]) -> str:
     """What the figure shows, in one or two sentences."""
     part, here, drawn = the_part(run), measured(rows), roof_rows(rows)
+    figure = "bars" if part.figure == "learning" else part.figure  # of what was learned there is a document beside it
     return phrase(
         "captions.txt.j2",
         "speed",
         title=run.header.title,
-        figure=part.figure,
+        figure=figure,
         baseline=part.baseline,
         is_measured=bool(here),
         is_layer=rows[0].is_layer,
         shows_speeds=shows_speeds(rows),
         roofs=(drawn[0].provenance or "planned") if drawn and not drawn[0].simulated else "described" if drawn else "",
         noisy="some" if marks_noise(rows) else "all" if any(row.outcome is Outcome.NOISY for row in rows) else "",
-        unproven=unproven_sentence(rows, f" ({MARK})" if part.figure == "bars" else ""),
+        unproven=unproven_sentence(rows, f" ({MARK})" if figure == "bars" else ""),
         equal_cells=equal_cells_sentence(rows),
     )
 

@@ -13,6 +13,7 @@ from ktbench.report.documents import KINDS, Document, Kind, documents_of
 from ktbench.report.exchange.llama_bench import llama_bench
 from ktbench.report.exchange.lm_eval import results_of
 from ktbench.report.latex import latex
+from ktbench.report.learning_table import learning_csv_text, learning_json_text
 from ktbench.report.markdown import markdown, page_of_tables
 from ktbench.report.paper_bundle import write_paper_bundle
 from ktbench.report.paper_table import paper_csv_text
@@ -25,11 +26,13 @@ _CSV: Mapping[Kind, Callable[[Document], str]] = {
     "paper": lambda document: paper_csv_text(document.lines),
     "accuracy": lambda document: accuracy_csv_text(document.run, document.answers),
     "attribution": lambda document: attribution_csv_text(document.run, document.attributions),
+    "learning": lambda document: learning_csv_text(document.run, document.learned),
 }
 _JSON: Mapping[Kind, Callable[[Document], str]] = {
     "table": lambda document: json_text(document.run, document.rows, document.table),
     "accuracy": lambda document: accuracy_json_text(document.run, document.answers, document.table),
     "attribution": lambda document: attribution_json_text(document.run, document.attributions, document.table),
+    "learning": lambda document: learning_json_text(document.run, document.learned, document.table),
 }
 _MARKDOWN = dict.fromkeys(KINDS, lambda document: markdown(document.table))
 _LATEX = dict.fromkeys(KINDS, lambda document: latex(document.table))
@@ -49,7 +52,8 @@ def write_report(run: Run, formats: Sequence[str] = FORMATS, documents: Sequence
     a table in the form of llama-bench's, `llama_bench.md`. Of a run that asks
     a suite `accuracy.md`, `.csv`, `.json` and `.tex`, `table` of what was timed as well, and as `lm_eval` the results
     of each cell in lm-eval's layout below `<run folder>/lm_eval/`, where its samples are. Of one that attributes
-    its speed-ups `attribution.md`, `.csv`, `.json` and `.tex` beside `table`. Where published numbers are shown,
+    its speed-ups `attribution.md`, `.csv`, `.json` and `.tex` beside `table`, of one that learned from examples
+    `learning.md` and the others. Where published numbers are shown,
     `paper.md`, `.csv`, `.tex` and `published.pdf`, `.svg`, `.png`, and all of them as `paper.html` and `paper.pdf`.
     A run of several parts gets all of them for each part, `table-<part>.md` and so on, and `table.md` and
     `paper.md` as the pages that hold all tables. Returns the paths written. `documents` are those of the run, where
@@ -100,6 +104,7 @@ def _merged(documents: Sequence[Document], kind: Kind) -> Document | None:
         lines=tuple(line for one in found for line in one.lines),
         answers=tuple(row for one in found for row in one.answers),
         attributions=tuple(share for one in found for share in one.attributions),
+        learned=tuple(arm for one in found for arm in one.learned),
     )
 
 

@@ -15,7 +15,7 @@ from ktbench.results.usage import EnergyUse, PartTimes, RoleShares, RoofShare
 from ktbench.spec.core_layout import CoreLayout, core_layout_of
 from ktbench.spec.features import FeatureValue
 from ktbench.spec.machine import MachineSpec
-from ktbench.spec.record import Agreement, Outcome, Provenance, Record, Role, Work
+from ktbench.spec.record import Agreement, Learning, Outcome, Provenance, Record, Role, Work
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.system_metrics import PeakMemory
 
@@ -105,6 +105,11 @@ class Row:
     def is_training(self) -> bool:
         """Whether a step is one of training."""
         return self.spec.workload.phase == "train"
+
+    @property
+    def learning(self) -> Learning | None:
+        """What the last round learned from examples; None where it did not end well, and of random tokens."""
+        return self.records[-1].learning if self.timed else None
 
     @property
     def timed(self) -> bool:

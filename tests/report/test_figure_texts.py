@@ -30,6 +30,7 @@ from tests.report import (
 from tests.report.accuracy_stores import AnswerStore
 from tests.report.drawn import assert_inks_apart, assert_readable, speed_figure, texts_by_place
 from tests.report.layers import LayerStore
+from tests.report.learned import LearningStore
 from tests.report.synthetic import Store
 
 GOLDEN = Path(__file__).parent / "golden" / "figures.json"
@@ -60,6 +61,7 @@ LEVEL: dict[str, Draw] = {
 }
 TURNED: dict[str, Draw] = {
     **{f"curves: {name}": partial(_speeds, store) for name, store in test_curves.STORES.items()},
+    "learning": lambda folder: documents_of(LearningStore().write(folder))[0].draw(),
     **{f"peers: {name}": partial(_speeds, store) for name, store in test_peer_figures.STORES.items()},
     **{f"published: {name}": partial(_published, name) for name in test_paper_figures.FORMS},
 }

@@ -22,6 +22,8 @@ from tests.report import comparison_runs, paper_cells, peer_stores
 from tests.report.accuracy_stores import BASE, FRONTIER, TABLE2, AnswerStore, DriftStore, deferring, skipping
 from tests.report.attributed import FACTORIAL, LACKING
 from tests.report.layers import LayerArm, LayerPart, LayerStore
+from tests.report.learned import ALIKE, BROKEN, WORSE, LearningStore
+from tests.report.learned import BASE as BASE_TAUGHT
 from tests.report.paper_cells import KT, cell, record
 from tests.report.role_stores import DEFERRAL
 from tests.report.simulated_runs import simulated
@@ -127,6 +129,7 @@ STORES: dict[str, tuple[Callable[[Path], Run], tuple[str, ...]]] = {
         Store(arms=(*FACTORIAL, LACKING), figure="interactions", title="Interactions", run="shares").write,
         ("md", "csv"),
     ),
+    "learned": (LearningStore(arms=(BASE_TAUGHT, BROKEN, ALIKE, WORSE)).write, ("md", "csv", "tex")),
     "kernels": (KERNELS.write, ("md", "csv")),
     "peers": (
         replace(peer_stores.DECODE, arms=peer_stores.UNPROVEN, precisions=("bf16", "int8"), control=False).write,
@@ -153,7 +156,7 @@ def golden_of(name: str, folder: Path) -> dict[Path, bytes]:
     write, formats = STORES[name]
     paths = write_report(write(folder), formats)
     stems = {path: "" if path.stem == paths[0].stem else f"_{path.stem}" for path in paths}
-    read = _rounded if name.startswith("answers") else Path.read_bytes
+    read = _rounded if name.startswith(("answers", "learned")) else Path.read_bytes
     return {GOLDEN / f"{name}{stem}{path.suffix}": read(path) for path, stem in stems.items()}
 
 

@@ -21,7 +21,13 @@ from ktbench.report.figures.roofline import draw_roofline
 from ktbench.report.figures.samples import draw_samples
 from ktbench.report.figures.serving import draw_interactivity, draw_serving
 from ktbench.report.figures.sheet import STYLE, Sheet
-from ktbench.report.figures.sweeps import draw_depth, draw_latency, draw_throughput, draw_throughput_change
+from ktbench.report.figures.sweeps import (
+    draw_depth,
+    draw_latency,
+    draw_learning,
+    draw_throughput,
+    draw_throughput_change,
+)
 from ktbench.report.table import Table
 from ktbench.results.accuracy import AccuracyRow, is_graded
 from ktbench.results.paper import PaperLine
@@ -61,6 +67,8 @@ def draw(document: Document) -> Sheet:
     with style.context(STYLE):
         if document.kind == "attribution":
             return _titled(draw_attribution(document.attributions, table), table)
+        if document.kind == "learning":
+            return _titled(draw_learning(document.learned, table), table)
         return _titled(_of_answers(document, [table.figure_caption]), table)
 
 

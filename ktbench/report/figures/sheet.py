@@ -54,7 +54,8 @@ class Mark:
     """What a bar, point or cell of a figure shows, by the key of its tooltip; `note` is about this mark alone.
 
     Keys: (cell,) for a cell; (cell, kind, subject) for one score of it; (group number, feature) for a share of the
-    speed-up; (group number, feature, feature) for a pair; (number id, cell) for a published number.
+    speed-up; (group number, feature, feature) for a pair; ("learned", arm) for trainings over seeds; (number id, cell)
+    for a published number.
     """
 
     key: Key

@@ -1,22 +1,28 @@
 """Curves over one setting: throughput and time of a layer over tokens per expert (KTransformers, SOSP'25, Fig. 3,
-7), and speed over the setting that a sweep varies in most steps, such as the depth of the context.
+7), and speed over the setting that a sweep varies in most steps, such as the depth of the context; losses over the
+steps of trainings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import log2
+from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from ktbench.report.figures.curves import (
     CROWDED,
+    REFERENCE,
     Curve,
     CurvePanel,
     absences,
     axis_of,
     draw_curves,
+    handles,
+    looks,
     name_references,
     names_of,
     panels_of,
@@ -25,15 +31,18 @@ from ktbench.report.figures.curves import (
 from ktbench.report.figures.frame import Frame, decades, fitted, is_wide, round_ticks
 from ktbench.report.figures.label_placement import XY
 from ktbench.report.figures.roofs import Rooflines, draw_read_time, draw_rooflines, rooflines
-from ktbench.report.figures.sheet import Sheet, scaled
+from ktbench.report.figures.sheet import COLUMN_IN, LEFT_IN, PAGE_IN, PLOT_IN, Mark, PanelGrid, Sheet, mark, scaled
+from ktbench.report.learning_table import learned_name, settings_shown
 from ktbench.report.table import Table
-from ktbench.report.text import number, unit_of
+from ktbench.report.text import not_drawn, number, unit_of
 from ktbench.results.row import Row, roof_rows
 from ktbench.results.settings import TOKENS
+from ktbench.results.training.learning import Learned
 from ktbench.results.usage import Spread, read_spread
 
 _AROUND = 1.6  # left and right of the outermost points of throughput, as a factor
 _HEADROOM, _FOOTROOM = 2.0, 1.6
+_MARGIN, _AROUND_LOSS = 0.05, 1.1  # around losses: of their span, and as a factor
 
 
 def draw_throughput(rows: Sequence[Row], table: Table) -> Sheet:
@@ -205,3 +214,61 @@ def _speed(row: Row) -> Spread | None:
 
 def _is_tall(panel: CurvePanel) -> bool:
     return bool(panel.points) and is_wide([p.y.low for p in panel.points], [p.y.high for p in panel.points])
+
+
+_EVERY = 8  # markers on a curve, which tell it apart in grey
+_BAND = 0.14
+_LOSS, _APART = "loss (nats/token)", "difference to {} (nats/token)"
+
+
+def draw_learning(learned: Sequence[Learned], table: Table) -> Sheet:
+    """The losses of arms over the steps and, where there is a baseline, their differences to it."""
+    settings = settings_shown(learned)
+    curves = {learned_name(one, settings): one for one in learned if one.losses}
+    look_of, base = looks([*curves]), next((one.shown for one in learned if one.is_baseline), "")
+    parts = [_LOSS, *([_APART.format(base)] if any(one.apart for one in learned) else [])]
+    layout = PanelGrid(
+        count=len(parts),
+        columns=len(parts),
+        tall_in=PLOT_IN,
+        above_in=0.08,
+        below_in=0.34,
+        width_in=COLUMN_IN if len(parts) == 1 else PAGE_IN,
+        gap_in=LEFT_IN + 0.1,
+    )
+    absent = not_drawn((name, one.why) for one in learned if (name := learned_name(one, settings)) not in curves)
+    figure, every = layout.draw([""] * len(parts), [table.figure_caption, *absent], handles([*curves], noisy=False))
+    for name, axes in zip(parts, every, strict=True):
+        axes.set_ylabel(name)
+        shown = {arm: one.losses if name == _LOSS else one.apart for arm, one in curves.items()}
+        _draw_steps(axes, {arm: steps for arm, steps in shown.items() if steps}, look_of, log_y=name == _LOSS)
+    return figure
+
+
+def _draw_steps(
+    axes: Axes, curves: Mapping[str, Sequence[Spread]], look_of: Mapping[str, dict[str, Any]], *, log_y: bool
+) -> None:
+    """A curve for each arm over the steps from 1 on, with the band of its spread."""
+    ends = [end for steps in curves.values() for step in steps for end in (step.low, step.high)]
+    count = max(map(len, curves.values()), default=1)
+    frame = _steps_frame(axes, count, ends or [1.0], log_y=log_y and min(ends, default=1.0) > 0)
+    if frame.y[0] < 0 < frame.y[1]:
+        axes.axhline(0, color=REFERENCE, linewidth=0.6, zorder=1)
+    for number_, (arm, steps) in enumerate(curves.items()):
+        xs, look = range(1, len(steps) + 1), look_of[arm]
+        lows, highs = [step.low for step in steps], [step.high for step in steps]
+        axes.fill_between(xs, lows, highs, color=look["color"], alpha=_BAND, linewidth=0, zorder=1.5)
+        spaced = max(1, len(steps) // _EVERY)
+        at = (number_ * spaced // max(1, len(curves)), spaced)
+        (line,) = axes.plot(xs, [step.mid for step in steps], markevery=at, zorder=3, **look)
+        mark(line, Mark(key=("learned", arm)))
+
+
+def _steps_frame(axes: Axes, count: int, ends: Sequence[float], *, log_y: bool) -> Frame:
+    low, high = min(ends), max(ends)
+    room = _MARGIN * (high - low)
+    y = (low / _AROUND_LOSS, high * _AROUND_LOSS) if log_y else (low - room, high + room)
+    frame = Frame(axes=axes, x=(0, count + 1), y=y, x_name="step", log_y=log_y)
+    ticks = [tick for tick in MaxNLocator(5).tick_values(*frame.y) if frame.y[0] <= tick <= frame.y[1]]
+    frame.ticks(round_ticks(count), decades(*frame.y) if log_y else ticks)
+    return frame

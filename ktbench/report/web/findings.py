@@ -7,7 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ktbench.report.attribution_table import context_text, group_name, settings_shown
-from ktbench.report.text import change_text, number, percent, ratio, score_interval_text
+from ktbench.report.learning_table import difference_text, learned_name
+from ktbench.report.learning_table import settings_shown as settings_of_arms
+from ktbench.report.text import SURE_MARK, change_text, number, percent, ratio, score_interval_text, spread_text
 from ktbench.results.accuracy import AccuracyRow
 from ktbench.results.attribution import Attribution
 from ktbench.results.intervals import Interval, is_exact
@@ -16,6 +18,7 @@ from ktbench.results.rows import equals_of
 from ktbench.results.scores import ScoreVerdict
 from ktbench.results.settings import by_key, varying
 from ktbench.results.speedups import Verdict
+from ktbench.results.training.learning import Learned
 from ktbench.spec.record import Provenance
 
 
@@ -212,3 +215,31 @@ def _name(row: AccuracyRow) -> str:
     spec = row.row.spec
     plain = spec.precision == spec.device_precision == "bf16"
     return row.row.shown if plain else f"{row.row.shown} ({spec.precision}/{spec.device_precision})"
+
+
+def findings_of_learning(learned: Sequence[Learned]) -> tuple[FindingGroup, ...]:
+    """Findings about the held-out losses of arms; headings without a sentence are left out."""
+    return _stated(
+        ("same", "The baseline", _taught(learned, baseline=True)),
+        ("slower", "Other losses, beyond what seeds differ by", _taught(learned, apart=True)),
+        ("unsure", "No difference shown", _taught(learned)),
+        ("absent", "Without a training that ended well, and why", _absent_trainings(learned)),
+    )
+
+
+def _taught(learned: Sequence[Learned], *, baseline: bool = False, apart: bool = False) -> Iterator[Statement]:
+    """What the held-out examples show of the arms; those `apart` differ from the baseline."""
+    settings = settings_of_arms(learned)
+    for one in learned:
+        score = one.scores.get("held_out_loss")
+        if score is None or one.is_baseline != baseline or score.is_apart != apart:
+            continue
+        beside = "" if baseline else f", {difference_text(score, 1.0).rstrip(SURE_MARK)} beside the baseline"
+        exact = one.scores["exact"].after
+        text = f"held-out loss {spread_text(score.after)}{beside}; exact {number(100 * exact.mid, 3)} %"
+        yield Statement(subject=learned_name(one, settings), text=text, provenance="measured")
+
+
+def _absent_trainings(learned: Sequence[Learned]) -> Iterator[Statement]:
+    settings = settings_of_arms(learned)
+    yield from (Statement(subject=learned_name(one, settings), text=one.why) for one in learned if one.why)

@@ -20,6 +20,7 @@ from ktbench.report.web.findings import (
     best_sentence,
     findings_of,
     findings_of_answers,
+    findings_of_learning,
     findings_of_shares,
 )
 from ktbench.report.web.tooltips import TooltipIndex, cards_of, keys_of_lines
@@ -155,6 +156,8 @@ def _findings(document: Document) -> tuple[FindingGroup, ...]:
         return findings_of(document.rows)
     if document.kind == "attribution":
         return findings_of_shares(document.attributions)
+    if document.kind == "learning":
+        return findings_of_learning(document.learned)
     return findings_of_answers(document.answers)
 
 

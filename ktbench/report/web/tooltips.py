@@ -11,6 +11,8 @@ from ktbench.report.attribution_table import TOTAL, AttributionLine, context_tex
 from ktbench.report.attribution_table import settings_shown as settings_of_groups
 from ktbench.report.documents import Document
 from ktbench.report.figures.sheet import Key
+from ktbench.report.learning_table import learned_name
+from ktbench.report.learning_table import settings_shown as settings_of_arms
 from ktbench.report.speed_table import columns
 from ktbench.report.table import Column, Table
 from ktbench.report.text import DASH, ratio
@@ -20,6 +22,7 @@ from ktbench.results.intervals import Interval, is_exact
 from ktbench.results.paper import PaperLine
 from ktbench.results.row import Row, groups_of, place
 from ktbench.results.settings import varying
+from ktbench.results.training.learning import Learned
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,6 +59,9 @@ def keys_of_lines(document: Document) -> list[Key]:
         return [(row.cell,) for row in document.rows if row.role == "arm"]
     if document.kind == "accuracy":
         return [(row.row.cell,) for row in document.answers]
+    if document.kind == "learning":
+        names = settings_of_arms(document.learned)
+        return [("learned", learned_name(one, names)) for one in document.learned]
     if document.kind == "paper":
         return [(line.id, line.cell) for line in document.lines]
     return [
@@ -95,6 +101,8 @@ def _cards_of_lines(document: Document) -> list[Card]:
     if document.kind == "attribution":
         lines = zip(lines_of(document.attributions), _written(table), strict=True)
         return [_card_of_share(line, cells, document) for line, cells in lines]
+    if document.kind == "learning":
+        return [_card_of_arm(*line) for line in zip(document.learned, _written(table), strict=True)]
     numbers = zip(document.lines, _written(table), strict=True)
     return [_card_of_number(line, cells) for line, cells in numbers]
 
@@ -142,6 +150,12 @@ def _card_of_share(line: AttributionLine, cells: Sequence[tuple[str, str]], docu
     of = line.share.factor or line.share.last if line.share else line.of.total
     lacking = [(f"no {name}", why) for name, why in missing]
     return _card(feature, [*facts, *lacking, *_of_attribution(line.of, of, document)], _command(document))
+
+
+def _card_of_arm(one: Learned, cells: Sequence[tuple[str, str]]) -> Card:
+    """An arm at some settings, over its seeds; the command is that of the first."""
+    (_, shown), *facts = cells
+    return _card(shown, [*facts, ("why", one.why)], one.rows[0].command)
 
 
 def _card_of_pair(one: Attribution, pair: FeaturePair, settings: Sequence[str], document: Document) -> Card:

@@ -1,0 +1,1 @@
+"""What trainings taught, over seeds."""
