@@ -32,7 +32,7 @@ from ktbench.spec.peers import peer_of
 from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.support import Reason, features_missing, rules_broken
-from ktbench.spec.weights import dense_bytes
+from ktbench.spec.weights import BY_ACCURACY, DEVICE_UNPACKS, Precision, dense_bytes
 
 _GIB = 2**30
 _CUDA = "engine.device=cuda"
@@ -188,26 +188,55 @@ def _memory_reasons(spec: RunSpec, machine: MachineSpec) -> Iterator[Reason]:
 
     Activations of other phases are small compared with the memory of such machines.
     """
-    at_device, device, cache = spec.engine.placement.ratio * routed_bytes(spec), device_bytes(spec), cache_bytes(spec)
-    on_gpu, adds = spec.engine.device == "cuda", trained_bytes(spec)
-    network = device + cache + adds.network
-    host = routed_bytes(spec) + adds.experts + (-at_device if on_gpu else network)
-    memory = machine.domains * machine.memory_gib * _GIB
+    host, memory = _at_host(spec), machine.domains * machine.memory_gib * _GIB
     added = " and what training adds" if spec.workload.phase == "train" else ""
     if host > memory:
-        yield Reason(
-            f"model={spec.model.name}", f"weights{added} take {gib(host)}, {machine.name} has {gib(memory)} of memory"
-        )
-    on_gpus = (machine.gpus or 0) * (machine.gpu_memory_gib or 0) * _GIB
-    if on_gpu and at_device + network > on_gpus:
-        keys = f" and a cache of {gib(cache)}" if cache else ""
-        if adds.network:
-            keys = f"{added}, {gib(adds.network)}"
+        hint = ""
+        if spec.engine.fused:
+            hint = _lighter(spec, "precision", BY_ACCURACY, _at_host, memory)
+            hint = hint or "; it fits in no precision, `advise` names models that do"
         yield Reason(
             f"model={spec.model.name}",
-            f"weights of the device role take {gib(at_device + device)} with device_precision={spec.device_precision}"
-            f"{keys}, {machine.name} has {gib(on_gpus)} of GPU memory",
+            f"weights{added} take {gib(host)}, {machine.name} has {gib(memory)} of memory{hint}",
         )
+    on_gpus = (machine.gpus or 0) * (machine.gpu_memory_gib or 0) * _GIB
+    if spec.engine.device == "cuda" and _at_gpus(spec) > on_gpus:
+        cache, adds = cache_bytes(spec), trained_bytes(spec).network
+        keys = f" and a cache of {gib(cache)}" if cache else ""
+        if adds:
+            keys = f"{added}, {gib(adds)}"
+        hint = "" if adds else _lighter(spec, "device_precision", DEVICE_UNPACKS, _at_gpus, on_gpus)
+        yield Reason(
+            f"model={spec.model.name}",
+            f"weights of the device role take {gib(_on_device(spec) + device_bytes(spec))} with "
+            f"device_precision={spec.device_precision}{keys}, {machine.name} has {gib(on_gpus)} of GPU memory{hint}",
+        )
+
+
+def _at_host(spec: RunSpec) -> float:
+    """Bytes that the host's memory holds of a cell on a described machine."""
+    of_host = routed_bytes(spec) + trained_bytes(spec).experts
+    return of_host - _on_device(spec) if spec.engine.device == "cuda" else of_host + _network(spec)
+
+
+def _at_gpus(spec: RunSpec) -> float:
+    return _on_device(spec) + _network(spec)
+
+
+def _on_device(spec: RunSpec) -> float:
+    return spec.engine.placement.ratio * routed_bytes(spec)
+
+
+def _network(spec: RunSpec) -> float:
+    return device_bytes(spec) + cache_bytes(spec) + trained_bytes(spec).network
+
+
+def _lighter(
+    spec: RunSpec, key: str, formats: Iterable[Precision], nbytes: Callable[[RunSpec], float], room: float
+) -> str:
+    """`; precision=int4_g32 takes 345 GiB`: the first of the formats that fits into the room; empty where none does."""
+    needs = ((one, nbytes(replace(spec, **{key: one}))) for one in formats)  # type: ignore[arg-type]
+    return next((f"; {key}={one} takes {gib(need)}" for one, need in needs if need <= room), "")
 
 
 def unsupported_simulated(cells: Iterable[Cell]) -> dict[str, str]:

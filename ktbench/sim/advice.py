@@ -20,11 +20,9 @@ from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.memory import GPU_RESERVE_BYTES, cache_bytes, device_bytes, routed_bytes
 from ktbench.spec.run_spec import RunSpec
-from ktbench.spec.weights import DEVICE_UNPACKS, Precision, weight_bits
+from ktbench.spec.weights import BY_ACCURACY, DEVICE_UNPACKS, Precision, weight_bits
 
-# The most accurate first. Those below four bits are advised where no other fits.
-PRECISIONS: tuple[Precision, ...] = ("bf16", "int8", "int4_g32", "q3_k", "q2_k")
-_FEW_BITS = 4
+_FEW_BITS = 4  # formats below are advised where no other fits
 _ON_DEVICE: tuple[Precision, ...] = ("bf16", "int8", "int4_g32")
 # Settings that are no more than this apart are equally fast: the simpler one is advised.
 _TIE = 0.01
@@ -78,7 +76,7 @@ def _on(spec: RunSpec, machine: MachineSpec) -> RunSpec:
 
 def options(question: Question) -> tuple[Option | Unfit, ...]:
     """The best settings in each precision, or why there are none."""
-    return tuple(option(question, precision) for precision in PRECISIONS)
+    return tuple(option(question, precision) for precision in BY_ACCURACY)
 
 
 def option(question: Question, precision: Precision) -> Option | Unfit:

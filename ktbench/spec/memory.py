@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from math import ceil
 from typing import TypeAlias, get_args
 
@@ -15,7 +15,7 @@ from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.serving.pages import PageMemory, copies_bytes, page_memory, whole_cells
 from ktbench.spec.serving.stream import StreamSpec
 from ktbench.spec.shape import cached_in_all
-from ktbench.spec.weights import Precision, dense_bytes, expert_bytes
+from ktbench.spec.weights import BY_ACCURACY, Precision, dense_bytes, expert_bytes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -359,6 +359,20 @@ def _hint(groups: Sequence[Sequence[Cell]], excess: int, memory: MachineMemory) 
         return "; build fewer with model.experts=N"
     layer_bytes = sum(need.original + need.packed for need in needs) // shape.moe_layers
     fitting = shape.layers - ceil(excess / layer_bytes)
+    lighter = _lighter(groups, memory)
+    whole = f"all layers with precision={lighter}" if lighter else ""
     if fitting <= shape.dense_layers:
-        return "; not even one MoE layer fits"
-    return f"; model.layers={fitting} would fit"
+        return f"; {whole} would fit" if whole else "; not even one MoE layer fits"
+    return f"; model.layers={fitting} would fit{f', or {whole}' if whole else ''}"
+
+
+def _lighter(groups: Sequence[Sequence[Cell]], memory: MachineMemory) -> Precision | None:
+    """The most accurate format in which cells fit that all can run in another; None where there is none."""
+    cells = [cell for group in groups for cell in group]
+    if not all(cell.spec.system == "ktbench" and cell.spec.engine.fused for cell in cells):
+        return None
+    for precision in BY_ACCURACY:
+        packed = [replace(cell, spec=replace(cell.spec, precision=precision)) for cell in cells]
+        if sum(worker_bytes(packed, memory).values()) <= memory.free_bytes:
+            return precision
+    return None

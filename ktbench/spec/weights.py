@@ -107,6 +107,8 @@ FORMATS: Mapping[Precision, Format] = {
     "nvfp4": _super(bits=4, scale_bytes=20, block_bytes=148),
     "int4_zp": _super(bits=4, scale_bytes=24, block_bytes=152),
 }
+# Formats that bf16 weights are packed in where memory is short, the most accurate first.
+BY_ACCURACY: tuple[Precision, ...] = ("bf16", "int8", "int4_g32", "q3_k", "q2_k")
 BLOCK_BYTES = {name: row.block_bytes for name, row in FORMATS.items() if row.block_bytes}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +16,7 @@ from ktbench.spec.machine import MachineSpec
 from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.support import features_missing
-from ktbench.spec.weights import Precision, expert_bytes
+from ktbench.spec.weights import BY_ACCURACY, Precision, expert_bytes
 from ktbench.spec.wire import spec_id
 from tests.sim.testbed import cell_on, testbed
 from tests.tiny import tiny_cell, tiny_spec
@@ -104,7 +105,11 @@ def test_experts_have_to_fit_in_the_memory_of_all_domains_in_their_precision() -
     said = on(tight, device="cuda")
     assert f"{BF16_GIB:.1f} GiB" in said and f"{(BF16_GIB + INT4_GIB) / 2:.1f} GiB of memory" in said
     spec = cell_on(tight, device="cuda")
-    assert changed(spec, precision="int4_g32") == ""
+    (lighter,) = re.findall(r"precision=(\w+) takes", said)
+    assert changed(spec, precision=lighter) == ""
+    heavier = BY_ACCURACY[: BY_ACCURACY.index(lighter)]
+    assert heavier and all("of memory" in changed(spec, precision=one) for one in heavier)
+    assert "advise" in on(testbed(memory_gib=1e-3), device="cuda")
     base = replace(spec.engine, avx512=False, dynamic=False)
     assert "of memory" in why(replace(spec, engine=base))
     assert on(testbed(memory_gib=BF16_GIB / 2 * 1.001), device="cuda") == ""
@@ -116,6 +121,7 @@ def test_weights_of_the_device_have_to_fit_on_all_gpus() -> None:
     small = testbed(gpu_memory_gib=DEVICE_GIB * 0.9)
     assert f"{DEVICE_GIB:.1f} GiB with device_precision=bf16" in on(small, device="cuda")
     assert changed(cell_on(small, device="cuda"), device_precision="int8") == ""
+    assert "device_precision=int8 takes" in on(small, device="cuda")
     assert on(replace(small, gpus=2), device="cuda") == ""
 
 
@@ -123,8 +129,8 @@ def test_experts_that_live_with_the_device_take_room_there() -> None:
     engine: dict[str, Any] = {"device": "cuda", "placement": PlacementSpec(policy="uniform", ratio=0.5)}
     half = testbed(memory_gib=BF16_GIB / 4 * 1.001, gpu_memory_gib=DEVICE_GIB + BF16_GIB / 2 * 1.001)
     assert on(half, **engine) == ""
-    assert on(replace(half, gpu_memory_gib=DEVICE_GIB + BF16_GIB / 2 * 0.99), **engine).endswith("of GPU memory")
-    assert on(half, device="cuda").endswith("of memory")
+    assert on(replace(half, gpu_memory_gib=DEVICE_GIB + BF16_GIB / 2 * 0.99), **engine).count("of GPU memory") == 1
+    assert "of memory" in on(half, device="cuda")
 
 
 @pytest.mark.parametrize(("ratio", "missing"), [(0.0, "cache"), (0.5, "experts of engine.placement")])

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from ktbench.run.feasibility import Machine, feasibility
 from ktbench.sim.advice import (
-    PRECISIONS,
     Option,
     Question,
     Unfit,
@@ -28,7 +27,7 @@ from ktbench.sim.user_reports import shipped_errors
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.memory import cache_bytes
 from ktbench.spec.run_spec import RunSpec
-from ktbench.spec.weights import weight_bits
+from ktbench.spec.weights import BY_ACCURACY, weight_bits
 from tests.sim.testbed import cell_on, testbed
 
 GIB = 2**30
@@ -76,7 +75,7 @@ def test_what_is_advised_fits_into_memory(memory_gib: float, gpu_memory_gib: flo
 
 
 @settings(max_examples=12, deadline=None)
-@given(st.floats(20, 400), st.floats(1.0, 4.0), st.sampled_from(PRECISIONS))
+@given(st.floats(20, 400), st.floats(1.0, 4.0), st.sampled_from(BY_ACCURACY))
 def test_more_bandwidth_is_never_slower(read: float, factor: float, precision: Any) -> None:
     slow, fast = (testbed(read_gb_per_s=one, remote_gb_per_s=one / 2) for one in (read, read * factor))
     found = [option(question(machine), precision) for machine in (slow, fast)]
@@ -120,7 +119,7 @@ def test_a_target_is_reached_as_accurately_as_can_be() -> None:
 
 
 def test_fewer_than_four_bits_are_advised_where_no_other_fits() -> None:
-    unfit = [Unfit(precision=one, why="too large") for one in PRECISIONS[:3]]
+    unfit = [Unfit(precision=one, why="too large") for one in BY_ACCURACY[:3]]
     best = advised([*unfit, made("q3_k", 3.0), made("q2_k", 5.0)])
     assert best is not None
     assert best.precision == "q2_k"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -145,3 +146,16 @@ def test_pages_that_do_not_fit_are_refused_with_a_number_that_does() -> None:
     require_memory((served(cache_tokens=14400),), free)
     with pytest.raises(RequestError):
         require_memory((served(cache_tokens=14400 + 16),), free)
+
+
+def test_what_does_not_fit_names_a_precision_that_does() -> None:
+    cells = (tiny_cell("+v", avx512=True),)
+    int4 = (tiny_cell("+v int4_g32", avx512=True, precision="int4_g32"),)
+    free = memory((estimate(*cells).total + estimate(*int4).total) // 2)
+    with pytest.raises(RequestError) as refused:
+        require_memory(cells, free)
+    (precision,) = re.findall(r"precision=(\w+)", str(refused.value))
+    require_memory((tiny_cell("+v", avx512=True, precision=precision),), free)
+    with pytest.raises(RequestError) as refused:
+        require_memory((*cells, tiny_cell("base")), free)
+    assert "precision" not in str(refused.value)
