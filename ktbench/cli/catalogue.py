@@ -12,7 +12,7 @@ import yaml
 
 from ktbench.resources import option_files
 from ktbench.spec.features import FEATURES
-from ktbench.spec.peers import PEERS
+from ktbench.spec.peers import OURS, PEERS
 from ktbench.spec.weights import FORMATS, Format
 
 
@@ -75,7 +75,7 @@ def _content(path: Path) -> dict[str, Any]:
 
 
 def _systems() -> Iterator[Entry]:
-    yield Entry(name="ktbench", word="system=ktbench", about="the engine of ktbench")
+    yield Entry(name=OURS, word=f"system={OURS}", about="the engine of ktbench")
     for peer in PEERS:
         needs = f"; {peer.install}" if peer.install else ""
         about = peer.unusable or f"{peer.title}: {', '.join(peer.phases)}{needs}"

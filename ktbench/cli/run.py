@@ -15,6 +15,7 @@ from ktbench.run.request import one_cell_request, plan_request, take_word
 from ktbench.sim.cost_search import with_features
 from ktbench.spec.errors import RequestError
 from ktbench.spec.features import BY_NAME
+from ktbench.spec.peers import OURS
 from ktbench.spec.run_spec import RunSpec
 
 
@@ -54,7 +55,7 @@ def _hint(spec: RunSpec) -> None:
 
 def _best(spec: RunSpec) -> RunSpec:
     """Serving and peers have features of their own, and stay as they are."""
-    if spec.system != "ktbench" or spec.workload.phase in ("serve", "layer"):
+    if spec.system != OURS or spec.workload.phase in ("serve", "layer"):
         return spec
     machine = Machine.local() if spec.machine is None else Machine.described(spec.machine)
     no_graph = "" if spec.engine.device == "cuda" else "needs a GPU"

@@ -16,6 +16,7 @@ from ktbench.run.progress import warn
 from ktbench.run.request import one_cell_request, plan_request
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.errors import FAILED, RequestError
+from ktbench.spec.peers import OURS
 from ktbench.spec.record import Cell, Environment
 from ktbench.spec.timeline import Timeline
 
@@ -27,7 +28,7 @@ def run(overrides: Sequence[str]) -> int:
     from ktbench.run.timeline import timeline_of
 
     request = one_cell_request("trace", overrides)
-    if (system := request.parts[0].spec.system) != "ktbench":
+    if (system := request.parts[0].spec.system) != OURS:
         warn(f"trace: UNSUPPORTED: {system} has no timeline, system=ktbench has one")
         return FAILED
     planned = plan_request(request)

@@ -12,6 +12,7 @@ from ktbench.report.text import number
 from ktbench.run.feasibility import Machine, feasibility
 from ktbench.run.request import read_request
 from ktbench.spec.errors import RequestError
+from ktbench.spec.peers import OURS
 from ktbench.spec.run_spec import RunSpec
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def _spec(overrides: Sequence[str]) -> RunSpec:
     spec = request.parts[0].spec
     if request.is_sweep:
         raise RequestError(f"{_LIST}: takes one cell; leave out lists and ablations")
-    if spec.system != "ktbench":
+    if spec.system != OURS:
         raise RequestError(f"system={spec.system}: {_LIST} simulates ktbench")
     if spec.workload.phase == "layer":
         raise RequestError(f"workload.phase=layer: {_LIST} is about whole models, allowed are prefill and decode")

@@ -7,7 +7,7 @@ from itertools import product
 from typing import Any, get_args
 
 from ktbench.spec.features import FEATURES
-from ktbench.spec.peers import system_label
+from ktbench.spec.peers import OURS, system_label
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.sweep import Design, DesignKind, SweepSpec
 from ktbench.spec.wire import from_plain, to_plain
@@ -55,7 +55,7 @@ def _designed(sweep: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _label(spec: Mapping[str, Any], changes: Mapping[str, Any]) -> str:
     system = changes.get("system", spec["system"])
-    if system != "ktbench":
+    if system != OURS:
         return system_label(system, changes.get("peer.implementation", spec["peer"]["implementation"]))
     engine = {key.removeprefix("engine."): value for key, value in changes.items() if key.startswith("engine.")}
     return from_plain({**spec, "system": system, "engine": spec["engine"] | engine}, RunSpec).label

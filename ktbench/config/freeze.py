@@ -14,7 +14,7 @@ from ktbench.config.lists import PRECISION_KEYS, WHOLE_GROUPS, precision_name
 from ktbench.config.machine import freeze_machine
 from ktbench.resources import checkpoint_name
 from ktbench.spec.errors import RequestError, require_name
-from ktbench.spec.peers import require_system
+from ktbench.spec.peers import OURS, require_system
 from ktbench.spec.record import LATEST
 from ktbench.spec.run_spec import MeasureSpec, RunSpec
 from ktbench.spec.shape import MoEShape, moe_shape, with_experts
@@ -163,7 +163,7 @@ def _part(name: str, content: Mapping[str, Any], measure: Any, files: ModelFiles
     require_system(plain["system"])
     sweep = give_arms(content["sweep"], plain)
     if sweep["arms"] and not content["sweep"]["arms"]:
-        plain["system"] = "ktbench"  # each arm names its own, and features belong to ktbench
+        plain["system"] = OURS  # each arm names its own, and features belong to ktbench
     return from_plain({"name": name, "spec": from_plain(plain, RunSpec), "sweep": sweep}, RequestPart)
 
 

@@ -21,6 +21,7 @@ from ktbench.engine.protocol import HostRole, Unsupported, configured, require
 from ktbench.engine.serving.requests import Sampling
 from ktbench.engine.weight_plan import WeightPlan
 from ktbench.spec.engine import EngineSpec
+from ktbench.spec.peers import OURS
 from ktbench.spec.run_spec import ModelSpec, RunSpec
 
 __all__ = ["Ended", "Generator", "open_generator"]
@@ -33,7 +34,7 @@ Ids = Sequence[int]
 def open_generator(specs: Sequence[RunSpec], host: HostRole, progress: LoadProgress = SILENT) -> Generator:
     """The engine for cells that share weights, which are loaded. Raises ValueError as `load_components` does."""
     first = specs[0]
-    if first.system != "ktbench":
+    if first.system != OURS:
         raise ValueError(f"system={first.system}: only our own engine answers questions")
     return Generator(first.model, load_components(first.model, WeightPlan.of(specs, host), host, progress))
 

@@ -20,7 +20,7 @@ from ktbench.results.row import Row, falls_of, groups_of, place
 from ktbench.results.run import the_part
 from ktbench.results.settings import TOKENS, varying, without_precision
 from ktbench.results.usage import PartTimes, RoleShares, are_alike
-from ktbench.spec.peers import peer_of
+from ktbench.spec.peers import OURS, peer_of
 from ktbench.spec.record import Outcome
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.weights import BLOCK, BLOCK_BYTES, Precision
@@ -273,7 +273,7 @@ def format_notes(rows: Sequence[Row]) -> tuple[str, ...]:
 
 
 def _notes(row: Row) -> Iterator[str]:
-    if row.spec.system == "ktbench":
+    if row.spec.system == OURS:
         return
     types = peer_of(row.spec.system).types
     for precision in _precisions(row.spec):

@@ -11,7 +11,7 @@ from ktbench.results.settings import flattened, setting_text, shipped
 from ktbench.spec.engine import PAPER_AMX_MIN_TOKENS, EngineSpec
 from ktbench.spec.inject import InjectSpec
 from ktbench.spec.machine import MachineSpec
-from ktbench.spec.peers import PeerSpec
+from ktbench.spec.peers import OURS, PeerSpec
 from ktbench.spec.run_spec import MeasureSpec, RunSpec, WorkloadSpec
 from ktbench.spec.serving.stream import StreamSpec
 from ktbench.spec.suite import SuiteSpec
@@ -109,7 +109,7 @@ def _inject(spec: RunSpec) -> Iterator[str]:
 def _rest(spec: RunSpec) -> Iterator[str]:
     phase = spec.workload.phase
     yield f"workload={phase}"
-    if spec.system != "ktbench":
+    if spec.system != OURS:
         yield f"system={spec.system}"
         yield from _changed("peer", spec.peer, PeerSpec(), skip=("peer.operator_id",))
     for name, packs in (("precision", spec.engine.fused), ("device_precision", spec.engine.packed_dense)):

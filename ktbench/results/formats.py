@@ -12,6 +12,7 @@ from ktbench.results.row import Row
 from ktbench.results.scores import Estimate
 from ktbench.results.usage import Spread, spread
 from ktbench.spec.memory import routed_bytes
+from ktbench.spec.peers import OURS
 from ktbench.spec.record import KL
 from ktbench.spec.weights import Precision
 
@@ -19,7 +20,7 @@ from ktbench.spec.weights import Precision
 def format_of(row: Row) -> Precision:
     """That of the routed experts; base runs bf16 whatever a spec says."""
     spec = row.spec
-    return spec.precision if spec.engine.fused or spec.system != "ktbench" else "bf16"
+    return spec.precision if spec.engine.fused or spec.system != OURS else "bf16"
 
 
 def experts_bytes(row: Row) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 from ktbench.resources import data_folder
 from ktbench.results.lines import StoreError
 from ktbench.results.settings import setting_text, settings_of, without_precision
-from ktbench.spec.peers import peer_of
+from ktbench.spec.peers import OURS, peer_of
 from ktbench.spec.published import NOT_OURS, STANDS_FOR, Published, is_file
 from ktbench.spec.record import Part
 from ktbench.spec.run_spec import RunSpec
@@ -167,7 +167,7 @@ def _is_same_work(number: Published, spec: RunSpec) -> bool:
 def _formats(spec: RunSpec) -> set[str]:
     """Formats as sources name them that the cell's precision is or stands for; empty where a source names none."""
     ours: set[str] = {spec.precision}
-    if spec.system != "ktbench":
+    if spec.system != OURS:
         ours |= {peer_of(spec.system).types.get(spec.precision, spec.precision).lower()}
     return {"", *ours, *(theirs for theirs, stand_in in STANDS_FOR.items() if stand_in in ours)}
 

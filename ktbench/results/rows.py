@@ -25,7 +25,7 @@ from ktbench.results.usage import (
     unseen_reason,
 )
 from ktbench.spec.features import FEATURES
-from ktbench.spec.peers import peer_of
+from ktbench.spec.peers import OURS, peer_of
 from ktbench.spec.record import Agreement, Cell, Outcome, Part, Provenance, Record
 from ktbench.spec.run_spec import MeasureSpec, RunSpec
 
@@ -213,7 +213,7 @@ def unchecked_reason(spec: RunSpec, agreement: Agreement | None) -> str:
         return "simulated: nothing was computed"
     if spec.workload.phase == "serve":
         return "whole answers were compared with those to single requests"
-    if spec.system == "ktbench" or not peer_of(spec.system).black_box:
+    if spec.system == OURS or not peer_of(spec.system).black_box:
         return "the output was not checked"
     instead = "logits were compared instead" if agreement else "logits were not compared"
     return f"the experts' outputs cannot be observed: {instead}"

@@ -23,7 +23,7 @@ from ktbench.run.request import Planned
 from ktbench.run.sweep import Sweep
 from ktbench.sim.records import simulate_cells
 from ktbench.spec.memory import worker_bytes
-from ktbench.spec.peers import peer_of
+from ktbench.spec.peers import OURS, peer_of
 from ktbench.spec.record import Cell, Environment, Outcome, Part, Record
 from ktbench.spec.run_spec import MeasureSpec
 from ktbench.spec.suite import SuiteSpec
@@ -137,7 +137,7 @@ def _write_files(sweep: Sweep, planned: Planned) -> None:
     """Write GGUF files for the peers that run them; cells whose file cannot be written are set aside."""
     failed: dict[Path, ChildFailed] = {}
     for cell in planned.runnable:
-        if cell.spec.system == "ktbench" or not peer_of(cell.spec.system).gguf:
+        if cell.spec.system == OURS or not peer_of(cell.spec.system).gguf:
             continue
         path = kept_file(cell.spec).path
         try:

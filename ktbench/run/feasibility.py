@@ -28,7 +28,7 @@ from ktbench.spec.errors import RequestError
 from ktbench.spec.features import FEATURES
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.memory import MachineMemory, cache_bytes, device_bytes, routed_bytes, trained_bytes, worker_bytes
-from ktbench.spec.peers import peer_of
+from ktbench.spec.peers import OURS, peer_of
 from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.support import Reason, features_missing, rules_broken
@@ -87,11 +87,11 @@ def feasibility(spec: RunSpec, machine: Machine) -> Reason | None:
 
 
 def _reasons(spec: RunSpec, machine: Machine) -> Iterator[Reason]:
-    if machine.spec is not None and spec.system != "ktbench":
+    if machine.spec is not None and spec.system != OURS:
         yield Reason(f"system={spec.system}", "is not simulated; published numbers are shown where there are any")
     if spec.engine.device == "cuda" and machine.no_cuda:
         yield Reason(_CUDA, machine.no_cuda)
-    if spec.system != "ktbench":
+    if spec.system != OURS:
         yield from rules_broken(spec)
         yield from _peer_reasons(spec, machine)
         if machine.spec is None and spec.engine.device == "cuda":

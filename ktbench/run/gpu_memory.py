@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ktbench.sim.sizes import sizes_of
 from ktbench.spec.cells import worker_groups
 from ktbench.spec.memory import GPU_RESERVE_BYTES, KEPT_WORKLOADS, cache_bytes, token_cache_bytes, trained_bytes
+from ktbench.spec.peers import OURS
 from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.weights import DEVICE_UNPACKS, PAIRS_AT_ONCE, STREAMED_CHUNK_BYTES, expert_bytes
@@ -64,7 +65,7 @@ def _gpu_expert_bytes(spec: RunSpec, nodes: int) -> int:
     """
     engine, shape = spec.engine, spec.model.shape
     bf16 = expert_bytes(shape, "bf16")
-    if spec.system != "ktbench":
+    if spec.system != OURS:
         return bf16
     parts = engine.domains or (nodes if spec.model.packed is None else 1)
     held = expert_bytes(shape, spec.precision if spec.precision in DEVICE_UNPACKS and parts == 1 else "bf16")

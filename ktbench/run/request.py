@@ -33,6 +33,7 @@ from ktbench.run.feasibility import memory_missing, unsupported_locally, unsuppo
 from ktbench.spec.cells import plan_cells
 from ktbench.spec.errors import RequestError, error_text
 from ktbench.spec.memory import MachineMemory, blocks_of, require_memory
+from ktbench.spec.peers import OURS
 from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.suite import SuiteSpec
@@ -360,7 +361,7 @@ def require_answering(verb: str, spec: RunSpec) -> None:
     model = spec.model
     if spec.machine is not None:
         raise RequestError(f"machine={spec.machine.name}: a simulation cannot answer, leave out machine=")
-    if spec.system != "ktbench":
+    if spec.system != OURS:
         raise RequestError(f"system={spec.system}: {verb} runs ktbench's engine, leave out system=")
     if model.path is None:
         raise RequestError(

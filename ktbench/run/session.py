@@ -20,7 +20,7 @@ from ktbench.run.agreement import SavedLogits, agreement, collect_logits, disagr
 from ktbench.run.check import check, check_the_check, stale
 from ktbench.run.messages import RecordIds, new_record
 from ktbench.run.serving.driver import RequestFailed
-from ktbench.spec.peers import peer_of
+from ktbench.spec.peers import OURS, peer_of
 from ktbench.spec.record import Agreement, Cell, Outcome, Record, RoleTimes, RoofSample, collect, dishonest
 from ktbench.spec.timeline import Timeline
 
@@ -260,7 +260,7 @@ class Session:
 
 
 def _is_black_box(cell: Cell) -> bool:
-    return cell.spec.system != "ktbench" and peer_of(cell.spec.system).black_box
+    return cell.spec.system != OURS and peer_of(cell.spec.system).black_box
 
 
 def _alters(cell: Cell) -> bool:

@@ -24,7 +24,7 @@ from ktbench.host.software import find_peer
 from ktbench.run.child import OomCount, ending_of, oom_count
 from ktbench.run.messages import OpenSession, Response, TraceRequest, TrialRequest, WorkerRequest, encoded
 from ktbench.spec.errors import error_text
-from ktbench.spec.peers import peer_of
+from ktbench.spec.peers import OURS, peer_of
 from ktbench.spec.record import Cell, Outcome, Record
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.timeline import Timeline
@@ -35,7 +35,7 @@ SERVE: tuple[str, ...] = (sys.executable, "-m", _MODULE)
 
 def serve_command(spec: RunSpec) -> Sequence[str]:
     """The worker of a spec's system. A peer's environment comes first on its path, then ours with all that we need."""
-    if spec.system == "ktbench":
+    if spec.system == OURS:
         return SERVE
     found = find_peer(peer_of(spec.system), spec.peer)
     if found is None or found.python == sys.executable:

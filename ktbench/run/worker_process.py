@@ -29,7 +29,7 @@ from ktbench.host.watch import MachineWatch
 from ktbench.run.messages import OpenSession, Response, TrialRequest, WorkerRequest, send
 from ktbench.run.serving.system import StreamSystem
 from ktbench.run.session import Session
-from ktbench.spec.peers import peer_of
+from ktbench.spec.peers import OURS, peer_of
 from ktbench.spec.run_spec import RunSpec
 
 
@@ -61,7 +61,7 @@ def open_system(specs: Sequence[RunSpec], host: HostRole, progress: LoadProgress
 
     `progress` is told of weights of whole networks of ours.
     """
-    if specs[0].system != "ktbench":
+    if specs[0].system != OURS:
         return _open_serving_peer(specs, host) if specs[0].workload.phase == "serve" else open_peer(specs, host)
     if specs[0].workload.phase == "serve":
         return _open_serving(specs, host, progress)
@@ -186,7 +186,7 @@ def _rest_s(specs: Sequence[RunSpec]) -> float:
 
 def _brings_threads(specs: Sequence[RunSpec]) -> bool:
     """Whether the peer starts threads: they inherit the affinity of this one, which is therefore not pinned."""
-    return specs[0].system != "ktbench" and peer_of(specs[0].system).own_threads
+    return specs[0].system != OURS and peer_of(specs[0].system).own_threads
 
 
 def prepare_host(cpus: Sequence[int], specs: Sequence[RunSpec]) -> None:
@@ -196,7 +196,7 @@ def prepare_host(cpus: Sequence[int], specs: Sequence[RunSpec]) -> None:
     wake on one core. Raises ValueError where there are too few cores, RuntimeError as `bind_openmp`.
     """
     kernels = load_extension().module
-    precisions = [spec.precision for spec in specs if spec.system == "ktbench" and spec.engine.fused]
+    precisions = [spec.precision for spec in specs if spec.system == OURS and spec.engine.fused]
     if kernels is not None:
         use_crossovers(kernels, precisions, cpus)
     device = max((split_cpus(cpus, spec.engine).device for spec in specs), key=len)
@@ -217,7 +217,7 @@ def _roofs(specs: Sequence[RunSpec], topology: Topology) -> Roofs:
 
 def _watch(specs: Sequence[RunSpec], topology: Topology) -> MachineWatch | None:
     """Watches all cpus, siblings included, and the GPUs where cells use them; None for peers in another program."""
-    if specs[0].system != "ktbench" and peer_of(specs[0].system).apart:
+    if specs[0].system != OURS and peer_of(specs[0].system).apart:
         return None
     on_cuda = any(spec.engine.device == "cuda" for spec in specs)
     return MachineWatch(topology.cpus, open_meters(read_cuda_devices() if on_cuda else None))

@@ -28,6 +28,7 @@ from ktbench.sim.schedule import makespan_s
 from ktbench.sim.sizes import ADAMW_BYTES, BF16_BYTES, F32_BYTES, Sizes, sizes_of
 from ktbench.spec.engine import PAPER_AMX_MIN_TOKENS
 from ktbench.spec.machine import MachineSpec, Vector
+from ktbench.spec.peers import OURS
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.timeline import Resource
 from ktbench.spec.weights import Dtype, Precision, expert_bytes
@@ -48,7 +49,7 @@ def cpu_graph(spec: RunSpec, calibration: Calibration) -> Graph:
     the other role works. Raises ValueError in one line for what is not simulated on cores.
     """
     policy = spec.engine.placement.policy
-    if spec.system != "ktbench":
+    if spec.system != OURS:
         raise ValueError(f"system={spec.system}: without a GPU only system=ktbench is simulated")
     if policy != "host":
         raise ValueError(f"engine.placement.policy={policy}: without a GPU only policy=host is simulated")

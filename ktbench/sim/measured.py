@@ -11,6 +11,7 @@ import numpy as np
 
 from ktbench.spec.core_layout import core_layout_of
 from ktbench.spec.machine import MachineSpec
+from ktbench.spec.peers import OURS
 from ktbench.spec.record import Cell, Environment, Record, RoofSample
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.weights import FORMATS, Dtype
@@ -130,8 +131,6 @@ def measured_cells(
     `records` holds all records of a cell by its key, `latest` the last record of every cell and round.
     """
     machine = recorded_machine(environment, latest)
-    ours = [
-        cell for cell in cells if cell.role == "arm" and cell.spec.machine is None and cell.spec.system == "ktbench"
-    ]
+    ours = [cell for cell in cells if cell.role == "arm" and cell.spec.machine is None and cell.spec.system == OURS]
     found = [measured_cell(cell.spec, records[cell.key], machine) for cell in ours]
     return [one for one in found if one is not None]

@@ -15,6 +15,7 @@ from ktbench.sim.work import step_counters, step_work
 from ktbench.spec.engine import choose_deferral, deferral_candidates, seen_features
 from ktbench.spec.features import FeatureValue
 from ktbench.spec.machine import MachineSpec
+from ktbench.spec.peers import OURS
 from ktbench.spec.record import RoofSample, StepParts, Work
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.timeline import RESOURCES, Span, Timeline
@@ -137,7 +138,7 @@ def with_deferral(spec: RunSpec, count: int | Literal["auto"]) -> RunSpec:
 
 
 def _require_gpu_cell(spec: RunSpec) -> None:
-    if spec.system != "ktbench":
+    if spec.system != OURS:
         raise ValueError(f"system={spec.system}: only system=ktbench is simulated")
     if spec.engine.packed_dense:
         raise ValueError("+l: the lean device role is one of CPU cores; with a GPU linear layers are PyTorch's")

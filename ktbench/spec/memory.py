@@ -9,7 +9,7 @@ from typing import TypeAlias, get_args
 
 from ktbench.spec.cells import layer_copies, points_of, worker_groups
 from ktbench.spec.errors import RequestError
-from ktbench.spec.peers import KT_MOST_BYTES, KT_SETTINGS, peer_of
+from ktbench.spec.peers import KT_MOST_BYTES, KT_SETTINGS, OURS, peer_of
 from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.serving.pages import PageMemory, copies_bytes, page_memory, whole_cells
@@ -90,7 +90,7 @@ def estimate_memory(cells: Sequence[Cell], memory: MachineMemory) -> MemoryEstim
     In the layer phase a worker holds one layer, in as many copies as it takes to read past the cache.
     """
     specs = [cell.spec for cell in cells]
-    if specs[0].system != "ktbench" and peer_of(specs[0].system).remote:
+    if specs[0].system != OURS and peer_of(specs[0].system).remote:
         fixed = _PROCESS_BYTES + _ROOF_BYTES
         return MemoryEstimate(original=0, packed=0, others=0, dense=0, trained=0, cache=0, workspace=0, fixed=fixed)
     shape, is_layer = specs[0].model.shape, specs[0].workload.phase == "layer"
@@ -112,7 +112,7 @@ def estimate_memory(cells: Sequence[Cell], memory: MachineMemory) -> MemoryEstim
 
 def routed_bytes(spec: RunSpec) -> int:
     """Bytes of the routed experts that a cell runs, with their scales: of all MoE layers, of one that runs alone."""
-    is_base = spec.system == "ktbench" and not spec.engine.fused
+    is_base = spec.system == OURS and not spec.engine.fused
     return _bytes_in(spec, [("bf16", "bf16")]) if is_base else _packed_bytes(spec)
 
 
@@ -139,7 +139,7 @@ def token_cache_bytes(spec: RunSpec) -> int:
 def _packed_bytes(spec: RunSpec) -> int:
     """As the fused operator packs them, each layer in its formats, or as a peer holds them: a GGUF file as it is."""
     model = spec.model
-    if spec.system == "ktbench":
+    if spec.system == OURS:
         return _bytes_in(spec, model.expert_formats(spec.precision))
     if _is_mapped(spec) and model.stored and str(model.path).endswith(_GGUF):
         return sum(layer.nbytes for layer in model.stored_here)
@@ -182,7 +182,7 @@ def _saved(specs: Sequence[RunSpec]) -> int:
 
 def _packs_a_layer(spec: RunSpec) -> bool:
     """Whether a peer is given the weights of a layer alone, and packs them itself."""
-    return spec.workload.phase == "layer" and spec.system not in ("ktbench", "transformers")
+    return spec.workload.phase == "layer" and spec.system not in (OURS, "transformers")
 
 
 def needs_original(spec: RunSpec) -> bool:
@@ -192,7 +192,7 @@ def needs_original(spec: RunSpec) -> bool:
 
 def needs_packed(spec: RunSpec) -> bool:
     """Whether a cell runs experts on packed weights: the fused operator, or a peer in its own format."""
-    return spec.engine.fused or (spec.system != "ktbench" and len(peer_of(spec.system).types) > 1)
+    return spec.engine.fused or (spec.system != OURS and len(peer_of(spec.system).types) > 1)
 
 
 def _held_as(spec: RunSpec, precision: Precision) -> Precision:
@@ -205,7 +205,7 @@ def _held_as(spec: RunSpec, precision: Precision) -> Precision:
 
 def _is_mapped(spec: RunSpec) -> bool:
     """Whether a cell runs a GGUF file, which is mapped as it is: all of it counts, and only its embedding is bf16."""
-    return spec.system != "ktbench" and peer_of(spec.system).gguf
+    return spec.system != OURS and peer_of(spec.system).gguf
 
 
 def _packs_dense(specs: Sequence[RunSpec]) -> bool:
@@ -219,7 +219,7 @@ def _others(spec: RunSpec) -> int:
 
 def _pages(spec: RunSpec, memory: MachineMemory) -> PageMemory | None:
     """Pages of a cell whose requests our engine serves."""
-    if spec.workload.phase != "serve" or spec.system != "ktbench":
+    if spec.workload.phase != "serve" or spec.system != OURS:
         return None
     shape = spec.model.shape
     numbers = cached_in_all(spec.model.config, shape.layers)

@@ -288,7 +288,7 @@ class RunSpec:
     def __post_init__(self) -> None:
         if self.workload.routing == "recorded" and self.workload.phase != "layer" and self.machine is None:
             raise ValueError("workload.routing=recorded: is for workload.phase=layer, or set machine= to simulate it")
-        if self.system != "ktbench" and self.engine.label != "base":
+        if self.system != OURS and self.engine.label != "base":
             raise ValueError(f"system={self.system}: has none of our features, leave out {self.engine.label}")
         self._check_cache()
         if self.workload.examples is not None and self.model.path is None:
@@ -296,7 +296,7 @@ class RunSpec:
                 f"workload.examples={self.workload.examples}: {self.model.name} has no tokenizer, "
                 "set model.path=FOLDER or model=nano"
             )
-        if self.model.adapter is not None and self.system not in ("ktbench", "transformers"):
+        if self.model.adapter is not None and self.system not in (OURS, "transformers"):
             raise ValueError(f"model.adapter={self.model.adapter}: is for ktbench and transformers, not {self.system}")
         top_k, engine = self.model.shape.top_k, self.engine
         if engine.placement.policy == "frequency" and engine.placement.profile is None and self.machine is None:
@@ -326,14 +326,14 @@ class RunSpec:
     @property
     def label(self) -> str:
         """How labels write what runs: our features, or the peer."""
-        if self.system == "ktbench":
+        if self.system == OURS:
             return self.engine.label
         return system_label(self.system, self.peer.implementation)
 
     @property
     def has_format(self) -> bool:
         """Whether what runs has weights of `precision` at all, on whatever machine."""
-        if self.system != "ktbench":
+        if self.system != OURS:
             return self.precision in peer_of(self.system).types
         return self.precision == "bf16" or self.engine.fused
 
@@ -346,7 +346,7 @@ class RunSpec:
     @property
     def is_quantised(self) -> bool:
         """Whether what runs multiplies quantised weights; base and plain Transformers run bf16 always."""
-        if self.system == "ktbench":
+        if self.system == OURS:
             return self.engine.fused and self.precision != "bf16"
         return peer_of(self.system).types.get(self.precision, "bf16").lower() != "bf16"
 
@@ -405,7 +405,7 @@ class RunSpec:
     def weights_key(self) -> tuple[object, ...]:
         """Cells with equal keys share one worker: the same weights in the same system and precision."""
         model = tuple(repr(getattr(self.model, f.name)) for f in fields(self.model))
-        if self.system != "ktbench":
+        if self.system != OURS:
             return self._peer_key + model
         engine = self.engine
         roles = (engine.device, engine.roles, engine.device_threads)

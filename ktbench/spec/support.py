@@ -9,7 +9,7 @@ from math import lcm
 from ktbench.spec.engine import MIN_IMMEDIATE_EXPERTS
 from ktbench.spec.features import BY_NAME as BY_FEATURE
 from ktbench.spec.features import FEATURES, Feature
-from ktbench.spec.peers import OWN, Peer, peer_of
+from ktbench.spec.peers import OURS, OWN, Peer, peer_of
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.weights import DEVICE_UNPACKS, FORMATS, Precision, expert_bytes
 
@@ -36,7 +36,7 @@ def unsupported(spec: RunSpec) -> str:
 
 def rules_broken(spec: RunSpec) -> Iterator[Reason]:
     """All reasons why the system of the spec cannot run it on any machine."""
-    yield from _engine_rules(spec) if spec.system == "ktbench" else _peer_rules(spec, peer_of(spec.system))
+    yield from _engine_rules(spec) if spec.system == OURS else _peer_rules(spec, peer_of(spec.system))
 
 
 def features_missing(spec: RunSpec, missing: Mapping[str, str]) -> Iterator[Reason]:

@@ -11,7 +11,7 @@ from ktbench.spec.engine import EngineSpec
 from ktbench.spec.errors import at_least, repeated, require_name
 from ktbench.spec.features import BY_NAME, FUSED, FeatureValue, features_label, parse_features
 from ktbench.spec.peers import BY_NAME as BY_PEER
-from ktbench.spec.peers import IMPLEMENTATIONS, OWN
+from ktbench.spec.peers import IMPLEMENTATIONS, OURS, OWN
 from ktbench.spec.serving.stream import Start
 from ktbench.spec.weights import Precision
 
@@ -35,7 +35,7 @@ def arm_changes(arm: str) -> dict[str, bool | int | str]:
 
 
 def _system_changes(arm: str) -> dict[str, str]:
-    system = arm_peer(arm) or "ktbench"
+    system = arm_peer(arm) or OURS
     named = [word for word in arm.split() if word in (*IMPLEMENTATIONS, OWN)]
     if len(named) > (system == "transformers"):
         raise ValueError(f"arm {arm!r}: {named[-1]} goes with transformers, once")

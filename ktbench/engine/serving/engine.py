@@ -30,6 +30,7 @@ from ktbench.engine.serving.requests import Finish, ServeRequest, ServingState, 
 from ktbench.engine.serving.scheduler import Part, Scheduler, ServedSequence
 from ktbench.engine.serving.steps import StepRunner
 from ktbench.engine.weight_plan import WeightPlan
+from ktbench.spec.peers import OURS
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.serving.pages import page_memory
 
@@ -47,7 +48,7 @@ def open_serving(spec: RunSpec, host: HostRole, progress: LoadProgress = SILENT)
 
 def require_servable(spec: RunSpec) -> None:
     """Raises Unsupported for what does not serve requests, by the spec and the model's configuration alone."""
-    if spec.system != "ktbench":
+    if spec.system != OURS:
         raise Unsupported(f"system={spec.system}: only our own engine serves requests")
     require(replace(spec, engine=spec.engine.without_serving), spec.model)
     require_plain(spec.engine)

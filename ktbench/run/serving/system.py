@@ -19,7 +19,7 @@ from ktbench.run.serving.answers import Answered, Ids, Logits, alone, difference
 from ktbench.run.serving.driver import Driver
 from ktbench.spec.engine import ServingSpec
 from ktbench.spec.features import FeatureValue
-from ktbench.spec.peers import peer_of
+from ktbench.spec.peers import OURS, peer_of
 from ktbench.spec.run_spec import RunSpec, WorkloadSpec
 from ktbench.spec.serving.replay import Replay
 from ktbench.spec.serving.stream import StreamSpec
@@ -31,7 +31,7 @@ OpenServing = Callable[[RunSpec], ServingEngine]
 
 def _has_cache(spec: RunSpec) -> bool:
     """Whether what was served before may make a request faster: of a server elsewhere it is not known."""
-    return spec.engine.prefix_cache or (spec.system != "ktbench" and peer_of(spec.system).remote)
+    return spec.engine.prefix_cache or (spec.system != OURS and peer_of(spec.system).remote)
 
 
 class StreamSystem:
@@ -96,7 +96,7 @@ class StreamSystem:
         note.
         """
         seen = self._seen()
-        if configured(self._spec).system != "ktbench":
+        if configured(self._spec).system != OURS:
             engine = configured(self._engine)
             same = sum(alone(engine, one.prompt, len(one.answer)) == one.answer for one in seen)
             self._notes = (f"{same} of {len(seen)} answers are those to the same requests alone",)
@@ -109,7 +109,7 @@ class StreamSystem:
         Of a single request: those that it has without the first half of its prompt.
         """
         seen = self._seen()
-        if configured(self._spec).system != "ktbench":
+        if configured(self._spec).system != OURS:
             return ""
         for one in seen:
             for what, logits in self._mutants(one, seen):
@@ -212,7 +212,7 @@ class StreamSystem:
             engine=configured(self._engine),
             stream=self._stream,
             concurrency=self._of_spec().concurrency,
-            watched=sampled(len(self._stream)) if spec.system == "ktbench" else (),
+            watched=sampled(len(self._stream)) if spec.system == OURS else (),
             clock=self._clock,
             sleep=self._rest,
         )
@@ -229,7 +229,7 @@ class StreamSystem:
 
     def _on_disk(self, spec: RunSpec) -> RunSpec:
         serving = spec.engine.serving
-        if serving.disk is None or spec.system != "ktbench":
+        if serving.disk is None or spec.system != OURS:
             return spec
         self._disk = self._disk or Path(serving.disk) / f"replay-{uuid4().hex[:8]}"
         return replace(spec, engine=replace(spec.engine, serving=replace(serving, disk=str(self._disk))))
