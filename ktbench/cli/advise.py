@@ -13,6 +13,7 @@ from ktbench.files import write_whole
 from ktbench.host.describe import read_local_machine
 from ktbench.resources import data_folder, read_text
 from ktbench.results.published import deferral_cost, quantisation_cost
+from ktbench.results.settings import model_title
 from ktbench.run.feasibility import Machine, feasibility, gib
 from ktbench.run.request import cells_of, new_file, read_request
 from ktbench.spec.errors import RequestError, did_you_mean
@@ -186,7 +187,7 @@ def _lines(asked: Asked, question: Question) -> Iterator[str]:
     from ktbench.sim.user_reports import shipped_errors
 
     found = options(question)
-    yield f"{asked.model} on {asked.machine.title}, context {asked.context:,}"
+    yield f"{model_title(asked.model)} on {asked.machine.title}, context {asked.context:,}"
     program = "ktbench's engine on cores" if asked.machine.gpu is None else "KTransformers as published"
     reports = f"{len(shipped_errors())} users' reports in decode"
     yield f"All speeds are simulated: {program}, one request. In brackets 90 % intervals, by the errors"
@@ -304,7 +305,7 @@ def _elsewhere(asked: Asked) -> Iterator[str]:
     """Models that fit where the one asked for does in no precision, the largest first."""
     from ktbench.sim.advice import Unfit, option
 
-    yield f"\n{asked.model} fits in no precision"
+    yield f"\n{model_title(asked.model)} fits in no precision"
     names = {path.stem for path in (data_folder("conf") / "model").glob("*.yaml")} - {asked.model, "tiny", "nano"}
     nearby = replace(asked, context=min(asked.context, _PROMPT))
     fitting = []

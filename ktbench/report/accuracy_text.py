@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from ktbench.report.conditions import ids_sentence, machines_sentence, model_title, software_sentence, system_sentence
+from ktbench.report.conditions import ids_sentence, machines_sentence, software_sentence, system_sentence
 from ktbench.report.template import phrase, sentences
 from ktbench.report.text import SURE_MARK, names_by, number
 from ktbench.results import Run
@@ -16,6 +16,7 @@ from ktbench.results.intervals import CONFIDENCE
 from ktbench.results.row import place
 from ktbench.results.run import facts_of, the_part
 from ktbench.results.scores import SURE
+from ktbench.results.settings import model_title
 from ktbench.spec.suite import SuiteSpec, TaskSpec
 from ktbench.spec.sweep import FigureKind
 

@@ -18,7 +18,7 @@ from ktbench.results.attribution import Attribution, FeatureAttribution, Feature
 from ktbench.results.intervals import Interval, is_exact
 from ktbench.results.row import Row
 from ktbench.results.run import the_part
-from ktbench.results.settings import setting_text, varying
+from ktbench.results.settings import shown_setting, varying
 from ktbench.spec.wire import to_plain
 
 
@@ -29,7 +29,7 @@ def settings_shown(attributions: Sequence[Attribution]) -> tuple[str, ...]:
 
 def group_name(one: Attribution, settings: Sequence[str]) -> str:
     """`batch 4, model deepseek_v3`; empty where there is one group."""
-    return ", ".join(f"{key.rpartition('.')[2]} {setting_text(one.settings.get(key))}" for key in settings)
+    return ", ".join(f"{key.rpartition('.')[2]} {shown_setting(key, one.settings.get(key))}" for key in settings)
 
 
 def context_text(one: Attribution, pair: FeaturePair) -> str:

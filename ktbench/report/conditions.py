@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Container, Iterable, Sequence
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
-
-import yaml
 
 from ktbench.report.health import (
     controls_sentence,
@@ -20,11 +18,10 @@ from ktbench.report.health import (
 )
 from ktbench.report.template import phrase
 from ktbench.report.text import DASH, counted, extremes, number
-from ktbench.resources import option_files
 from ktbench.results import Run
 from ktbench.results.row import Row, groups_of, machines_of, measured, systems_of
 from ktbench.results.run import Facts, each_machine, facts_of
-from ktbench.results.settings import precision_word, varying
+from ktbench.results.settings import model_title, precision_word, varying
 from ktbench.results.usage import peak_spreads, read_spread
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.peers import OURS
@@ -104,13 +101,6 @@ def machine_title(facts: Facts) -> str:
     cores = [counted(facts["cores"], "core")] if "cores" in facts else []
     gpus = [_MEMORY_KIND.sub("", gpu) for gpu in facts.get("gpus") or ()]
     return ", ".join([cpu_title(facts["cpu_model"]), *cores, *gpus])
-
-
-@cache
-def model_title(name: str) -> str:
-    """`Qwen3-30B-A3B`: the title of a model's preset; the name itself of what has none."""
-    file = option_files("model").get(name)
-    return str(yaml.safe_load(file.read_text(encoding="utf-8")).get("title") or name) if file else name
 
 
 def arm_namer(rows: Sequence[Row]) -> Callable[[Row], str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 
-from ktbench.report.conditions import model_title, where_words
+from ktbench.report.conditions import where_words
 from ktbench.report.data import csv_of, pairs_text
 from ktbench.report.table import Column, Table, build_table, split_columns
 from ktbench.report.template import sentences
@@ -14,6 +14,7 @@ from ktbench.results import Run
 from ktbench.results.paper import PaperLine, error_summary, reasons
 from ktbench.results.row import Row
 from ktbench.results.run import facts_of, the_part
+from ktbench.results.settings import model_title
 from ktbench.spec.published import STANDS_FOR
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.weights import dense_bytes, expert_bytes
@@ -37,12 +38,12 @@ def _conditions(run: Run, rows: Sequence[Row], lines: Sequence[PaperLine]) -> tu
 
 
 def _need(spec: RunSpec) -> str:
-    """`1,248 GiB (deepseek_v3, bf16)`; of a layer alone what its experts take."""
+    """`1,248 GiB (DeepSeek-V3, bf16)`; of a layer alone what its experts take."""
     shape = spec.model.shape
     one = shape.experts * expert_bytes(shape, spec.precision)
     whole = shape.moe_layers * one + dense_bytes(shape, spec.device_precision)
     gib = (one if spec.workload.phase == "layer" else whole) / 2**30
-    return f"{gib:,.{0 if gib >= 10 else 1}f} GiB ({spec.model.name}, {spec.precision})"
+    return f"{gib:,.{0 if gib >= 10 else 1}f} GiB ({model_title(spec.model.name)}, {spec.precision})"
 
 
 _TOKENS: Mapping[str, str] = {

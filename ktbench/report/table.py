@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 from ktbench.report.text import DASH, names_by
 from ktbench.results import Run
 from ktbench.results.run import the_part
-from ktbench.results.settings import Setting, setting_text
+from ktbench.results.settings import Setting, shown_setting
 from ktbench.spec.sweep import FigureKind
 
 T = TypeVar("T")
@@ -119,7 +119,7 @@ def setting_columns(
     """A column for each setting that varies between lines."""
 
     def write(name: str) -> Callable[[T], str]:
-        return lambda line: setting_text(settings(line).get(name))
+        return lambda line: shown_setting(name, settings(line).get(name))
 
     return tuple(Column(name, write(name), key=key) for name in keys)
 

@@ -7,6 +7,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from ktbench.report.text import counted, in_gib, number, ratio, span, unit_of
+from ktbench.results.settings import model_title
 from ktbench.spec.errors import one_line
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ def _environment(*, is_latex: bool) -> Environment:
         "comma_joined": lambda text: ", ".join(_lines(text)),
         "counted": counted,
         "gib": in_gib,
+        "model_title": model_title,
         "number": number,
         "one_line": one_line,
         "ratio": ratio,

@@ -11,7 +11,7 @@ from ktbench.results.intervals import Interval
 from ktbench.results.published import bare, error_of, not_simulated_reason, published_for
 from ktbench.results.row import Row
 from ktbench.results.run import Run, the_part
-from ktbench.results.settings import by_key
+from ktbench.results.settings import by_key, model_title
 from ktbench.spec.published import Metric, Published, figure_of
 from ktbench.spec.run_spec import RunSpec
 
@@ -84,7 +84,7 @@ def reasons(lines: Sequence[PaperLine]) -> Iterator[str]:
     models = {line.model for line in lines}
     for (name, why), held in holders.items():
         arms, mine = dict.fromkeys(line.arm or line.what for line in held), dict.fromkeys(line.model for line in held)
-        of = f" ({', '.join(mine)})" if set(mine) != models else ""
+        of = f" ({', '.join(map(model_title, mine))})" if set(mine) != models else ""
         yield f"{'; '.join(arms)}{of} — not {name}: {why}"
 
 

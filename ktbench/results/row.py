@@ -9,7 +9,7 @@ from statistics import mean, median
 from ktbench.results.intervals import Interval
 from ktbench.results.published import deferral_cost
 from ktbench.results.serving.latency import Serving
-from ktbench.results.settings import TOKENS, Setting, by_key
+from ktbench.results.settings import TOKENS, Setting, by_key, shown_setting
 from ktbench.results.speedups import TrialTime, Verdict, trial_time
 from ktbench.results.usage import EnergyUse, PartTimes, RoleShares, RoofShare
 from ktbench.spec.core_layout import CoreLayout, core_layout_of
@@ -194,7 +194,7 @@ def control_of(group: Sequence[Row]) -> Row | None:
 
 def place(row: Row, settings: Sequence[str]) -> str:
     """Label of a row with the settings that tell it from rows of other groups."""
-    return ", ".join([row.shown, *(f"{key}={row.settings.get(key)}" for key in settings)])
+    return ", ".join([row.shown, *(f"{key}={shown_setting(key, row.settings.get(key))}" for key in settings)])
 
 
 def measured(rows: Iterable[Row]) -> list[Row]:

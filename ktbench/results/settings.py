@@ -124,6 +124,11 @@ def shipped(group: str, name: str) -> dict[str, Any]:
     return yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
+def model_title(name: str) -> str:
+    """`Qwen3-30B-A3B`: the title of a model's preset; the name itself of what has none."""
+    return str(shipped("model", name).get("title", name))
+
+
 def by_key(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
     """Values with equal keys together, in order of appearance."""
     found: dict[K, list[V]] = {}
@@ -195,3 +200,8 @@ def setting_text(value: object) -> str:
     if value is None:
         return "null"
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def shown_setting(key: str, value: object) -> str:
+    """A setting as tables show it: a model by its title, anything else as Hydra reads it."""
+    return model_title(str(value)) if key == "model" else setting_text(value)

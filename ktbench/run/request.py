@@ -29,6 +29,7 @@ from ktbench.host.capabilities import machine_capabilities
 from ktbench.host.describe import read_local_machine
 from ktbench.host.memory import read_memory
 from ktbench.host.topology import read_topology
+from ktbench.results.settings import model_title
 from ktbench.run.feasibility import memory_missing, unsupported_locally, unsupported_simulated
 from ktbench.spec.cells import plan_cells
 from ktbench.spec.errors import RequestError, error_text
@@ -324,7 +325,7 @@ def named(request: Request, suite: SuiteSpec) -> Request:
     """The request, named after its suite unless an ablation names it."""
     if request.sweep.name != SweepSpec().name:
         return request
-    title = request.sweep.title or f"{suite.title or suite.name}: {request.parts[0].spec.model.name}"
+    title = request.sweep.title or f"{suite.title or suite.name}: {model_title(request.parts[0].spec.model.name)}"
     sweep = replace(request.sweep, name=suite.name, title=title)
     parts = [replace(part, sweep=replace(part.sweep, name=suite.name, title=title)) for part in request.parts]
     return replace(request, sweep=sweep, parts=tuple(parts))

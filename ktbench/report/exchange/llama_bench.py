@@ -10,7 +10,7 @@ from ktbench.results import Run
 from ktbench.results.formats import experts_bytes, format_of
 from ktbench.results.row import Row
 from ktbench.results.run import facts_of
-from ktbench.results.settings import shipped
+from ktbench.results.settings import model_title
 from ktbench.spec.run_spec import ModelSpec
 from ktbench.spec.weights import dense_bytes
 
@@ -51,7 +51,7 @@ def _cells(row: Row, cores: int | None) -> Iterator[str]:
 
 
 def _model(model: ModelSpec) -> str:
-    title = str(shipped("model", model.name).get("title", model.name))
+    title = model_title(model.name)
     return f"{title}, {model.shape.layers} of {model.full_layers} layers" if model.is_slice else title
 
 

@@ -10,7 +10,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from ktbench.report.conditions import arm_namer, marks_noise, model_title
+from ktbench.report.conditions import arm_namer, marks_noise
 from ktbench.report.figures.frame import Frame
 from ktbench.report.figures.roofs import roof_handle
 from ktbench.report.figures.sheet import (
@@ -28,7 +28,7 @@ from ktbench.report.figures.sheet import (
 )
 from ktbench.report.text import not_drawn
 from ktbench.results.row import Row, groups_of, roof_rows
-from ktbench.results.settings import TOKENS, by_key, varying, without_precision
+from ktbench.results.settings import TOKENS, by_key, model_title, varying, without_precision
 from ktbench.results.usage import Spread
 from ktbench.spec.record import Outcome
 from ktbench.spec.sweep import PRECISIONS

@@ -11,7 +11,6 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from ktbench.report.accuracy_table import settings_shown
-from ktbench.report.conditions import model_title
 from ktbench.report.figures.curves import REFERENCE, Point, draw_curve
 from ktbench.report.figures.heat import (
     FEATURES,
@@ -40,6 +39,7 @@ from ktbench.results.accuracy import AccuracyRow, parts_of_average
 from ktbench.results.answers import AVERAGE, SubjectKind
 from ktbench.results.paper import PaperLine
 from ktbench.results.row import groups_of
+from ktbench.results.settings import model_title, shown_setting
 from ktbench.results.usage import Spread
 
 AVERAGE_NAME = "Average"
@@ -128,7 +128,7 @@ def groups_by_name(rows: Sequence[AccuracyRow]) -> dict[str, tuple[AccuracyRow, 
     settings, by_cell = settings_shown(rows), {row.row.cell: row for row in rows}
     found: dict[str, tuple[AccuracyRow, ...]] = {}
     for group in groups_of([row.row for row in rows]):
-        words = [f"{key.rpartition('.')[2]} {group[0].settings.get(key)}" for key in settings]
+        words = [f"{key.rpartition('.')[2]} {shown_setting(key, group[0].settings.get(key))}" for key in settings]
         name = ", ".join(words) or f"{rows[0].provenance or 'here'} ({model_title(group[0].spec.model.name)})"
         found[name] = tuple(by_cell[row.cell] for row in group)
     return found

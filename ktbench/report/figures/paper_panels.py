@@ -8,11 +8,10 @@ from itertools import takewhile
 from math import inf
 from typing import Any, Literal
 
-from ktbench.report.conditions import model_title
 from ktbench.report.figures.sheet import COLUMN_IN, PAGE_IN, RIGHT_IN, Mark, PanelGrid, balanced
 from ktbench.report.figures.text_metrics import INK
 from ktbench.results.paper import PaperLine
-from ktbench.results.settings import by_key, varying
+from ktbench.results.settings import by_key, model_title, varying
 from ktbench.spec.published import NOT_OURS, Metric
 from ktbench.spec.sweep import arm_peer
 

@@ -21,7 +21,7 @@ from ktbench.results.attribution import Attribution, FeaturePair
 from ktbench.results.intervals import Interval, is_exact
 from ktbench.results.paper import PaperLine
 from ktbench.results.row import Row, groups_of, place
-from ktbench.results.settings import varying
+from ktbench.results.settings import model_title, varying
 from ktbench.results.training.learning import Learned
 
 
@@ -197,4 +197,4 @@ def _card_of_number(line: PaperLine, cells: Sequence[tuple[str, str]]) -> Card:
 def _number_facts(line: PaperLine) -> list[tuple[str, str]]:
     """What a number says where it is no line of a table."""
     value = DASH if line.published is None else f"{line.published:g}"
-    return [("of", line.what), ("model", line.model), (f"published ({line.metric})", value)]
+    return [("of", line.what), ("model", model_title(line.model)), (f"published ({line.metric})", value)]
