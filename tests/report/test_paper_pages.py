@@ -80,7 +80,7 @@ def test_every_document_is_written_once(tmp_path: Path) -> None:
 def test_what_measuring_takes_is_said_where_nothing_was_measured() -> None:
     decode, _ = papers()
     (said,) = [one for one in decode.table.conditions if one.startswith("Nothing was measured here")]
-    assert "Weights take 1,248 GiB (deepseek_v3, bf16)" in said and "machine=paper_a100,here" in said
+    assert "Weights take 1,248 GiB (DeepSeek-V3, bf16)" in said and "machine=paper_a100,here" in said
     alone = run_of([(FULL, record(FULL, 1 / 6.0))], "fig12")
     assert "`ktbench sweep machine=paper_a100,here`" in " ".join(documents_of(alone)[1].table.conditions)
 
