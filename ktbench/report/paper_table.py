@@ -68,6 +68,7 @@ def paper_table(run: Run, rows: Sequence[Row], lines: Sequence[PaperLine]) -> Ta
             "paper.txt.j2",
             "methods",
             summary=error_summary(lines),
+            held_out=error_summary([line for line in lines if not line.fitted]),
             repeats=sum(line.error is not None and line.repeats is not None for line in lines),
         ),
         notes=(*reasons(lines), *_stand_ins(lines)),
@@ -109,6 +110,7 @@ def _columns(lines: Sequence[PaperLine]) -> Iterator[Column[PaperLine]]:
         yield _shared("unit", lambda line: line.metric)
     for heading, write in _VALUES.items():
         yield Column(heading if heading == "error (%)" else heading + unit, write)
+    yield Column("used to fit", lambda line: "yes" if line.fitted and line.error is not None else DASH, numeric=False)
 
 
 def _shared(heading: str, write: Callable[[PaperLine], str], *, numeric: bool = False) -> Column[PaperLine]:

@@ -8,7 +8,7 @@ from statistics import mean, median, quantiles
 from typing import Any
 
 from ktbench.results.intervals import Interval
-from ktbench.results.published import bare, error_of, not_simulated_reason, published_for
+from ktbench.results.published import bare, error_of, fitted_numbers, not_simulated_reason, published_for
 from ktbench.results.row import Row
 from ktbench.results.run import Run, the_part
 from ktbench.results.settings import by_key, model_title
@@ -27,8 +27,9 @@ class PaperLine:
     The values are in the unit of `metric`. `id` and `source` are those of the published number, empty without one;
     `precision` is the one that it was published in, `tokens` the prompt, the context or the tokens of an expert,
     `conditions` the settings beyond them that it was taken at. `error` is that of the simulated value on throughput:
-    0.1 is 10 % faster than published. `repeats` names the number that this one shows once more. `cell` is the simulated
-    one and `command` runs it again, both empty without one; `missing` says why a value is None.
+    0.1 is 10 % faster than published. `fitted`: constants of the simulator were fitted on the number. `repeats` names
+    the number that this one shows once more. `cell` is the simulated one and `command` runs it again, both empty
+    without one; `missing` says why a value is None.
     """
 
     id: str
@@ -46,6 +47,7 @@ class PaperLine:
     simulated: float | None = None
     measured: float | None = None
     error: float | None = None
+    fitted: bool = False
     repeats: str | None = None
     source: str = ""
     cell: str = ""
@@ -158,7 +160,10 @@ _OF_NUMBER = ("id", "arm", "machine", "model", "precision", "phase", "tokens", "
 
 def _published(number: Published) -> PaperLine:
     shared: dict[str, Any] = {name: getattr(number, name) for name in _OF_NUMBER}
-    return PaperLine(**shared, conditions=number.settings, published=number.value, repeats=number.repeats)
+    fitted = (number.repeats or number.id) in fitted_numbers()
+    return PaperLine(
+        **shared, conditions=number.settings, published=number.value, fitted=fitted, repeats=number.repeats
+    )
 
 
 def _with_cell(line: PaperLine, row: Row, arms: Sequence[Row]) -> PaperLine:

@@ -272,3 +272,10 @@ def deferral_cost(model: str, deferred: int) -> str:
         return ""
     difference = mean(deferring) - mean(one.value for one in scores if "deferral" not in one.arm)
     return f"mean of {len(deferring)} tasks: {difference:+.1f} points (published, SOSP'25 Table 2)"
+
+
+@cache
+def fitted_numbers() -> frozenset[str]:
+    """Ids of the published numbers that constants of the simulator were fitted on (`reports/validation/cells.csv`)."""
+    with (data_folder("reports") / "validation" / "cells.csv").open(encoding="utf-8", newline="") as file:
+        return frozenset(row["id"] for row in csv.DictReader(file) if row["fitted"] == "True")

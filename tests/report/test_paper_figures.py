@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 
 from ktbench.report.figures.draw import draw_published
 from ktbench.report.figures.output import Stylesheet, embedded
-from ktbench.report.figures.paper_panels import form_of, namer, panels_of
+from ktbench.report.figures.paper_panels import bar_namer, form_of, namer, panels_of
 from ktbench.report.paper_table import paper_table
 from ktbench.results.paper import PaperLine, paper_lines
 from ktbench.results.rows import rows_of
@@ -74,12 +74,30 @@ def test_bars_are_as_high_as_the_values_and_published_ones_are_hollow() -> None:
         assert heights == pytest.approx([value for one in panel.lines for value in (one.published, one.simulated)])
         looks = {(bar.get_facecolor(), bar.get_hatch()) for bar in axes.patches[::2]}
         assert looks == {((1.0, 1.0, 1.0, 1.0), "//////")}
-    assert legend(sheet) == ["published", "simulated"]
+    assert legend(sheet) == ["published", "simulated", "simulated, used to fit"]
 
 
-def test_base_comes_first_and_other_systems_last() -> None:
-    panel = panels_of(lines_of("fig12"))[0]
-    assert [line.arm for line in panel.lines] == ["base", KT, f"{KT} deferral=3", "llama.cpp"]
+def test_bars_of_what_constants_were_fitted_on_look_different() -> None:
+    lines = [replace(line, fitted=n == 0) for n, line in enumerate(lines_of("fig14b", 0.5))]
+    sheet = drawn("fig14b", lines)
+    ours = [bar.get_facecolor() for axes in sheet.axes for bar in axes.patches[1::2]]
+    assert ours[0] not in ours[1:] and len({*ours}) == 2
+    assert legend(drawn("fig14b", [replace(line, fitted=False) for line in lines])) == ["published", "simulated"]
+
+
+def test_base_comes_first_and_other_systems_before_ours_with_their_formats() -> None:
+    lines = lines_of("fig12")
+    panel = panels_of(lines)[0]
+    assert [line.arm for line in panel.lines] == ["base", "llama.cpp", KT, f"{KT} deferral=3"]
+    assert [bar_namer(lines)(line) for line in panel.lines] == ["base", "llama.cpp, fp16", KT, f"{KT} deferral=3"]
+
+
+def test_panels_of_one_model_say_what_they_measure() -> None:
+    sheet = drawn("fig10", lines_of("fig10", 0.9))
+    assert titles(sheet) == [
+        "host busy", "device busy", "overlap", "synchronisation and copies of activations", "time saved",
+    ]  # fmt: skip
+    assert {axes.get_ylabel() for axes in sheet.axes} == {"%", ""}
 
 
 def test_curves_run_through_the_values() -> None:
@@ -97,11 +115,11 @@ def test_curves_run_through_the_values() -> None:
     assert list(filled.get_ydata()) == [one.simulated for one in ours]  # type: ignore[arg-type]
     assert hollow.get_markerfacecolor() == "none" and hollow.get_linestyle() == "--"
     assert filled.get_markerfacecolor() == filled.get_color()
-    assert legend(sheet) == ["base", KT, "llama.cpp", "published", "simulated"]
+    assert legend(sheet) == ["base", "llama.cpp", KT, "published", "simulated"]
 
 
 def test_what_was_measured_here_is_a_third_look() -> None:
-    lines = [replace(line, measured=1.0) for line in lines_of("fig12", 0.9)]
+    lines = [replace(line, measured=1.0, fitted=False) for line in lines_of("fig12", 0.9)]
     assert legend(drawn("fig12", lines)) == ["published", "simulated", "measured here"]
     curves = [replace(line, measured=1.0) for line in lines_of("fig7", 0.9)]
     assert legend(drawn("fig7", curves))[-1] == "measured here"
@@ -115,7 +133,7 @@ def test_numbers_without_a_place_on_the_axis_are_said() -> None:
 
 def test_settings_tell_curves_of_one_arm_apart() -> None:
     lines = lines_of("fig3")
-    assert set(map(namer(lines), lines)) == {"base", "base, amx_tflops null", "+m+d"}
+    assert set(map(namer(lines), lines)) == {"base", "base, without AMX", "+m+d"}
     shades = {line.get_color() for line in handles(drawn("fig3", lines))[:3]}
     assert len(shades) == 3
 

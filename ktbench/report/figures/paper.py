@@ -18,6 +18,7 @@ from ktbench.report.figures.frame import Frame, fitted, is_wide
 from ktbench.report.figures.paper_panels import (
     BAR_LOOKS,
     EDGE,
+    FITTED,
     MOST_CURVES,
     PANEL_IN,
     RATIO,
@@ -31,6 +32,7 @@ from ktbench.report.figures.paper_panels import (
     panel_layout,
     panels_of,
     split_panels,
+    unit_of,
     values_of,
     x_name,
     x_of,
@@ -81,7 +83,9 @@ def draw_paper_scores(lines: Sequence[PaperLine], caption: Sequence[str]) -> She
 
 
 def _heights(line: PaperLine) -> dict[str, tuple[float, Mark]]:
-    return {look: (value, line_mark(line)) for look, value in values_of(line).items()}
+    """By look: of a simulated value also whether constants were fitted on its number."""
+    looks = {"simulated": FITTED} if line.fitted else {}
+    return {looks.get(look, look): (value, line_mark(line)) for look, value in values_of(line).items()}
 
 
 def _benchmarks(panel: PaperPanel) -> list[_PaperGroup]:
@@ -99,8 +103,8 @@ def _drawn(
     caption: Sequence[str],
 ) -> Sheet:
     shown = [look for look in looks if any(look in one.heights for panel in groups for one in panel)]
-    most = max(map(len, groups))
-    layout = panel_layout(len(panels), narrow=len(panels) == 1 and most * len(shown) <= _NARROW)
+    most, abreast = max(map(len, groups)), max(len(one.heights) for panel in groups for one in panel)
+    layout = panel_layout(len(panels), narrow=len(panels) == 1 and most * abreast <= _NARROW)
     folded = [_folded([one.name for one in panel], layout.each_in) for panel in groups]
     upright = not all(folded)
     labels = [[_broken(one.name) for one in panel] if upright else folded[n] or [] for n, panel in enumerate(groups)]
@@ -108,13 +112,13 @@ def _drawn(
     legend = [Patch(**looks[look], **EDGE, label=look) for look in shown]
     layout = replace(layout, below_in=layout.below_in + below_in)
     figure, every = layout.draw([panel.title for panel in panels], caption, legend)
-    units = {panel.metric for panel in panels}
+    units = {unit_of(panel.metric) for panel in panels}
     for n, (panel, axes) in enumerate(zip(panels, every, strict=True)):
-        _draw(axes, groups[n], {look: looks[look] for look in shown}, layout.each_in)
+        _draw(axes, groups[n], looks, layout.each_in, _BAR_SHARE / abreast)
         axes.set_xticks(range(len(groups[n])), labels[n])
         axes.tick_params(axis="x", length=0, rotation=90 if upright else 0)
         if layout.is_leftmost(n) or len(units) > 1:
-            axes.set_ylabel(panel.metric)
+            axes.set_ylabel(unit_of(panel.metric))
     return figure
 
 
@@ -137,9 +141,15 @@ def _below_in(labels: Sequence[str], *, upright: bool) -> float:
     return (1.4 + max(label.count("\n") for label in labels)) * line_in()
 
 
-def _draw(axes: Axes, groups: Sequence[_PaperGroup], looks: Mapping[str, Mapping[str, Any]], room_in: float) -> None:
+def _draw(
+    axes: Axes,
+    groups: Sequence[_PaperGroup],
+    looks: Mapping[str, Mapping[str, Any]],
+    room_in: float,
+    each: float,
+) -> None:
+    """Groups of bars, each of them `each` of the room of a group wide."""
     slots = max(len(groups), 2)
-    each = _BAR_SHARE / len(looks)
     texts = [number(height, 3) for group in groups for height, _ in group.heights.values()]
     upright = max(width_in(text) for text in texts) > 0.9 * each * room_in / slots
     tall = max(width_in(text) for text in texts) if upright else line_in()

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from ktbench.report.figures.sheet import COLUMN_IN, PAGE_IN, RIGHT_IN, Mark, PanelGrid, balanced
 from ktbench.report.figures.text_metrics import INK
+from ktbench.report.text import counted
 from ktbench.results.paper import PaperLine
 from ktbench.results.settings import by_key, model_title, varying
 from ktbench.spec.published import NOT_OURS, Metric
@@ -18,10 +19,12 @@ from ktbench.spec.sweep import arm_peer
 _ABREAST = 3
 PANEL_IN = 1.5
 
+FITTED = "simulated, used to fit"  # how bars call simulated values of numbers that constants were fitted on
 # Of each provenance, in the order of a table: published is hollow, what is ours is filled.
 BAR_LOOKS: dict[str, dict[str, Any]] = {
     "published": {"facecolor": "#ffffff", "hatch": "//////"},
     "simulated": {"facecolor": "#4a76a3"},
+    FITTED: {"facecolor": "#a9bfd6"},
     "measured here": {"facecolor": "#c0d5e8", "hatch": "|||||"},
 }
 EDGE: dict[str, Any] = {"edgecolor": INK, "linewidth": 0.6}
@@ -86,26 +89,39 @@ def conditions(line: PaperLine) -> dict[str, str]:
 def panels_of(lines: Sequence[PaperLine]) -> tuple[PaperPanel, ...]:
     """A panel for each model, machine and unit, in order of appearance, those of one machine together.
 
-    In each base comes first and other systems last.
+    In each base comes first, other systems follow, as in the paper.
     """
     machines = list(dict.fromkeys(line.machine for line in lines))
     ordered = sorted(lines, key=lambda line: machines.index(line.machine))
     found = by_key((_panel(line), line) for line in ordered)
     facts = [_facts(group) for group in found.values()]
     keys = _distinguishing(facts)
+    titles = [", ".join(filter(None, (one[key] for key in keys))) for one in facts]
+    if len({*titles}) == 1 < len(titles):
+        titles = [_measure(group) for group in found.values()]
     return tuple(
         PaperPanel(
-            title=", ".join(filter(None, (one[key] for key in keys))),
+            title=title,
             metric=group[0].metric,
             lines=tuple(sorted(group, key=_rank)),
         )
-        for one, group in zip(facts, found.values(), strict=True)
+        for title, group in zip(titles, found.values(), strict=True)
     )
+
+
+def _measure(group: Sequence[PaperLine]) -> str:
+    """What numbers of one unit are about: `host busy`; of a bare share the words of the number."""
+    return group[0].metric.lstrip("% ") or group[0].what.rpartition(": ")[2]
+
+
+def unit_of(metric: Metric) -> str:
+    """The unit on an axis: `%` of any share."""
+    return "%" if metric.startswith("%") else metric
 
 
 def _facts(group: Sequence[PaperLine]) -> Mapping[str, str]:
     """The precision is ours, where there is one: other systems have formats of their own."""
-    ours = next((line for line in group if _rank(line) < 2), group[0])
+    ours = next(filter(_is_ours, group), group[0])
     return {
         "model": model_title(ours.model),
         "precision": "" if _has_precisions(group) else ours.precision,
@@ -120,7 +136,7 @@ def _panel(line: PaperLine) -> tuple[str, str, str]:
 
 def _has_precisions(group: Sequence[PaperLine]) -> bool:
     """Whether numbers about us were taken at several."""
-    return len({line.precision for line in group if line.id and _rank(line) < 2}) > 1
+    return len({line.precision for line in group if line.id and _is_ours(line)}) > 1
 
 
 def _distinguishing(facts: Sequence[Mapping[str, str]]) -> list[str]:
@@ -131,9 +147,13 @@ def _distinguishing(facts: Sequence[Mapping[str, str]]) -> list[str]:
 
 
 def _rank(line: PaperLine) -> int:
-    if line.arm in NOT_OURS or arm_peer(line.arm):
-        return 2
-    return 0 if line.arm == "base" else 1
+    if line.arm == "base":
+        return 0
+    return 2 if _is_ours(line) else 1
+
+
+def _is_ours(line: PaperLine) -> bool:
+    return line.arm not in NOT_OURS and not arm_peer(line.arm)
 
 
 def namer(lines: Sequence[PaperLine], skip: Sequence[str] = ()) -> Callable[[PaperLine], str]:
@@ -148,9 +168,27 @@ def namer(lines: Sequence[PaperLine], skip: Sequence[str] = ()) -> Callable[[Pap
     def words(line: PaperLine) -> Iterator[str]:
         if arms:
             yield line.arm
-        yield from (f"{key.rpartition('.')[2]} {value}" for key in keys if (value := conditions(line).get(key)))
+        values = _UNSET | conditions(line)
+        yield from (_setting(key, values[key]) for key in keys if key in values)
 
-    return lambda line: ", ".join(words(line)) or line.arm
+    return lambda line: ", ".join(dict.fromkeys(words(line))) or line.arm
+
+
+_UNSET = {"machine.gpus": "1"}  # settings that are something where others name them
+
+
+def _setting(key: str, value: str) -> str:
+    """A setting in words: `without AMX`, `2 GPUs`, `policy uniform`."""
+    match key, value:
+        case (("machine.amx_tflops" | "machine.amx_int8_tops"), "null"):
+            return "without AMX"
+        case "machine.gpus", count:
+            return counted(int(count), "GPU")
+        case "machine.domains", count:
+            return counted(int(count), "NUMA domain")
+        case "machine.gpu_tflops", peak:
+            return f"GPU of {peak} TFLOPS"
+    return f"{key.rpartition('.')[2].replace('_', ' ')} {value}"
 
 
 def line_mark(line: PaperLine) -> Mark:
@@ -177,14 +215,20 @@ def _alike(texts: Sequence[Sequence[str]]) -> int:
 
 
 def bar_namer(lines: Sequence[PaperLine]) -> Callable[[PaperLine], str]:
-    """Arms with settings, with the batch and the phase where those vary, and the precision where it does in a panel."""
+    """Arms with settings, with the batch and the phase where those vary, and the precision where it does in a panel.
+
+    Other systems are named with their formats where those are not ours.
+    """
     name = namer(lines)
     batches, phases = len({line.batch for line in lines}) > 1, len({line.phase for line in lines}) > 1
-    mixed = {panel for panel, group in by_key((_panel(line), line) for line in lines).items() if _has_precisions(group)}
+    panels = by_key((_panel(line), line) for line in lines)
+    mixed = {panel for panel, group in panels.items() if _has_precisions(group)}
+    ours = {panel: {line.precision for line in group if _is_ours(line)} for panel, group in panels.items()}
 
     def named(line: PaperLine) -> str:
         phase = [line.phase] if phases and line.phase != "decode" else []
-        precision = [line.precision] if _panel(line) in mixed else []
+        other = not _is_ours(line) and line.precision not in ours[_panel(line)]
+        precision = [line.precision] if other or _panel(line) in mixed else []
         return ", ".join([name(line), *phase, *precision, *([f"batch {line.batch}"] if batches else [])])
 
     return named
