@@ -130,13 +130,13 @@ def typeset(
 ) -> TypesetTable:
     """A table that fits into `room_in` inches: where its columns are wider, the widest are broken into lines."""
     cells = [[row[number] for row in rows] for number in range(len(headings))]
-    texts = [column for column, right in zip(cells, numeric, strict=True) if not right]
+    first_number = next((number for number, right in enumerate(numeric) if right), len(numeric))
     columns, free_in = [*zip(headings, cells, numeric, strict=True)], room_in - _GAP_IN * (len(headings) - 1)
     for size_pt in _SIZES_PT:
         found = _columns(columns, _Size(size_pt=size_pt), free_in)
         if max((len(lines) for column in found for lines in column.cells), default=0) <= _MOST_LINES:
             break
-    return TypesetTable(size_pt=size_pt, columns=found, begins=_begins(texts))
+    return TypesetTable(size_pt=size_pt, columns=found, begins=_begins(cells[:first_number]))
 
 
 def split(heights_in: Sequence[float], first_in: float, page_in: float) -> list[range]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,12 @@ def test_lines_of_a_page_do_not_overlap() -> None:
             across = min(one[2], other[2]) - max(one[0], other[0])
             up = min(one[3], other[3]) - max(one[1], other[1])
             assert across <= 0.005 or up <= 0.005
+
+
+def test_groups_are_those_of_the_column_that_changes_least_before_the_numbers() -> None:
+    rows = [(arm, model, "1", "yes" if n < 3 else "") for n, (model, arm) in enumerate(product("ab", "wxyz"))]
+    assert typeset(("arm", "model", "n", "fit"), rows, (False, False, True, False), 7.0).begins == {4}
+    assert typeset(("arm", "n"), [(arm, "1") for arm in "abcd"], (False, True), 7.0).begins == frozenset()
 
 
 def test_a_page_holds_its_rows_alone() -> None:
