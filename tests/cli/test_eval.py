@@ -27,7 +27,7 @@ def test_the_unmodified_model_is_alone() -> None:
     request = eval_request(["+suite=nano"])
     assert labels(request) == [("base", "bf16")]
     assert request.parts[0].spec.model.name == "nano"
-    assert request.title == "nano tasks: nano"
+    assert request.title == "nano tasks: ktbench nano"
     assert request.sweep.name == "nano"
 
 
