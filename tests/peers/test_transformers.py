@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -211,31 +209,6 @@ def test_notes_tell_how_it_was_tuned_and_what_runs() -> None:
     assert described.endswith(f"with {torch.get_num_threads()} threads")
     system.configure(requested)
     assert system.notes() == (tuned, described)
-
-
-def tasks() -> set[int]:
-    return {int(path.name) for path in Path("/proc/self/task").iterdir()}
-
-
-def test_threads_that_openmp_starts_anew_are_pinned() -> None:
-    pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built", exc_type=ImportError)
-    if len(cpus := sorted(os.sched_getaffinity(0))) < 2:
-        pytest.skip("needs two cores")
-    first, second = cpus[:2]
-    model, host = tiny_model(), HostRole(cores=3, cpus=(first, second, second))
-    before = tasks()
-
-    def on_three_two_and_three_threads() -> list[set[int]]:
-        system = open_transformers(model, host)
-        for threads in (3, 2, 3):
-            system.configure(cell_spec(model, decode(), threads=threads))
-        return [os.sched_getaffinity(task) for task in tasks() - before]
-
-    # A thread of its own is pinned, and so has OpenMP threads of its own.
-    with ThreadPoolExecutor(1) as alone:
-        where = alone.submit(on_three_two_and_three_threads).result()
-    assert where.count({first}) == 1
-    assert where.count({second}) == 2
 
 
 def test_what_it_cannot_run_is_named() -> None:
