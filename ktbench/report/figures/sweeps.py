@@ -268,7 +268,7 @@ def _steps_frame(axes: Axes, count: int, ends: Sequence[float], *, log_y: bool) 
     low, high = min(ends), max(ends)
     room = _MARGIN * (high - low)
     y = (low / _AROUND_LOSS, high * _AROUND_LOSS) if log_y else (low - room, high + room)
-    frame = Frame(axes=axes, x=(0, count + 1), y=y, x_name="step", log_y=log_y)
+    frame = Frame(axes=axes, x=(0, (1 + _MARGIN) * count), y=y, x_name="step", log_y=log_y)
     ticks = [tick for tick in MaxNLocator(5).tick_values(*frame.y) if frame.y[0] <= tick <= frame.y[1]]
     frame.ticks(round_ticks(count), decades(*frame.y) if log_y else ticks)
     return frame
