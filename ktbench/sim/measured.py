@@ -45,11 +45,11 @@ def can_be_judged(spec: RunSpec) -> bool:
     """Whether the simulator can be held against a measured cell.
 
     Not where files in super-blocks mix formats, of which a spec names one, nor beside a CUDA device, since the
-    calibration of this engine is of cores, nor where plain PEFT trains.
+    calibration of this engine is of cores, nor where plain PEFT trains or examples are learned, which is not simulated.
     """
     supers = any(FORMATS[one].super_blocks for one in (spec.precision, spec.device_precision))
-    simulated = spec.engine.device != "cuda" and (spec.workload.phase != "train" or spec.engine.fused)
-    return simulated and (spec.model.path is None or not supers)
+    simulated = spec.workload.phase != "train" or (spec.engine.fused and spec.workload.examples is None)
+    return spec.engine.device != "cuda" and simulated and (spec.model.path is None or not supers)
 
 
 def measured_cell(spec: RunSpec, records: Sequence[Record], machine: MachineSpec) -> MeasuredCell | None:

@@ -43,10 +43,10 @@ class Sequences:
         """The same on a device."""
         return Sequences(ids=self.ids.to(device), labels=self.labels.to(device))
 
-    @property
-    def asked(self) -> Tensor:
-        """[N]: the position that the first token of a completion is predicted at; the last one without a prompt."""
-        return (self.labels != _UNCOUNTED).int().argmax(dim=1) - 1
+    def at_prompt_ends(self, logits: Tensor) -> Tensor:
+        """[N, V] of `logits` [N, L, V]: those of the first token of each completion; without a prompt the last ones."""
+        first = (self.labels != _UNCOUNTED).int().argmax(dim=1)
+        return logits[torch.arange(len(self), device=first.device), first - 1]
 
 
 def random_batches(vocab: int, size: tuple[int, int, int], seed: int) -> list[Sequences]:

@@ -131,7 +131,7 @@ class TrainingSystem:
         self._state.optimiser.step()
         self._state.optimiser.zero_grad()
         self._wait()
-        self._logits = output.logits[torch.arange(len(batch)), batch.asked].detach()
+        self._logits = batch.at_prompt_ends(output.logits).detach()
         self._losses.append(loss)
         self._marks.append((forward_s - began_s, backward_s - forward_s, perf_counter() - backward_s))
 

@@ -95,7 +95,8 @@ def test_tokens_of_prompts_and_of_padding_do_not_count(tmp_path: Path) -> None:
     end, begin = row.index(258), row.index(ord("w"))
     assert bytes(row[begin:end]) == b"wxyz"
     assert labels == [-100] * begin + row[begin : end + 1] + [-100] * (23 - end)
-    assert task.training.asked[0] == begin - 1
+    positions = torch.arange(24.0).expand(len(task.training), 24)[..., None]
+    assert task.training.at_prompt_ends(positions)[0] == begin - 1
 
 
 def test_an_example_longer_than_a_sequence_is_refused(tmp_path: Path) -> None:
