@@ -184,7 +184,15 @@ def simulated_limits(rows: Sequence[Row]) -> tuple[str, ...]:
 
 def marks_noise(rows: Sequence[Row]) -> bool:
     """Whether NOISY values have a mark in figures: where all are a sentence says so, once."""
-    return len({row.outcome is Outcome.NOISY for row in rows if row.role == "arm" and row.timed}) > 1
+    return ringed_outcome(rows) is not None
+
+
+def ringed_outcome(rows: Sequence[Row]) -> Outcome | None:
+    """NOISY or OK, the one that fewer arms have, so that a ring tells something; None where all have the same."""
+    noisy = [row.outcome is Outcome.NOISY for row in rows if row.role == "arm" and row.timed]
+    if len({*noisy}) < 2:
+        return None
+    return Outcome.NOISY if 2 * sum(noisy) <= len(noisy) else Outcome.OK
 
 
 MARK = "†"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ktbench.report.conditions import MARK, marks_noise, simulated_limits, software_sentence, unproven_sentence
+from ktbench.report.conditions import MARK, ringed_outcome, simulated_limits, software_sentence, unproven_sentence
 from ktbench.report.equal_cells import equal_cells_sentence
 from ktbench.report.health import roofs_sentence
 from ktbench.report.template import phrase, sentences
@@ -31,7 +31,7 @@ def figure_caption(run: Run, rows: Sequence[Row]) -> str:
         is_layer=rows[0].is_layer,
         shows_speeds=shows_speeds(rows),
         roofs=(drawn[0].provenance or "planned") if drawn and not drawn[0].simulated else "described" if drawn else "",
-        noisy="some" if marks_noise(rows) else "all" if any(row.outcome is Outcome.NOISY for row in rows) else "",
+        noisy=_noisy(rows),
         unproven=unproven_sentence(rows, f" ({MARK})" if figure == "bars" else ""),
         equal_cells=equal_cells_sentence(rows),
     )
@@ -63,3 +63,11 @@ def _allowed(rows: Sequence[Row]) -> str:
     return " or ".join(
         f"{one:g}" + (f" ({', '.join(names)})" if len(found) > 1 else "") for one, names in found.items()
     )
+
+
+def _noisy(rows: Sequence[Row]) -> str:
+    """How many values are NOISY, in a word; empty where none is."""
+    ringed = ringed_outcome(rows)
+    if ringed is None:
+        return "all" if any(row.outcome is Outcome.NOISY for row in rows) else ""
+    return "some" if ringed is Outcome.NOISY else "most"

@@ -179,6 +179,14 @@ def test_a_noisy_point_is_ringed(tmp_path: Path) -> None:
     assert "NOISY" not in legend(quiet)
 
 
+def test_where_most_points_are_noisy_the_others_are_ringed(tmp_path: Path) -> None:
+    arms = (KERNELS[0], *(replace(arm, noise=0.3) for arm in KERNELS[1:3]))
+    drawn = speed_figure(part(arms=arms, tokens=(1, 4)).write(tmp_path))
+    (ring,) = (line for line in drawn.axes[0].lines if line.get_linestyle() == "None" and line.get_marker() == "o")
+    assert list(ring.get_ydata()) == list(curve(drawn.axes[0], 0).get_ydata())
+    assert "OK" in legend(drawn) and "NOISY" not in legend(drawn)
+
+
 def test_the_latency_figure_starts_from_zero(tmp_path: Path) -> None:
     run = STORES["few tokens"].write(tmp_path)
     axes = speed_figure(run).axes[0]

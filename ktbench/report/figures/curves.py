@@ -10,7 +10,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from ktbench.report.conditions import arm_namer, marks_noise
+from ktbench.report.conditions import arm_namer, ringed_outcome
 from ktbench.report.figures.frame import Frame
 from ktbench.report.figures.roofs import roof_handle
 from ktbench.report.figures.sheet import (
@@ -65,12 +65,15 @@ TOKENS_AXIS = Axis(key=TOKENS, name=TOKENS)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Point:
-    """What `mark` shows at `x` of the axis; where it has no interval, the ends of `y` are its middle."""
+    """What `mark` shows at `x` of the axis; where it has no interval, the ends of `y` are its middle.
+
+    `ring` is the outcome that a ring around it stands for.
+    """
 
     x: float
     y: Spread
     mark: Mark
-    noisy: bool = False
+    ring: Outcome | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,15 +102,15 @@ class CurvePanel:
 def panels_of(rows: Sequence[Row], value: Value, axis: Axis = TOKENS_AXIS) -> tuple[CurvePanel, ...]:
     """Panels in the order of precisions, those without a point left out, but never all of them."""
     arms = [row for row in rows if row.role == "arm"]
-    names, marked = _Names.of(rows, axis), marks_noise(rows)
+    names, ringed = _Names.of(rows, axis), ringed_outcome(rows)
     baseline = [row for row in arms if row.is_baseline]
     panels = []
     for precision in PRECISIONS:
         own = [row for row in arms if row.spec.precision == precision]
         others = [] if any(row.is_baseline for row in own) else baseline
         suffix = f", {baseline[0].spec.precision}" if baseline else ""
-        curves = tuple(_curves(own, names, value, marked))
-        references = tuple(_curves(others, names, value, marked, suffix))
+        curves = tuple(_curves(own, names, value, ringed))
+        references = tuple(_curves(others, names, value, ringed, suffix))
         if own:
             panels.append(CurvePanel(precision=precision, curves=curves, references=references, rows=tuple(own)))
     return tuple(panel for panel in panels if panel.curves) or tuple(panels[:1])
@@ -126,15 +129,16 @@ def absences(rows: Sequence[Row], value: Value, axis: Axis = TOKENS_AXIS) -> tup
     )
 
 
-def _curves(rows: Sequence[Row], names: _Names, value: Value, marked: bool, suffix: str = "") -> Iterator[Curve]:
+def _curves(
+    rows: Sequence[Row], names: _Names, value: Value, ringed: Outcome | None, suffix: str = ""
+) -> Iterator[Curve]:
+
+    def point(row: Row, y: Spread) -> Point:
+        ring = ringed if row.outcome is ringed else None
+        return Point(x=names.axis.of(row), y=y, mark=Mark(key=(row.cell,)), ring=ring)
+
     values = [(row, y) for row in rows if (y := value(row)) is not None]
-    found = by_key(
-        (
-            names.short(row) + suffix,
-            Point(x=names.axis.of(row), y=y, mark=Mark(key=(row.cell,)), noisy=marked and row.outcome is Outcome.NOISY),
-        )
-        for row, y in values
-    )
+    found = by_key((names.short(row) + suffix, point(row, y)) for row, y in values)
     for name, points in found.items():
         yield Curve(name=name, points=tuple(sorted(points, key=lambda point: point.x)))
 
@@ -207,8 +211,9 @@ def names_of(panels: Sequence[CurvePanel]) -> list[str]:
 
 
 REFERENCE = "#8c8c8c"
-# Shades that differ in grey, markers that differ in shape, every second one hollow: an arm that hides another shows it.
-_SHADES = ("#7d7d7d", "#1d3f5e", "#5d93c4", "#000000", "#35688f", "#9dbdda", "#555555")
+# Shades that differ in grey, a brown where a blue would be too like another; markers that differ in shape, every second
+# one hollow: an arm that hides another shows it.
+_SHADES = ("#7d7d7d", "#1d3f5e", "#5d93c4", "#000000", "#9c4a00", "#9dbdda", "#555555")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _WIDTH, _SIZE, _RING = 1.0, 3.4, 6.4
 CROWDED = 24  # with more points on a curve its marks are smaller
@@ -245,10 +250,10 @@ def name_references(frame: Frame, panel: CurvePanel) -> None:
         frame.label(curve.name, *level, REFERENCE, also=(rising,) if len(curve.points) > 2 else ())
 
 
-def handles(names: Sequence[str], *, noisy: bool) -> list[Artist]:
-    """Legend entries of curves, and of the ring where something is NOISY."""
+def handles(names: Sequence[str], ring: Outcome | None = None) -> list[Artist]:
+    """Legend entries of curves, and of the ring around values of an outcome."""
     entries: list[Artist] = [Line2D([], [], label=name, **look) for name, look in looks(names).items()]
-    return [*entries, Line2D([], [], label="NOISY", linestyle="", **_RINGED)] if noisy else entries
+    return [*entries, Line2D([], [], label=ring, linestyle="", **_RINGED)] if ring else entries
 
 
 def looks(names: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -262,7 +267,7 @@ def looks(names: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 
 def draw_curve(axes: Axes, points: Sequence[Point], look: dict[str, Any], *, bands: bool) -> None:
-    """Draw a marker for each point, its whiskers, a ring where it is NOISY, and with `bands` the shaded intervals."""
+    """Draw a marker for each point, its whiskers, a ring where it has one, and with `bands` the shaded intervals."""
     xs, ys = [point.x for point in points], [point.y.mid for point in points]
     if bands:
         lows, highs = [point.y.low for point in points], [point.y.high for point in points]
@@ -271,7 +276,7 @@ def draw_curve(axes: Axes, points: Sequence[Point], look: dict[str, Any], *, ban
     look = look | {"markersize": size * _SIZE}
     drawn = axes.errorbar(xs, ys, reach([point.y for point in points]), zorder=3, **WHISKER, **look)
     mark(drawn.lines[0], *(point.mark for point in points))
-    ringed = [(point.x, point.y.mid) for point in points if point.noisy]
+    ringed = [(point.x, point.y.mid) for point in points if point.ring]
     if ringed:
         ring = _RINGED | {"markersize": size * _RING}
         axes.plot(*zip(*ringed, strict=True), linestyle="", zorder=4, **ring)
@@ -330,7 +335,7 @@ def place_panels(
 
 
 def _entries(panels: Sequence[CurvePanel], rows: Sequence[Row]) -> list[Artist]:
-    noisy = any(point.noisy for panel in panels for curve in panel.curves for point in curve.points)
-    entries = handles(names_of(panels), noisy=noisy)
+    points = (point for panel in panels for curve in panel.curves for point in curve.points)
+    entries = handles(names_of(panels), next((point.ring for point in points if point.ring), None))
     provenance = next((row.provenance for row in roof_rows(rows) if row.provenance and row.roof), None)
     return [*entries, roof_handle(provenance)] if provenance else entries

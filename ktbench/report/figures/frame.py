@@ -127,7 +127,7 @@ class Frame:
         self.axes.xaxis.set_major_locator(FixedLocator(list(x)))
         self.axes.xaxis.set_major_formatter(FixedFormatter(self._names(x)))
         self.axes.yaxis.set_major_locator(FixedLocator(list(y)))
-        self.axes.yaxis.set_major_formatter(FixedFormatter([f"{value:g}" if named else "" for value in y]))
+        self.axes.yaxis.set_major_formatter(FixedFormatter([tick_name(value) if named else "" for value in y]))
         for axis in (self.axes.xaxis, self.axes.yaxis):
             axis.set_minor_locator(NullLocator())
 
@@ -154,6 +154,11 @@ def fitted(
     frame = Frame(axes=axes, x=x, y=y, x_name=x_name, log_x=log_x, log_y=log_y)
     frame.ticks(ticks, decades(*y) if log_y else round_ticks(y[1]))
     return frame
+
+
+def tick_name(value: float) -> str:
+    """`500`, `50k`: short enough for the room beside an axis."""
+    return f"{value / 1000:g}k" if value >= 10_000 else f"{value:g}"
 
 
 def is_wide(lows: Sequence[float], highs: Sequence[float]) -> bool:

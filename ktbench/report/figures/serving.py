@@ -97,7 +97,7 @@ def draw_interactivity(rows: Sequence[Row], table: Table) -> Sheet:
     front_handle = Line2D([], [], label="frontier", color=REFERENCE, linewidth=2.4, alpha=0.5)
     numbers = Line2D([], [], label=f"numbers: {axis.name}", linestyle="")
     caption = [table.figure_caption, *absences(rows, _USER, axis)]
-    figure = Sheet(PAGE_IN, _TALL_IN + _BELOW_IN, caption, [*handles(names, noisy=False), front_handle, numbers])
+    figure = Sheet(PAGE_IN, _TALL_IN + _BELOW_IN, caption, [*handles(names), front_handle, numbers])
     axes = figure.axes_at(LEFT_IN, 0.0, PAGE_IN - LEFT_IN - RIGHT_IN, _TALL_IN)
     if not arms:
         axes.set_axis_off()

@@ -193,15 +193,16 @@ def _middles(curve: Curve) -> list[float]:
 
 
 def draw_depth(rows: Sequence[Row], table: Table) -> Sheet:
-    """A panel for each precision, a line for each arm and each value of what varies beside the axis."""
+    """A panel for each precision, all to one scale; a line for each arm and each value of what varies beside it."""
     axis = axis_of(rows)
     panels = panels_of(rows, _speed, axis)
     caption = [table.figure_caption, *absences(rows, _speed, axis)]
     titles = [f"{panel.precision} weights" if len(panels) > 1 else "" for panel in panels]
-    log_y = all(map(_is_tall, panels))  # one kind of scale, so that the panels look as they compare
+    log_y = all(map(_is_tall, panels))
     figure, every = place_panels(panels, (), caption, titles, "tokens/s", shared=False)
+    values = [point.y for panel in panels for point in panel.points]
+    lows, highs = [value.low for value in values], [value.high for value in values]
     for panel, axes in zip(panels, every, strict=True):
-        lows, highs = [point.y.low for point in panel.points], [point.y.high for point in panel.points]
         frame = fitted(axes, (point.x for point in panel.points), lows, highs, axis.name, log_y=log_y)
         draw_curves(frame, panel, names_of(panels), bands=True)
         name_references(frame, panel)
@@ -237,7 +238,7 @@ def draw_learning(learned: Sequence[Learned], table: Table) -> Sheet:
         gap_in=LEFT_IN + 0.1,
     )
     absent = not_drawn((name, one.why) for one in learned if (name := learned_name(one, settings)) not in curves)
-    figure, every = layout.draw([""] * len(parts), [table.figure_caption, *absent], handles([*curves], noisy=False))
+    figure, every = layout.draw([""] * len(parts), [table.figure_caption, *absent], handles([*curves]))
     for name, axes in zip(parts, every, strict=True):
         axes.set_ylabel(name)
         shown = {arm: one.losses if name == _LOSS else one.apart for arm, one in curves.items()}
