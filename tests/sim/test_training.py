@@ -355,7 +355,7 @@ def test_on_cores_all_of_it_is_in_one_memory() -> None:
     adds = trained_bytes(spec)
     needed = gib(device_bytes(spec) + routed_bytes(spec) + adds.network + adds.experts)
     assert why(cell(replace(CORES, memory_gib=needed * 1.001))) == ""
-    assert why(cell(replace(CORES, memory_gib=needed * 0.999))).endswith("of memory")
+    assert "of memory" in why(cell(replace(CORES, memory_gib=needed * 0.999)))
 
 
 def test_longer_sequences_need_more_of_a_gpu_and_kept_products_more_of_the_host() -> None:
