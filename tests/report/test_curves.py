@@ -182,8 +182,8 @@ def test_a_noisy_point_is_ringed(tmp_path: Path) -> None:
 def test_where_most_points_are_noisy_the_others_are_ringed(tmp_path: Path) -> None:
     arms = (KERNELS[0], *(replace(arm, noise=0.3) for arm in KERNELS[1:3]))
     drawn = speed_figure(part(arms=arms, tokens=(1, 4)).write(tmp_path))
-    (ring,) = (line for line in drawn.axes[0].lines if line.get_linestyle() == "None" and line.get_marker() == "o")
-    assert list(ring.get_ydata()) == list(curve(drawn.axes[0], 0).get_ydata())
+    rings = [line for line in drawn.axes[0].lines if line.get_linestyle() == "None" and line.get_marker() == "o"]
+    assert list(curve(drawn.axes[0], 0).get_ydata()) in [list(ring.get_ydata()) for ring in rings]
     assert "OK" in legend(drawn) and "NOISY" not in legend(drawn)
 
 
