@@ -86,7 +86,7 @@ def test_run_of_one_cell(swept: Path) -> None:
 def test_run_of_one_layer(swept: Path) -> None:
     done = ktbench(swept, "run", *LAYER, "workload=layer")
     assert done.returncode == 0, done.stderr
-    assert "one MoE layer of tiny" in done.stdout
+    assert "one MoE layer of " in done.stdout
 
 
 def test_sweep_of_parts_measures_and_reports_each(swept: Path) -> None:

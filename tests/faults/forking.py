@@ -20,7 +20,7 @@ from unittest.mock import patch
 
 from ktbench import cli
 from ktbench.host import timing_lock
-from ktbench.run import progress
+from ktbench.run import progress, worker_process
 
 _MODULES = (
     *(
@@ -38,11 +38,15 @@ _Popen = subprocess.Popen
 
 @cache
 def load_everything() -> None:
-    """Load what commands and their children load. Nothing is computed: threads of OpenMP do not survive forks."""
+    """Load what commands and their children load. Nothing is computed: threads of OpenMP do not survive forks.
+
+    PyTorch is loaded with the rest, so a fork's threads are not bound to cpus, which it would have to be told before.
+    """
     for verb in cli.VERBS:
         cli.module_of(verb)
     for module in _MODULES:
         import_module(module)
+    worker_process.bind_openmp = lambda _cpus: None
 
 
 class Child:

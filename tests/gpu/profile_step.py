@@ -10,12 +10,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-
-import torch
-from torch.profiler import ProfilerActivity, profile
 
 from ktbench.engine.protocol import System
 from ktbench.host.topology import read_topology
@@ -28,6 +26,8 @@ _PROFILED_STEPS, _ROWS = 3, 40
 
 def profiled(system: System, spec: RunSpec, folder: Path) -> None:
     """Print times of steps without and with a profiler, and what it saw."""
+    from torch.profiler import ProfilerActivity, profile  # PyTorch is imported after its threads have their cpus
+
     system.configure(spec)
     steps = spec.workload.steps
     for _ in range(2):
@@ -61,7 +61,7 @@ def main(overrides: Sequence[str]) -> None:
     host = host_role(read_topology())
     prepare_host(host.cpus, specs)
     system = open_system(specs, host)
-    print(f"torch {torch.__version__}")
+    print(f"torch {version('torch')}")
     for spec in specs:
         profiled(system, spec, Path())
     system.close()

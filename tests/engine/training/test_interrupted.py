@@ -24,5 +24,5 @@ def test_a_killed_training_resumes_to_the_same_losses(tmp_path: Path) -> None:
     assert [path.name for path in sorted(broken.iterdir())] == ["checkpoint-2", "checkpoint-4"]
     done, resumed = trained(broken, resume=True)
     assert (done, len(resumed)) == (STEPS - 4, STEPS)
-    assert resumed == pytest.approx(whole, rel=1e-4)
+    assert resumed == pytest.approx(whole, rel=1e-3)  # sums of bf16 in as many parts as a process has threads
     assert whole[-1] != pytest.approx(whole[3], rel=1e-3)  # the last steps changed something
