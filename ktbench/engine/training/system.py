@@ -73,7 +73,7 @@ class TrainingSystem:
         """See `System`. Raises Unsupported, and ValueError for a model or a thread count that is not there."""
         require(spec, self.model)
         held, work = self._held, spec.workload
-        # Experts and PyTorch take turns: OpenMP starts threads anew, unpinned, whenever the size of a team changes.
+        # Experts and PyTorch take turns on one team: OpenMP ends and starts threads whenever its size changes.
         use_threads(held.cpus, replace(spec.engine, device="cpu"), held.host, None)
         if held.host is not None:
             held.host.require(spec)
