@@ -35,7 +35,7 @@ def selections(spec: RunSpec, cost: Calibration, tokens: int) -> Selections:
     if work.phase == "layer":
         return _of_layer(work, shape)
     if work.routing == "model":
-        return _by_popularity(tokens, shape.experts, shape.top_k, _variation(spec, cost), work.seed)
+        return _by_popularity(tokens, work.batch, shape.experts, shape.top_k, _variation(spec, cost), work.seed)
     return _by_workload(spec, tokens, shape.top_k)
 
 
@@ -92,14 +92,18 @@ def _of_layer(work: WorkloadSpec, shape: MoEShape) -> Selections:
 
 
 @lru_cache(maxsize=64)
-def _by_popularity(tokens: int, experts: int, top_k: int, variation: float, seed: int) -> Selections:
-    """Experts of gamma distributed popularity, drawn by each token without replacement (Gumbel keys, Yellott 1977)."""
+def _by_popularity(tokens: int, sequences: int, experts: int, top_k: int, variation: float, seed: int) -> Selections:
+    """Experts of gamma distributed popularity, drawn by each token without replacement (Gumbel keys, Yellott 1977).
+
+    Each sequence has a popularity of its own: attention makes the tokens of one alike, not those of several.
+    """
     rng = np.random.default_rng(seed)
     drawn = []
     for _ in range(SAMPLES):
         shape = 1 / max(variation, 1e-3) ** 2
-        popularity = np.maximum(rng.gamma(shape, 1 / shape, experts), np.finfo(float).tiny)
-        keys = np.log(popularity) + rng.gumbel(size=(tokens, experts))
+        popularity = np.maximum(rng.gamma(shape, 1 / shape, (sequences, experts)), np.finfo(float).tiny)
+        of_tokens = np.log(popularity)[np.arange(tokens) % sequences]
+        keys = of_tokens + rng.gumbel(size=(tokens, experts))
         drawn.append(np.argsort(-keys, axis=1)[:, :top_k])
     return tuple(drawn)
 

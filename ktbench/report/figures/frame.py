@@ -150,7 +150,8 @@ def fitted(
     left, right, log_x = ticks[0], ticks[-1], is_wide(ticks, ticks)
     room = (right / left) ** _MARGIN if log_x else _MARGIN * (right - left) or 1.0
     x = (left / room, right * room) if log_x else (left - room, right + room)
-    y = (bottom / _ABOVE if log_y else 0.0, top * _ABOVE)
+    above = max(_ABOVE, (top / bottom) ** _MARGIN) if log_y else _ABOVE  # of many decades 12 % is less than a marker
+    y = (bottom / above if log_y else 0.0, top * above)
     frame = Frame(axes=axes, x=x, y=y, x_name=x_name, log_x=log_x, log_y=log_y)
     frame.ticks(ticks, decades(*y) if log_y else round_ticks(y[1]))
     return frame
