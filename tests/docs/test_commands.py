@@ -58,6 +58,8 @@ SHELL = {
     "srun",
     "sbatch",
     "ray",
+    "docker",
+    "apptainer",
 }
 RECORDED = ROOT / "reports" / "recorded" / "zen4_2_cores" / "lean"
 # In the quick form simulated sweeps of at most so many cells are run; what draws more is run in the long one.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -20,7 +22,9 @@ from ktbench.cli.catalogue import leading_comment
 from ktbench.cli.keys import keys_of
 from ktbench.config import ablation_names
 from ktbench.results import Run
+from ktbench.results.speedups import Verdict
 from ktbench.spec.features import FEATURES
+from ktbench.spec.record import Outcome, Provenance
 
 ROOMS = read_rooms((DOCS / "architecture.md").read_text(encoding="utf-8"))
 
@@ -82,6 +86,15 @@ def test_the_reference_names_every_verb_feature_and_key() -> None:
     keys = [f"`{key.name}`" for name, spec in KEYS.items() for key in keys_of(name, spec)]
     assert all(key in pages["reference/config.md"] for key in keys)
     assert "::: ktbench.spec.run_spec\n" in pages["reference/python/spec.md"]
+
+
+def test_the_glossary_has_every_outcome_verdict_and_provenance_once() -> None:
+    text = (DOCS / "glossary.md").read_text(encoding="utf-8")
+    first = re.findall(r"^\| ([^|]+) \|", text, re.MULTILINE)
+    entries = [entry for cell in first if cell not in ("word", "outcome") for entry in cell.split(", ")]
+    assert {*Outcome, *get_args(Provenance)} <= set(entries)
+    assert all(f"`{verdict}`" in text for verdict in Verdict)
+    assert len(entries) == len(set(entries))
 
 
 def test_a_bar_in_a_cell_does_not_end_it() -> None:
