@@ -30,11 +30,18 @@ def _conditions(run: Run, rows: Sequence[Row], lines: Sequence[PaperLine]) -> tu
         is_measured=any(line.measured is not None for line in lines),
         is_accuracy=any(line.phase == "accuracy" for line in lines),
         machine=next((spec.machine.name for spec in simulated if spec.machine), ""),
+        beside_here=_keeps_machines(simulated),
         command=" ".join(run.header.command),
         part=the_part(run).name,
         needs=dict.fromkeys(map(_need, simulated)),
         total=facts_of(run).get("memory_total_gib"),
     )
+
+
+def _keeps_machines(simulated: Sequence[RunSpec]) -> bool:
+    """Whether nothing of the machines is set by the request, which is refused for the machine that this runs on."""
+    machines = [spec.machine for spec in simulated if spec.machine]
+    return not any(one.changed for one in machines) and len({one.calibration for one in machines}) < 2
 
 
 def _need(spec: RunSpec) -> str:

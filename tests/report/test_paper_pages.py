@@ -10,7 +10,9 @@ from ktbench.report.paper_pdf import write_pdf
 from ktbench.report.web.page import paper_html
 from ktbench.report.write import write_report
 from ktbench.results import Run, read_published
+from ktbench.spec.machine import with_constant
 from ktbench.spec.record import Part
+from ktbench.spec.wire import to_plain
 from tests.report.html.whole import assert_whole
 from tests.report.paper_cells import KT, cell, record, run_of
 
@@ -83,6 +85,14 @@ def test_what_measuring_takes_is_said_where_nothing_was_measured() -> None:
     assert "Weights take 1,248 GiB (DeepSeek-V3, bf16)" in said and "machine=paper_a100,here" in said
     alone = run_of([(FULL, record(FULL, 1 / 6.0))], "fig12")
     assert "`ktbench sweep machine=paper_a100,here`" in " ".join(documents_of(alone)[1].table.conditions)
+
+
+def test_here_is_not_suggested_beside_machines_that_the_request_changes() -> None:
+    assert FULL.spec.machine is not None
+    machine = replace(FULL.spec.machine, sources=with_constant(to_plain(FULL.spec.machine), "gpus", 2)["sources"])
+    changed = replace(FULL, spec=replace(FULL.spec, machine=machine))
+    said = " ".join(documents_of(run_of([(changed, record(changed, 1 / 6.0))], "fig12"))[1].table.conditions)
+    assert "Nothing was measured here" in said and ",here" not in said
 
 
 def test_nothing_is_said_of_measuring_where_it_was_done() -> None:
