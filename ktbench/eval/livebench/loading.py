@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from ktbench.eval.livebench.question import LiveQuestion, listed, needed, read_row
+from ktbench.eval.livebench.question import LiveQuestion, Needed, read_row
 from ktbench.eval.tasks.rows import at, numbered_lines
+from ktbench.spec.wire import from_plain
 
 RELEASE = "2024-11-25"
 _FLAT = ("*__*.jsonl", "*/*__*.jsonl")
@@ -112,10 +114,17 @@ def absent(folder: Path, release: str, category: str, task: str) -> str:
     return f"{len(lacking)} of {len(listed)} questions of release {dated} have no row here" if lacking else ""
 
 
-def _listed(index: Path) -> Mapping[str, frozenset[object]]:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Listed:
+    """A task of an index, and the ids of its questions in a release."""
+
+    task: Needed
+    question_ids: frozenset[str]
+
+
+def _listed(index: Path) -> dict[str, frozenset[str]]:
     """The ids of a release's questions by `category/task`. Raises ValueError."""
     try:
-        rows = json.loads(index.read_bytes())
-        return {needed(row, "task"): frozenset(listed(row, "question_ids")) for row in rows}
-    except (ValueError, TypeError, AttributeError) as error:
+        return {one.task: one.question_ids for one in from_plain(json.loads(index.read_bytes()), list[_Listed])}
+    except ValueError as error:
         raise ValueError(f"{index}: is no list of tasks with their question_ids: {error}") from None

@@ -10,41 +10,15 @@ import re
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from numbers import Real
-from typing import TypeVar
+from typing import Annotated, Any
 
-from ktbench.eval.tasks.rows import read_object
+from msgspec import Meta
 
-Row = Mapping[str, object]
+from ktbench.eval.tasks.rows import read_object, require_object
+from ktbench.spec.wire import from_plain
+
 Truth = str | list[object] | dict[str, object]
-T = TypeVar("T")
-
-
-def _typed(row: Row, name: str, kind: type[T], what: str) -> T | None:
-    """The value of a field; None where it is absent or null. Raises ValueError where it has another type."""
-    value = row.get(name)
-    if value is None:
-        return None
-    if not isinstance(value, kind) or isinstance(value, bool):
-        raise ValueError(f"{name}: must be a {what}, is {type(value).__name__}")
-    return value
-
-
-def text(row: Row, name: str) -> str:
-    """A text; '' where it is absent or null. Raises ValueError."""
-    return _typed(row, name, str, "text") or ""
-
-
-def needed(row: Row, name: str) -> str:
-    """A text that has to be there. Raises ValueError."""
-    if not (value := text(row, name)):
-        raise ValueError(f"{name}: is missing")
-    return value
-
-
-def listed(row: Row, name: str) -> list[object]:
-    """A list; empty where it is absent or null. Raises ValueError."""
-    return _typed(row, name, list, "list") or []
+Needed = Annotated[str, Meta(min_length=1)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,65 +79,67 @@ class LiveQuestion:
         return self.ground_truth if isinstance(self.ground_truth, str) else json.dumps(self.ground_truth)
 
 
-LIMIT_BYTES = 64 * 2**20  # of one question's tests, unpacked
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Case:
+    """A test as upstream writes it."""
+
+    input: str
+    output: str
+    testtype: str | None = None
+
+    def test(self, kind: str | None) -> ProgramTest:
+        return ProgramTest(given=self.input, wanted=self.output, functional=(kind or self.testtype) == "functional")
 
 
-def read_tests(row: Row) -> tuple[ProgramTest, ...]:
-    """The tests of a row: `tests` with `test_type`, or public_test_cases and private_test_cases. Raises ValueError."""
-    kind = text(row, "test_type")
-    plain = [_test(case, kind, "tests") for case in listed(row, "tests")]
-    packed = [
-        _test(case, "", name) for name in ("public_test_cases", "private_test_cases") for case in _cases(row, name)
-    ]
-    return (*plain, *packed)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Row:
+    """A row as upstream writes it; null stands for what is absent.
+
+    Cases are a list, its JSON, or its JSON pickled, compressed and in base64.
+    """
+
+    question_id: Needed
+    category: Needed
+    task: Needed
+    turns: Annotated[list[Needed], Meta(min_length=1, max_length=1)]
+    subtask: str | None = None
+    system_prompt: str | None = None
+    ground_truth: Truth | None = None
+    livebench_release_date: str | None = None
+    livebench_removal_date: str | None = None
+    required_temperature: float | None = None
+    instruction_id_list: list[str] | None = None
+    kwargs: list[dict[str, object]] | None = None
+    tests: list[_Case] | None = None
+    test_type: str | None = None
+    tests_total: float | None = None
+    public_test_cases: str | list[_Case] | None = None
+    private_test_cases: str | list[_Case] | None = None
+    func_name: str | None = None
+    original_json: str | dict[str, object] | None = None
+    partial_solution: str | None = None
+
+    def all_tests(self) -> tuple[ProgramTest, ...]:
+        """`tests` with `test_type`, public_test_cases and private_test_cases. Raises ValueError."""
+        packed = [*_cases(self, "public_test_cases"), *_cases(self, "private_test_cases")]
+        return (*(case.test(self.test_type) for case in self.tests or ()), *(case.test(None) for case in packed))
 
 
-def func_name(row: Row) -> str:
-    """The function that functional tests call: the row's own, or the one of original_json.metadata. '' for none."""
-    own = text(row, "func_name")
-    return own or text(_inner(_inner(row, "original_json"), "metadata"), "func_name")
-
-
-def _inner(row: Row, name: str) -> Row:
-    """An object within a row, given as such or as text."""
-    value = row.get(name)
-    if isinstance(value, dict):
-        return value
-    value = text(row, name)
-    return read_object(value) if value else {}
-
-
-def _test(case: object, kind: str, name: str) -> ProgramTest:
-    if not isinstance(case, dict):
-        raise ValueError(f"{name}: each must be an object with input and output")
-    return ProgramTest(
-        given=_side(case, "input", name),
-        wanted=_side(case, "output", name),
-        functional=(kind or text(case, "testtype")) == "functional",
-    )
-
-
-def _side(case: Row, side: str, name: str) -> str:
-    if not isinstance(value := case.get(side), str):
-        raise ValueError(f"{name}: each must have a text as {side}")
-    return value
-
-
-def _cases(row: Row, name: str) -> list[object]:
-    """The cases of a field of upstream's rows: a list, its JSON, or its JSON pickled, compressed and in base64."""
-    value = row.get(name)
+def _cases(row: _Row, name: str) -> list[_Case]:
+    value = getattr(row, name) or []
     if isinstance(value, list):
         return value
-    value = text(row, name)
-    if not value:
-        return []
     try:
-        cases = json.loads(value if value.lstrip().startswith("[") else _unpacked(value))
+        content = json.loads(value if value.lstrip().startswith("[") else _unpacked(value))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{name}: neither JSON nor packed JSON: {error}") from None
-    if not isinstance(cases, list):
-        raise ValueError(f"{name}: must be a list of cases")
-    return cases
+    try:
+        return from_plain(content, list[_Case])
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
+LIMIT_BYTES = 64 * 2**20  # of one question's tests, unpacked
 
 
 def _unpacked(value: str) -> str:
@@ -183,60 +159,37 @@ def _unpacked(value: str) -> str:
 
 def read_row(line: bytes) -> LiveQuestion:
     """The question of a line. Raises ValueError that names the wrong field."""
-    row = read_object(line)
-    instruction_ids, instruction_kwargs = _instructions(row)
-    tests = read_tests(row)
+    row = from_plain(read_object(line), _Row)
+    ids, kwargs, tests = row.instruction_id_list or [], row.kwargs or [], row.all_tests()
+    if len(kwargs) != len(ids):
+        raise ValueError(f"kwargs: must be a list of {len(ids)} objects, one for each instruction")
     return LiveQuestion(
-        question_id=needed(row, "question_id"),
-        category=needed(row, "category"),
-        task=needed(row, "task"),
-        turns=_turns(row),
-        subtask=text(row, "subtask"),
-        system_prompt=text(row, "system_prompt"),
-        ground_truth=_truth(row),
-        released=_date(row, "livebench_release_date"),
-        removed=_date(row, "livebench_removal_date"),
-        temperature=_number(row, "required_temperature"),
-        instruction_ids=instruction_ids,
-        instruction_kwargs=instruction_kwargs,
+        question_id=row.question_id,
+        category=row.category,
+        task=row.task,
+        turns=tuple(row.turns),
+        subtask=row.subtask or "",
+        system_prompt=row.system_prompt or "",
+        ground_truth=row.ground_truth,
+        released=_day("livebench_release_date", row.livebench_release_date),
+        removed=_day("livebench_removal_date", row.livebench_removal_date),
+        temperature=row.required_temperature,
+        instruction_ids=tuple(ids),
+        instruction_kwargs=tuple(kwargs),
         tests=tests,
-        tests_total=int(_number(row, "tests_total") or len(tests)),
-        func_name=func_name(row),
-        partial_solution=text(row, "partial_solution"),
+        tests_total=int(row.tests_total or len(tests)),
+        func_name=row.func_name or str(_inner(_inner(row.original_json).get("metadata")).get("func_name") or ""),
+        partial_solution=row.partial_solution or "",
     )
 
 
-def _truth(row: Row) -> Truth | None:
-    """A text, a list or an object. Raises ValueError for anything else."""
-    value = row.get("ground_truth")
-    return value if isinstance(value, list | dict) else _typed(row, "ground_truth", str, "text, list or object")
-
-
-def _number(row: Row, name: str) -> float | None:
-    value = _typed(row, name, Real, "number")  # type: ignore[type-abstract]
-    return None if value is None else float(value)
-
-
-def _turns(row: Row) -> tuple[str, ...]:
-    turns = listed(row, "turns")
-    if len(turns) != 1 or not isinstance(turns[0], str) or not turns[0]:
-        raise ValueError("turns: must be a list of one text, the prompt")
-    return (turns[0],)
-
-
-def _date(row: Row, name: str) -> str:
+def _day(name: str, value: str | None) -> str:
     """The day, without a time of day that may follow."""
-    value = text(row, name)
     if value and not re.match(r"\d{4}-\d\d-\d\d(?![\d-])", value):
         raise ValueError(f"{name}={value}: must be a date as 2024-06-24, or empty")
-    return value[:10]
+    return (value or "")[:10]
 
 
-def _instructions(row: Row) -> tuple[tuple[str, ...], tuple[Mapping[str, object], ...]]:
-    ids = listed(row, "instruction_id_list")
-    kwargs = listed(row, "kwargs")
-    if not all(isinstance(name, str) for name in ids):
-        raise ValueError("instruction_id_list: must be a list of texts")
-    if len(kwargs) != len(ids) or not all(isinstance(one, dict) for one in kwargs):
-        raise ValueError(f"kwargs: must be a list of {len(ids)} objects, one for each instruction")
-    return tuple(map(str, ids)), tuple(one for one in kwargs if isinstance(one, dict))
+def _inner(value: Any) -> Mapping[str, Any]:
+    """An object within a row, given as such or as text; empty where there is none. Raises ValueError."""
+    return read_object(value) if isinstance(value, str) and value else require_object(value or {})

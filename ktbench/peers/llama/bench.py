@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import math
 import re
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any, NoReturn, TypeVar
+from typing import Annotated, NoReturn, TypeVar
+
+import msgspec
+from msgspec import Meta
 
 from ktbench.engine.gguf.header import GgufHeader
 from ktbench.engine.protocol import HostRole, Unsupported, configured
@@ -20,6 +21,7 @@ from ktbench.peers.llama.settings import LlamaSettings, first_settings, walks
 from ktbench.peers.tuning import Trial, Tuned, search
 from ktbench.spec.record import Work
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
+from ktbench.spec.wire import from_plain
 
 B = TypeVar("B", bound="LlamaBench")
 
@@ -73,55 +75,40 @@ def read_rows(output: str, dialect: Dialect = LLAMA_CPP) -> tuple[BenchRow, ...]
     return tuple(_row(text, dialect.shown) for text in dialect.row.findall(output))
 
 
+_Count = Annotated[int, Meta(ge=1)]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Printed:
+    """What a row must say, as the program names it; in older programs backends are a flag for each but the CPU."""
+
+    n_threads: _Count
+    n_ubatch: _Count
+    flash_attn: bool | int
+    samples_ns: Annotated[tuple[Annotated[float, Meta(gt=0)], ...], Meta(min_length=1)]
+    build_commit: str = "unknown"
+    backends: str = ""
+    model_type: str = "unknown"
+    type_k: str = "unknown"
+    type_v: str = "unknown"
+
+
 def _row(text: str, shown: Iterable[str]) -> BenchRow:
     try:
-        content = json.loads(text)
-    except ValueError as error:
-        raise ValueError(f"llama-bench printed a row that is not JSON: {error}") from None
-    settings = LlamaSettings(
-        threads=_count(content, "n_threads"),
-        ubatch=_count(content, "n_ubatch"),
-        flash=bool(_value(content, "flash_attn")),
-    )
+        content = msgspec.json.decode(text)
+        row = from_plain(content, _Printed)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise ValueError(f"llama-bench printed a row that cannot be read: {error}") from None
+    flags = [name for name in ("blas", "cuda", "metal", "sycl", "vulkan") if name in content]
     return BenchRow(
-        settings=settings,
-        samples_s=_samples_s(content),
-        build=str(content.get("build_commit", "unknown")),
-        backends=_backends(content),
-        weights=str(content.get("model_type", "unknown")),
-        cache=f"{content.get('type_k', 'unknown')} and {content.get('type_v', 'unknown')}",
+        settings=LlamaSettings(threads=row.n_threads, ubatch=row.n_ubatch, flash=bool(row.flash_attn)),
+        samples_s=tuple(sample / 1e9 for sample in row.samples_ns),
+        build=row.build_commit,
+        backends=row.backends or (", ".join(filter(content.get, flags)) or "CPU" if flags else "unknown"),
+        weights=row.model_type,
+        cache=f"{row.type_k} and {row.type_v}",
         options="".join(f", {name} {'on' if content.get(name) else 'off'}" for name in shown),
     )
-
-
-def _backends(content: Mapping[str, Any]) -> str:
-    """Listed, or in older programs and their forks a flag for each that is not the CPU."""
-    flags = [name for name in ("blas", "cuda", "metal", "sycl", "vulkan") if name in content]
-    return str(content.get("backends") or (", ".join(filter(content.get, flags)) or "CPU" if flags else "unknown"))
-
-
-def _value(content: Mapping[str, Any], key: str) -> Any:
-    if key not in content:
-        raise ValueError(f"llama-bench printed a row without {key}")
-    return content[key]
-
-
-def _count(content: Mapping[str, Any], key: str) -> int:
-    value = _value(content, key)
-    if type(value) is not int or value < 1:
-        raise ValueError(f"llama-bench printed {key}={value!r}, expected is a whole number above 0")
-    return value
-
-
-def _samples_s(content: Mapping[str, Any]) -> tuple[float, ...]:
-    samples = _value(content, "samples_ns")
-    if not isinstance(samples, list) or not samples or not all(_is_duration(sample) for sample in samples):
-        raise ValueError(f"llama-bench printed samples_ns={samples!r}, expected are numbers above 0")
-    return tuple(sample / 1e9 for sample in samples)
-
-
-def _is_duration(sample: object) -> bool:
-    return isinstance(sample, int | float) and not isinstance(sample, bool) and sample > 0 and math.isfinite(sample)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
