@@ -197,7 +197,9 @@ def _models(content: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _is_measured(content: Mapping[str, Any]) -> bool:
-    """Whether cells of a part may be measured here."""
+    """Whether cells of a part may be measured here. `inject.show` measures nothing, and reads no weights."""
+    if content["inject"]["show"] is True:
+        return False
     return content["machine"]["name"] == "here" or "machine" in (content["sweep"]["axes"] or ())
 
 

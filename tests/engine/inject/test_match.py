@@ -13,6 +13,7 @@ from ktbench.cli import main
 from ktbench.engine.inject.match import lines, match_rules, require_operators
 from ktbench.engine.inject.registry import OPERATORS
 from ktbench.spec.inject import InjectSpec
+from tests.engine.families.zoo import configuration
 from tests.engine.inject.networks import LAYERS, blocks, rules
 
 
@@ -86,6 +87,22 @@ def test_the_summary_counts_and_names_rules_that_were_not_needed(capsys: pytest.
     assert main(["run", "inject.show=true", "model=tiny"]) == 0
     *_, last = capsys.readouterr().out.splitlines()
     assert last == "tiny: inject=lean replaces 25 modules; not needed here: shared_experts, latent_attention"
+
+
+@pytest.mark.parametrize(
+    ("family", "class_name"), [("qwen3_moe", "Qwen3MoeExperts"), ("deepseek_v3", "DeepseekV3Experts")]
+)
+def test_a_folder_needs_no_weights_to_be_shown(
+    family: str, class_name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = configuration(family)
+    config.save_pretrained(tmp_path)
+    table = shown(capsys, f"model.path={tmp_path}")
+    experts = [columns for name, columns in table.items() if name.endswith(".mlp.experts")]
+    sparse = config.num_hidden_layers - getattr(config, "first_k_dense_replace", 0)
+    assert experts == [[*([f"x{sparse}"] if sparse > 1 else []), class_name, "experts", "experts"]]
+    assert main(["run", f"model.path={tmp_path}"]) == 2
+    assert "no weights there" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
