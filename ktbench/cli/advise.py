@@ -16,7 +16,7 @@ from ktbench.results.published import deferral_cost, quantisation_cost
 from ktbench.results.settings import model_title
 from ktbench.run.feasibility import Machine, feasibility, gib
 from ktbench.run.request import cells_of, new_file, read_request
-from ktbench.spec.errors import RequestError, did_you_mean
+from ktbench.spec.errors import RequestError, did_you_mean, refusing
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.memory import routed_bytes
 from ktbench.spec.run_spec import RunSpec
@@ -55,14 +55,12 @@ class Asked:
 
 def run(words: Sequence[str]) -> int:
     """Print the advice for the machine and the model that the words describe. Raises RequestError."""
-    try:
+    with refusing():
         asked = _read(words)
         (cell,) = _cells(asked, [asked.model])
         _require_positions(cell)
         question = _question(asked, cell)
         print("\n".join(_lines(asked, question)))
-    except ValueError as error:
-        raise RequestError(str(error)) from None
     if asked.out is not None:
         text = "# Written by `python -m ktbench advise`.\n" + _yaml(asked.machine)
         print(f"\nwrote {write_whole(asked.out, text)}")

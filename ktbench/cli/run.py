@@ -13,7 +13,7 @@ from ktbench.run.feasibility import Machine
 from ktbench.run.progress import say
 from ktbench.run.request import one_cell_request, plan_request, take_word
 from ktbench.sim.cost_search import with_features
-from ktbench.spec.errors import RequestError
+from ktbench.spec.errors import RequestError, refusing
 from ktbench.spec.features import BY_NAME
 from ktbench.spec.peers import OURS
 from ktbench.spec.run_spec import RunSpec
@@ -65,14 +65,12 @@ def _best(spec: RunSpec) -> RunSpec:
 
 def show_injection(spec: RunSpec) -> int:
     """Print every module and its replacement; exit code 0. Raises RequestError for an invalid rule."""
-    try:
+    with refusing():
         require_operators(spec.inject)  # at once: what follows imports PyTorch
         from ktbench.engine.synthetic import skeleton
 
         network = skeleton(spec.model)
         replacements = match_rules(network, spec.inject)
-    except ValueError as error:
-        raise RequestError(str(error)) from None
     print("\n".join(lines(network, replacements)))
     used = {one.rule.name for one in replacements}
     unused = ", ".join(rule.name for rule in spec.inject.rules if rule.name not in used)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ktbench.report.text import number
 from ktbench.run.feasibility import Machine, feasibility
 from ktbench.run.request import read_request
-from ktbench.spec.errors import RequestError
+from ktbench.spec.errors import RequestError, refusing
 from ktbench.spec.peers import OURS
 from ktbench.spec.run_spec import RunSpec
 
@@ -55,11 +55,9 @@ def answer(request: WhatIfRequest) -> int:
     """Print the speed and price of each machine, then the cheapest that reaches the target. Raises RequestError."""
     from ktbench.sim.cost_search import entry_cells, read_prices
 
-    try:
+    with refusing():
         prices = read_prices(request.prices)
         specs = list(entry_cells(prices, lambda name: _spec((*request.overrides, f"machine={name}"))))
-    except ValueError as error:
-        raise RequestError(str(error)) from None
     print("\n".join(_lines(specs, prices, request.target)))
     return 0
 

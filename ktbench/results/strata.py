@@ -155,15 +155,15 @@ def _design_effect(stratum: Stratum) -> float:
     return fsum(size * size for size in stratum.sums([1.0] * len(stratum.values))) / len(stratum.values)
 
 
-def wilson_interval(right: float, n: float, confidence: float = CONFIDENCE) -> Ends:
-    """Ends of the score interval of the proportion right / n. Counts may be effective ones, so they need not be whole.
+def wilson_interval(right: float, n: float) -> Ends:
+    """Ends of the 95 % score interval of the proportion right / n. Counts may be effective ones, not whole.
 
     Source: Wilson, JASA 22 (1927) 209; recommended by Newcombe, Stat. Med. 17 (1998) 857, method 3. Raises ValueError
     for counts that no sample can have.
     """
     if not 0 <= right <= n or n <= 0:
         raise ValueError(f"right={right}, n={n}: must be 0 <= right <= n, n above 0")
-    z = normal_quantile(confidence)
+    z = normal_quantile()
     return _wilson_low(right / n, n, z), 1 - _wilson_low(1 - right / n, n, z)
 
 
@@ -171,18 +171,6 @@ def _wilson_low(p: float, n: float, z: float) -> float:
     middle, half = p + z * z / (2 * n), z * sqrt(p * (1 - p) / n + z * z / (4 * n * n))
     # At 0 it is the proportion itself, and rounding must not push it past.
     return max(0.0, min(p, (middle - half) / (1 + z * z / n)))
-
-
-def tango_interval(lost: float, gained: float, n: float, confidence: float = CONFIDENCE) -> Ends:
-    """Ends of the score interval of (gained - lost) / n, the difference of two proportions of the same n questions.
-
-    `lost` were right before and are wrong now, `gained` the reverse; effective counts need not be whole. Source: Tango,
-    Stat. Med. 17 (1998) 891. Raises ValueError for counts that no sample can have.
-    """
-    if min(lost, gained) < 0 or lost + gained > n * (1 + 1e-9) or n <= 0:
-        raise ValueError(f"lost={lost}, gained={gained}, n={n}: must be 0 or above and together at most n, n above 0")
-    z = normal_quantile(confidence)
-    return _tango_low(lost, gained, n, z), -_tango_low(gained, lost, n, z)
 
 
 _HALVINGS = 48  # of an interval of 2 at most: to 1e-14
@@ -197,9 +185,10 @@ def _tango_low(lost: float, gained: float, n: float, z: float) -> float:
 
 
 def _statistic(delta: float, lost: float, gained: float, n: float) -> float:
-    """Tango's efficient score of the hypothesis that the difference is `delta`; falls as `delta` rises.
+    """The efficient score of the hypothesis that the difference is `delta`; falls as `delta` rises.
 
-    The chance of a loss is taken as likely as it can be under the hypothesis, the larger root of Tango's equation.
+    Source: Tango, Stat. Med. 17 (1998) 891, on the difference of two proportions of the same n questions. The chance
+    of a loss is taken as likely as it can be under the hypothesis, the larger root of his equation.
     """
     a, b = 2 * n, (2 * n - gained + lost) * delta - gained - lost
     root = sqrt(max(0.0, b * b + 4 * a * lost * delta * (1 - delta)))
@@ -212,17 +201,17 @@ def _statistic(delta: float, lost: float, gained: float, n: float) -> float:
 
 
 @cache
-def normal_quantile(confidence: float = CONFIDENCE) -> float:
-    """How many standard errors on either side hold a normal value with `confidence`: 1.96 for 95 %."""
-    return NormalDist().inv_cdf((1 + confidence) / 2)
+def normal_quantile() -> float:
+    """How many standard errors on either side hold a normal value with a chance of 95 %: 1.96."""
+    return NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
 
 
 @cache
-def student_quantile(df: int, confidence: float = CONFIDENCE) -> float:
+def student_quantile(df: int) -> float:
     """The same for Student's t with `df` degrees of freedom. Raises ValueError for fewer than one."""
     if df < 1:
         raise ValueError(f"df={df}: an interval needs at least one degree of freedom")
-    return _student(normal_quantile(confidence), df)
+    return _student(normal_quantile(), df)
 
 
 def _student(z: float, df: int) -> float:

@@ -24,7 +24,7 @@ from ktbench.host.topology import read_topology
 from ktbench.run.gpu_memory import gpu_memory, gpu_workers
 from ktbench.spec.cells import points_of
 from ktbench.spec.engine import STREAM_MEMORY
-from ktbench.spec.errors import RequestError
+from ktbench.spec.errors import RequestError, refusing
 from ktbench.spec.features import FEATURES
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.memory import MachineMemory, cache_bytes, device_bytes, routed_bytes, trained_bytes, worker_bytes
@@ -245,13 +245,11 @@ def unsupported_simulated(cells: Iterable[Cell]) -> dict[str, str]:
     Raises RequestError for a placement profile or a routing trace that cannot be read.
     """
     simulated = [cell for cell in cells if cell.spec.machine is not None]
-    try:
+    with refusing():
         for text in {cell.spec.workload.trace for cell in simulated} - {None}:
             require_arrays("workload.trace", str(text))
         for text in {cell.spec.engine.placement.profile for cell in simulated} - {None}:
             require_arrays("engine.placement.profile", str(text))
-    except ValueError as error:
-        raise RequestError(str(error)) from None
     return _unsupported(simulated, lambda spec: None if spec.machine is None else Machine.described(spec.machine))
 
 
@@ -267,12 +265,12 @@ def unsupported_locally(cells: Sequence[Cell], *, cuda_is_needed: bool) -> dict[
         raise RequestError(f"{Reason(_CUDA, machine.no_cuda)}; allowed here: cpu")
     found = _unsupported(cells, lambda spec: machine)
     found |= _gpu_missing([cell for cell in cells if cell.key not in found], machine)
-    for cell in cells:
-        _require_profile(cell.spec)
-        _require_adapter(cell.spec)
-        if cell.key not in found:
-            _require_inputs(cell.spec)
-    _require_packed([cell.spec for cell in cells if cell.key not in found and cell.spec.maps_packed])
+    with refusing():
+        for cell in cells:
+            _require_files(cell.spec)
+            if cell.key not in found:
+                _require_inputs(cell.spec)
+        _require_packed([cell.spec for cell in cells if cell.key not in found and cell.spec.maps_packed])
     return found
 
 
@@ -311,18 +309,15 @@ def gib(nbytes: float) -> str:
 
 
 def _require_inputs(spec: RunSpec) -> None:
-    """Raises RequestError for a trace that cannot be replayed, and for examples that cannot be read."""
+    """Raises ValueError for a trace that cannot be replayed, and for examples that cannot be read."""
     work, shape = spec.workload, spec.model.shape
-    try:
-        if work.trace is not None:
-            read_trace(work.trace, shape.experts, shape.top_k, work.seed)
-        if work.examples is not None and spec.model.path is not None:
-            require_tokenizer("workload.examples", spec.model.path)
-            read_examples(work.examples)
-        if work.stream is not None:
-            _require_positions(spec, longest_request(draw_stream(work, shape.vocab)))
-    except ValueError as error:
-        raise RequestError(str(error)) from None
+    if work.trace is not None:
+        read_trace(work.trace, shape.experts, shape.top_k, work.seed)
+    if work.examples is not None and spec.model.path is not None:
+        require_tokenizer("workload.examples", spec.model.path)
+        read_examples(work.examples)
+    if work.stream is not None:
+        _require_positions(spec, longest_request(draw_stream(work, shape.vocab)))
 
 
 def _require_positions(spec: RunSpec, longest: int) -> None:
@@ -336,19 +331,16 @@ def _require_positions(spec: RunSpec, longest: int) -> None:
 
 
 def _require_packed(specs: Iterable[RunSpec]) -> None:
-    """Raises RequestError for packed weights of something else in `model.packed`, and where they cannot be kept."""
+    """Raises ValueError for packed weights of something else in `model.packed`, and where they cannot be kept."""
     parts: dict[Path, tuple[PackedPart, int]] = {}
     for spec in specs:
         if spec.engine.fused and spec.engine.domains:
-            raise RequestError(split_experts(str(spec.model.packed)))
+            raise ValueError(split_experts(str(spec.model.packed)))
         for part, nbytes in _parts_of(spec):
             parts[part.folder] = part, nbytes
-    try:
-        missing = [nbytes for part, nbytes in parts.values() if not part.is_whole()]
-        for part, _ in parts.values():
-            require_room(part.packed, sum(missing))
-    except ValueError as error:
-        raise RequestError(str(error)) from None
+    missing = [nbytes for part, nbytes in parts.values() if not part.is_whole()]
+    for part, _ in parts.values():
+        require_room(part.packed, sum(missing))
 
 
 def _parts_of(spec: RunSpec) -> list[tuple[PackedPart, int]]:
@@ -363,20 +355,12 @@ def _parts_of(spec: RunSpec) -> list[tuple[PackedPart, int]]:
     return [(part, sizes[part.kind]) for part in parts]
 
 
-def _require_adapter(spec: RunSpec) -> None:
-    """Raises RequestError for a folder that is no adapter's, and where PEFT is missing."""
-    try:
-        if spec.model.adapter is not None and spec.machine is None:
-            require_adapter(spec.model.adapter)
-    except ValueError as error:
-        raise RequestError(str(error)) from None
-
-
-def _require_profile(spec: RunSpec) -> None:
-    """Raises RequestError for an activation profile that cannot be read or is one of another model."""
+def _require_files(spec: RunSpec) -> None:
+    """Raises ValueError for an activation profile that cannot be read or is one of another model, for a folder that is
+    no adapter's, and where PEFT is missing.
+    """
     placement, model = spec.engine.placement, spec.model
-    try:
-        profile = None if placement.profile is None else read_profile(placement.profile, model)
-        place_experts(placement, model.shape, profile)
-    except ValueError as error:
-        raise RequestError(str(error)) from None
+    profile = None if placement.profile is None else read_profile(placement.profile, model)
+    place_experts(placement, model.shape, profile)
+    if model.adapter is not None and spec.machine is None:
+        require_adapter(model.adapter)

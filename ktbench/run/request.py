@@ -32,7 +32,7 @@ from ktbench.host.topology import read_topology
 from ktbench.results.settings import model_title
 from ktbench.run.feasibility import memory_missing, unsupported_locally, unsupported_simulated
 from ktbench.spec.cells import plan_cells
-from ktbench.spec.errors import RequestError, error_text
+from ktbench.spec.errors import RequestError, error_text, refusing
 from ktbench.spec.memory import MachineMemory, blocks_of, require_memory
 from ktbench.spec.peers import OURS
 from ktbench.spec.record import Cell
@@ -345,10 +345,8 @@ def _with_base(part: RequestPart) -> RequestPart:
 def _require_tasks(suite: SuiteSpec) -> None:
     from ktbench.eval.tasks.sources import describe_suite
 
-    try:
+    with refusing():
         describe_suite(suite)
-    except ValueError as error:
-        raise RequestError(str(error)) from None
 
 
 def _require_evaluable(spec: RunSpec, *, is_timed: bool) -> None:
@@ -370,7 +368,5 @@ def require_answering(verb: str, spec: RunSpec) -> None:
         raise RequestError(
             f"model={model.name}: has synthetic weights, which cannot answer; set model.path=FOLDER or model=nano"
         )
-    try:
+    with refusing():
         require_tokenizer(verb, model.path)
-    except ValueError as error:
-        raise RequestError(str(error)) from None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 
 
@@ -62,6 +63,15 @@ BAD_REQUEST, FAILED, INTERRUPTED = 2, 4, 130
 
 class RequestError(ValueError):
     """The request cannot be carried out as written: one line that says what, where and what is allowed."""
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """Inside, and inside a function that it decorates, a ValueError is a request that cannot be carried out."""
+    try:
+        yield
+    except ValueError as error:
+        raise RequestError(str(error)) from None
 
 
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}

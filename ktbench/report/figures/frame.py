@@ -175,9 +175,9 @@ def decades(low: float, high: float) -> list[float]:
     return shown if len(shown) > 2 else finer
 
 
-def round_ticks(top: float, most: int = 6) -> list[float]:
-    """At most `most` steps of round numbers from 0 up to `top`."""
-    ticks = MaxNLocator(most, steps=[1, 2, 5, 10]).tick_values(0, top)
+def round_ticks(top: float) -> list[float]:
+    """At most six steps of round numbers from 0 up to `top`."""
+    ticks = MaxNLocator(6, steps=[1, 2, 5, 10]).tick_values(0, top)
     return [float(tick) for tick in ticks if tick <= top]
 
 

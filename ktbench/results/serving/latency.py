@@ -10,7 +10,7 @@ from statistics import fmean, median
 from ktbench.results.intervals import Interval, summary
 from ktbench.spec.record import Record
 from ktbench.spec.run_spec import RunSpec
-from ktbench.spec.serving.replay import Latency, Replay, ServedRequest, expanded
+from ktbench.spec.serving.replay import Latency, Replay, expanded
 from ktbench.spec.serving.stream import SloSpec
 
 SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
@@ -119,8 +119,3 @@ def mean_waiting(replay: Replay) -> float:
     return sum(n * s for n, s in zip(expanded(replay.waiting), spans, strict=False)) / (
         replay.ends_s[-1] - replay.ends_s[0] or 1.0
     )
-
-
-def request_lines(replay: Replay) -> list[tuple[ServedRequest, Latency]]:
-    """Every request with its latency, in the order of the stream."""
-    return list(zip(replay.requests, replay.latencies, strict=True))

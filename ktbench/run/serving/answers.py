@@ -34,9 +34,9 @@ class Answered:
     logits: Logits
 
 
-def sampled(requests: int, count: int = _SAMPLED) -> tuple[int, ...]:
+def sampled(requests: int) -> tuple[int, ...]:
     """The numbers of so many requests, evenly spread from the first to the last."""
-    most = min(count, requests)
+    most = min(_SAMPLED, requests)
     return tuple(dict.fromkeys(round((requests - 1) * i / max(most - 1, 1)) for i in range(most)))
 
 
