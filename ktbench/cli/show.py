@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
@@ -49,10 +50,14 @@ def show(run: Run, *, alone: bool = False) -> int:
 
 
 def _tell_trackers(run: Run) -> None:
-    """Calls what other packages name in `TRACKERS` with the run's folder; one that fails is a line on stderr."""
+    """Calls what other packages name in `TRACKERS` with the run's folder; one that fails is a line on stderr.
+
+    What they print goes there, too: stdout is our own, which programs may read.
+    """
     for point in metadata.entry_points(group=TRACKERS):
         try:
-            point.load()(run.folder)
+            with redirect_stdout(sys.stderr):
+                point.load()(run.folder)
         except (Exception, SystemExit) as error:  # code of others: the run is complete whatever it does
             print(f"ktbench: tracker {point.name}: {one_line(f'{type(error).__name__}: {error}')}", file=sys.stderr)
 

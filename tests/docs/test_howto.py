@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 import subprocess
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -130,23 +132,42 @@ STUB_OF_MLFLOW = """
 from contextlib import nullcontext
 def set_experiment(name): print("experiment", name)
 def start_run(run_name, nested=False): print("run", run_name); return nullcontext()
-def log_params(values): print("params", *sorted(values))
-def log_metrics(values): print("metrics", *sorted(values))
+def log_params(values): print("params", values["label"], values["workload.batch"])
+def log_metrics(values): print("metrics", *(float(value) for value in values.values()))
 def log_artifacts(folder): print("artifacts", folder)
+"""
+STUB_OF_WANDB = """
+from contextlib import contextmanager
+class Run:
+    def log(self, values): print("logged", *values)
+    def log_artifact(self, folder, name, type): print("artifact", folder)
+@contextmanager
+def init(project, name):
+    yield Run()
+    print("finished", name)
+def Table(dataframe): print("table", len(dataframe))
 """
 
 
-def test_a_tracker_of_another_package_is_told_of_a_report_and_may_fail(tmp_path: Path) -> None:
+def test_trackers_of_another_package_are_told_of_a_report_and_may_fail(tmp_path: Path) -> None:
     page = (DOCS / "howto" / "tracker.md").read_text(encoding="utf-8")
-    module = page.partition("```python\n")[2].partition("```")[0]
-    points = "[ktbench.trackers]\nfails = no_such_module:told\nmlflow = my_tracker:told\n"
-    install(tmp_path, "my_tracker", points, {"my_tracker": module, "mlflow": STUB_OF_MLFLOW})
-    done = with_packages(tmp_path, "sweep", "+ablation=decode", "machine=paper_a100", "run_name=told")
+    module, project = (page.partition(f"```{kind}\n")[2].partition("```")[0] for kind in ("python", "toml"))
+    named = tomllib.loads(project)["project"]["entry-points"]["ktbench.trackers"] | {"fails": "no_such_module:told"}
+    points = "\n".join(["[ktbench.trackers]", *(f"{name} = {value}" for name, value in named.items()), ""])
+    modules = {"my_trackers": module, "mlflow": STUB_OF_MLFLOW, "wandb": STUB_OF_WANDB}
+    install(tmp_path, "my_trackers", points, modules)
+    cells = ("sweep.arms=[base,+v]", "sweep.control=false", "workload.batch=1,4")
+    done = with_packages(tmp_path, "sweep", "+ablation=decode", "machine=paper_a100", "run_name=told", *cells, "--json")
     assert done.returncode == 0, done.stderr
-    said = {line.split()[0] for line in done.stdout.splitlines() if line.strip()}
-    assert {"experiment", "run", "params", "metrics", "artifacts"} <= said
+    said = [tuple(line.split(" ", 1)) for line in done.stderr.splitlines() if " " in line]
+    once = [("experiment", "ktbench"), ("run", "told"), ("table", "4"), ("logged", "rows"), ("finished", "told")]
+    assert all(said.count(line) == 1 for line in once)
+    assert [what for kind, what in said if kind == "params"] == ["base 1", "+v 1", "base 4", "+v 4"]
+    assert [what for kind, what in said if kind in ("artifact", "artifacts")] == ["runs/told/report"] * 2
+    assert len([what for kind, what in said if kind == "metrics" and float(what.split()[0]) > 0]) == 4
     assert "no_such_module" in done.stderr
     assert "Traceback" not in done.stderr
+    assert all(json.loads(line) for line in done.stdout.splitlines()), "what trackers print is no part of the output"
 
 
 @pytest.mark.parametrize("page", sorted(path.name for path in (DOCS / "howto").glob("*.md")))
