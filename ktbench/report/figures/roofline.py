@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 
 from ktbench.report.figures.curves import looks
 from ktbench.report.figures.frame import Frame, decades
-from ktbench.report.figures.roofs import Rooflines, draw_rooflines
+from ktbench.report.figures.roofs import Rooflines, draw_rooflines, name_roof
 from ktbench.report.figures.sheet import RIGHT_IN, PanelGrid, Sheet, mark_cells
 from ktbench.results.row import Row
 from ktbench.results.usage import peak_spreads, read_spread
@@ -87,8 +87,8 @@ def _draw(axes: Axes, rows: Sequence[Row], look_of: Mapping[str, Look]) -> None:
         (drawn,) = axes.plot([at], [done], zorder=3, **look_of[row.shown])
         mark_cells(drawn, [row.cell])
         frame.take_marker((at, done))
-    for label in draw_rooflines(frame, Rooflines(read=read, peaks=peaks, intensity=1.0)):
-        frame.label(*label)
+    for line in draw_rooflines(frame, Rooflines(read=read, peaks=peaks, intensity=1.0)):
+        name_roof(frame, *line)
 
 
 def _intensity(row: Row) -> float:

@@ -63,7 +63,8 @@ def rooflines(panel: Sequence[Row], part: Sequence[Row]) -> Rooflines:
 def draw_rooflines(frame: Frame, roofs: Rooflines) -> list[tuple[str, XY, XY]]:
     """Draw roofs over tokens per expert, in 10¹² operations/s; returns their names and the lines to write them along.
 
-    Each peak begins where the read roof reaches it; one that lies beyond the frame is no roof in it and not drawn.
+    Each peak begins where the read roof reaches it; one that lies beyond the frame is no roof in it and not drawn. Its
+    name has the dtype where peaks differ in it: elsewhere the unit says it.
     """
     left, right = frame.x
     slope = scaled(roofs.slope, 1e-12) if roofs.slope else None
@@ -77,13 +78,21 @@ def draw_rooflines(frame: Frame, roofs: Rooflines) -> list[tuple[str, XY, XY]]:
         names.append(
             (f"read {number(roofs.read.mid / 1e9, 2)} GB/s", (start, slope.mid * start), (end, slope.mid * end))
         )
+    are_mixed = len({dtype for _, dtype in peaks}) > 1
     for (isa, dtype), peak in peaks.items():
+        name = f"{isa} {dtype}" if are_mixed else isa
         start = max(left, peak.mid / slope.mid) if slope else left
         if start < right:
-            names.append((f"{isa} {dtype} {number(peak.mid, 2)}", (start, peak.mid), (right, peak.mid)))
+            names.append((f"{name} {number(peak.mid, 2)}", (start, peak.mid), (right, peak.mid)))
     for _, *line in names:
         _dash(frame, line)
     return names
+
+
+def name_roof(frame: Frame, name: str, start: XY, end: XY) -> None:
+    """Write the name of a drawn roof along it; of a peak also before its left end, where nothing is above the slope."""
+    before = ((frame.x[0], start[1]), start)
+    frame.label(name, start, end, also=(before,) if start[1] == end[1] and frame.x[0] < start[0] else ())
 
 
 def draw_read_time(frame: Frame, read: Spread, weights: Sequence[tuple[float, int]]) -> tuple[str, XY, XY]:

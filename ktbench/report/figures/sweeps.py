@@ -30,7 +30,7 @@ from ktbench.report.figures.curves import (
 )
 from ktbench.report.figures.frame import Frame, decades, fitted, is_wide, round_ticks
 from ktbench.report.figures.label_placement import XY
-from ktbench.report.figures.roofs import Rooflines, draw_read_time, draw_rooflines, rooflines
+from ktbench.report.figures.roofs import Rooflines, draw_read_time, draw_rooflines, name_roof, rooflines
 from ktbench.report.figures.sheet import COLUMN_IN, LEFT_IN, PAGE_IN, PLOT_IN, Mark, PanelGrid, Sheet, mark, scaled
 from ktbench.report.learning_table import learned_name, settings_shown
 from ktbench.report.table import Table
@@ -84,8 +84,8 @@ def _draw_throughput(frame: Frame, panel: CurvePanel, roofs: Rooflines, names: S
     lines = draw_rooflines(frame, roofs)
     draw_curves(frame, panel, names)
     name_references(frame, panel)
-    for text, start, end in reversed(lines):
-        frame.label(text, start, end)
+    for line in reversed(lines):
+        name_roof(frame, *line)
 
 
 def _throughput(row: Row) -> Spread | None:
