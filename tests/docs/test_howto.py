@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shlex
 import subprocess
 import tomllib
 from pathlib import Path
@@ -18,6 +19,9 @@ from ktbench.cli import main as ktbench
 from ktbench.config.freeze import ModelFiles, freeze_model
 from ktbench.eval.tasks.sources import load_task
 from ktbench.results import read_run
+from ktbench.results.intervals import median_interval
+from ktbench.run.alternating import read_alternation
+from ktbench.run.request import read_request
 from ktbench.spec.record import Outcome
 from ktbench.spec.run_spec import ModelSpec
 from ktbench.spec.suite import SuiteSpec
@@ -34,6 +38,19 @@ def written(page: str) -> dict[str, Any]:
 def test_the_model_is_one() -> None:
     model = from_plain(freeze_model(written("model.md"), ModelFiles(), phase="decode"), ModelSpec)
     assert (model.name, model.shape.moe_layers, model.shape.experts, model.shape.top_k) == ("my_model", 4, 8, 2)
+
+
+def test_the_job_compares_two_commits() -> None:
+    job = written("ci.md")["jobs"]["regress"]
+    *_, last = (
+        shlex.split(step["run"].replace("${{ github.base_ref }}", "main")) for step in job["steps"] if "run" in step
+    )
+    at = last.index("--")
+    assert last[:at] == ["python3", "bootstrap.py", "nox", "-s", "regress"]
+    alternation = read_alternation(last[at + 1 :], "now")
+    assert alternation.commits == ("origin/main", "HEAD")
+    assert median_interval([1.0] * alternation.rounds).sound
+    assert read_request(alternation.overrides).is_sweep
 
 
 def test_the_suite_is_asked() -> None:
