@@ -125,10 +125,6 @@ def _verdict(result: Result, is_baseline: bool) -> str:
     return dashed(result.change, lambda change: str(change.verdict))
 
 
-def _divergence(result: Result, is_baseline: bool) -> str:
-    return dashed(result.kl, lambda kl: REFERENCE if is_baseline else error_text(kl))
-
-
 # What is written of a result, with whether it is the baseline's, and whether all lines may say the same.
 _SCORES: tuple[tuple[str, Callable[[Result, bool], str], dict[str, Any]], ...] = (
     ("score (% ± SE [95 % interval])", lambda one, _: score_interval_text(one.score), {}),
@@ -142,7 +138,11 @@ _SCORES: tuple[tuple[str, Callable[[Result, bool], str], dict[str, Any]], ...] =
     ("flips (questions)", lambda one, _: flips_text(one.change), {}),
     ("p (exact McNemar)", lambda one, _: p_text(one.change), {}),
     ("verdict", _verdict, {"numeric": False}),
-    ("KL (nats/token ± SE)", _divergence, {"blanks": (DASH, REFERENCE)}),
+    (
+        "KL (nats/token ± SE)",
+        lambda one, is_base: dashed(one.kl, lambda kl: REFERENCE if is_base else error_text(kl)),
+        {"blanks": (DASH, REFERENCE)},
+    ),
     ("answer length (tokens)", lambda one, _: dashed(one.tokens, lambda tokens: number(tokens, 3)), {}),
     ("length (× baseline's)", lambda one, _: dashed(one.longer, "{:.2f}".format), {}),
 )
@@ -177,15 +177,11 @@ def _of_measure(task: str, metric: str, write: Callable[[Measure], str]) -> Writ
     return written
 
 
-def _perplexity(name: str) -> dict[str, Callable[[Measure], str]]:
-    return {
-        name: lambda one: spread_text(one.value),
-        f"change of {name} (%)": lambda one: change_text(one.change),
-    }
-
-
 _METRICS: dict[str, dict[str, Callable[[Measure], str]]] = {
-    **{metric: _perplexity(name) for metric, name in PERPLEXITIES.items()},
+    **{
+        metric: {name: lambda one: spread_text(one.value), f"change of {name} (%)": lambda one: change_text(one.change)}
+        for metric, name in PERPLEXITIES.items()
+    },
     KL: {"KL (nats ± SE)": lambda one: error_text(one.value)},
     TOP1: {"top-1 agreement (% ± SE)": lambda one: error_text(one.value, 100)},
 }

@@ -72,10 +72,11 @@ def accuracy_methods(run: Run, rows: Sequence[AccuracyRow]) -> tuple[str, ...]:
     """Statistics of what the rows show, and the software."""
     scores = [one.score for row in rows for one in row.results if one.score]
     metrics = {one.metric for row in rows for one in row.measures}
+    tasks = run.header.suite.tasks if run.header.suite else ()
     return sentences(
         "accuracy_methods.txt.j2",
         scored=bool(scores),
-        clustered=_clustered(run.header.suite),
+        clustered=[f"{task.name} ({task.cluster})" for task in tasks if task.cluster],
         single=any(score.se is None for score in scores),
         changes=sum(one.change is not None for row in rows for one in row.results),
         losses=bool(metrics & {*LOSSES}),
@@ -87,11 +88,6 @@ def accuracy_methods(run: Run, rows: Sequence[AccuracyRow]) -> tuple[str, ...]:
         number=number,
         software=software_sentence(facts_of(run)),
     )
-
-
-def _clustered(suite: SuiteSpec | None) -> list[str]:
-    """Tasks whose questions are clustered, each with the field that names the cluster."""
-    return [f"{task.name} ({task.cluster})" for task in suite.tasks if task.cluster] if suite else []
 
 
 def accuracy_conditions(run: Run, rows: Sequence[AccuracyRow], settings: Sequence[str]) -> tuple[str, ...]:

@@ -48,7 +48,7 @@ def learning_table(run: Run, rows: Sequence[Row], learned: Sequence[Learned]) ->
         learning_columns(settings),
         learned,
         conditions=[one for one in conditions_of(run, rows) if one != controls_sentence(rows)],  # that is of times
-        methods=_methods(run, learned),
+        methods=sentences("learning_methods.txt.j2", base=the_part(run).baseline, held_out=_held_out(learned)),
         notes=notes_of((learned_name(one, settings), one.why) for one in learned if one.why),
         headline=headline(run, rows),
         figure_caption=learning_caption(run, learned),
@@ -99,10 +99,6 @@ def _with_sign(value: float, places: int) -> str:
     """Nothing has none."""
     text = f"{value:+.{places}f}"
     return text if float(text) else text[1:]
-
-
-def _methods(run: Run, learned: Sequence[Learned]) -> tuple[str, ...]:
-    return sentences("learning_methods.txt.j2", base=the_part(run).baseline, held_out=_held_out(learned))
 
 
 def _held_out(learned: Sequence[Learned]) -> str:

@@ -13,6 +13,7 @@ from ktbench.spec.errors import one_line
 if TYPE_CHECKING:
     from jinja2 import Environment, Template
 
+_TEMPLATES = files("ktbench.report") / "templates"
 _DELIMITERS = tuple(f"{what}_{end}_string" for what in ("block", "variable", "comment") for end in ("start", "end"))
 
 
@@ -51,7 +52,7 @@ def _environment(*, is_latex: bool) -> Environment:
     delimiters: dict[str, Any] = dict(zip(_DELIMITERS, ours, strict=True))
 
     environment = Environment(
-        loader=FunctionLoader(_source),
+        loader=FunctionLoader(lambda name: (_TEMPLATES / name).read_text(encoding="utf-8")),
         autoescape=lambda name: name is not None and name.endswith(".html.j2"),
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -70,7 +71,3 @@ def _environment(*, is_latex: bool) -> Environment:
     }
     environment.globals["span"] = span
     return environment
-
-
-def _source(name: str) -> str:
-    return files("ktbench.report").joinpath("templates", name).read_text(encoding="utf-8")

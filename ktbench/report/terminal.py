@@ -18,7 +18,7 @@ from ktbench.report.text import (
     spread_text,
 )
 from ktbench.results.accuracy import AccuracyRow, Result
-from ktbench.results.answers import LOSSES, Measure
+from ktbench.results.answers import LOSSES
 from ktbench.results.intervals import is_exact
 from ktbench.results.row import Row
 from ktbench.spec.record import KL, Outcome
@@ -39,7 +39,8 @@ def row_line(row: Row, width: int = 16) -> str:
         return f"{name} {row.outcome or 'not measured yet'}{reason}"
     mark, spread = "~" if row.outcome is Outcome.NOISY else "", plus_minus(row.step_s)
     time = f"{mark + number(row.step_s.mid * 1e3):>9} ms/{row.spec.workload.unit} {spread:>7}"
-    speed = _rate_word(row) if row.is_layer else f"{number(row.tokens_per_s.mid):>9} tokens/s"
+    rated = DASH if row.flops_per_s is None else rate(row.flops_per_s, row.spec.dtype)
+    speed = f"{rated:>14}" if row.is_layer else f"{number(row.tokens_per_s.mid):>9} tokens/s"
     share = "" if row.roof is None else f"{number(row.roof.share.mid * 100, 2):>5}% of {row.roof.limit}"
     rounds = "simulated" if row.simulated else f"{row.rounds:2d} rounds"
     return f"{name} {time}  {speed}  {_speedup_word(row):<33}  {share:<20}  {rounds}"
@@ -76,18 +77,11 @@ def _changed(result: Result) -> str:
 def _measured(row: AccuracyRow) -> Iterator[str]:
     for one in row.measures:
         if one.metric in LOSSES:
-            yield f"perplexity {spread_text(one.value)}{_moved(one)}"
+            moved = f" ({change_text(one.change)} %)" if one.change else ""
+            yield f"perplexity {spread_text(one.value)}{moved}"
         elif not row.is_baseline:
             kl = one.metric == KL
             yield f"KL {error_text(one.value)} nats" if kl else f"top-1 {error_text(one.value, 100)} %"
-
-
-def _moved(one: Measure) -> str:
-    return f" ({change_text(one.change)} %)" if one.change else ""
-
-
-def _rate_word(row: Row) -> str:
-    return f"{DASH if row.flops_per_s is None else rate(row.flops_per_s, row.spec.dtype):>14}"
 
 
 def _speedup_word(row: Row) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import accumulate, pairwise
@@ -127,11 +127,8 @@ def _by_core_layout(trials: TrialTimes, block_of: _BlockOf) -> dict[tuple[str, C
     """
     steady = ((number, trial) for number, trial in trials.items() if trial.core_layout != "moved")
     found = by_key(((trial.machine, trial.core_layout), (number, trial.step_s)) for number, trial in steady)
-    return {place: _known(by_block(dict(held), block_of)) for place, held in found.items()}
-
-
-def _known(values: Mapping[int, float | None]) -> list[float]:
-    return [value for value in values.values() if value is not None]
+    by_place = {place: by_block(dict(held), block_of).values() for place, held in found.items()}
+    return {place: [value for value in values if value is not None] for place, values in by_place.items()}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

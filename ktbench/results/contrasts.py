@@ -76,14 +76,10 @@ def _ways(
     for here in ordered:
         if here not in known:
             continue
-        found = 1 if here == origin else sum(n for there, n in ways.items() if _is_step(there, here))
+        found = 1 if here == origin else sum(n for there, n in ways.items() if len(there ^ here) == 1)
         if found:
             ways[here] = found
     return ways
-
-
-def _is_step(one: Combination, other: Combination) -> bool:
-    return len(one ^ other) == 1
 
 
 def _without_zeros(contrast: Contrast) -> Contrast:

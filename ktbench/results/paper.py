@@ -127,13 +127,10 @@ def _line_of(number: Published, row: Row, arms: Sequence[Row]) -> PaperLine:
 
 def _without_cell(number: Published, arms: Sequence[Row]) -> PaperLine:
     """Of what is not simulated, though it may have been measured here."""
-    here = (row for row in arms if not row.simulated and _is_about(number, row))
+    measured = (row for row in arms if not row.simulated)
+    here = (row for row in measured if published_for(row.spec, row.label, [number], anywhere=True))
     line = _measured(_published(number), next(here, None), arms)
     return replace(line, missing={"simulated": not_simulated_reason(number)} | line.missing)
-
-
-def _is_about(number: Published, row: Row) -> bool:
-    return bool(published_for(row.spec, row.label, [number], anywhere=True))
 
 
 def _without_number(row: Row, arms: Sequence[Row], numbers: Sequence[Published]) -> PaperLine:

@@ -226,7 +226,9 @@ def falls_of(rows: Iterable[Row]) -> Iterator[tuple[Row, Row]]:
 
     Rates differ by more than `MAX_FALL`; arm, precision and all other settings are the same.
     """
-    rated = sorted((row for row in rows if row.is_layer and row.flops_per_s), key=_tokens)
+    rated = sorted(
+        (row for row in rows if row.is_layer and row.flops_per_s), key=lambda row: row.spec.tokens_per_expert
+    )
     for curve in by_key(((row.shown, *_other_settings(row)), row) for row in rated).values():
         best = curve[0]
         for row in curve[1:]:
@@ -237,10 +239,6 @@ def falls_of(rows: Iterable[Row]) -> Iterator[tuple[Row, Row]]:
 
 def _rate(row: Row) -> float:
     return row.flops_per_s or 0.0
-
-
-def _tokens(row: Row) -> float:
-    return row.spec.tokens_per_expert
 
 
 def _other_settings(row: Row) -> Iterator[tuple[str, Setting]]:

@@ -49,12 +49,9 @@ def read_recording(overrides: Sequence[str]) -> tuple[RecordRequest, str]:
         raise RequestError(f"record workload.routing={routing}: runs the model's routers, set workload.routing=model")
     planned = plan_request(request)
     (cell,) = planned.cells
-    file = new_file("record", output or _default_output(cell.spec.model.name))
+    name = f"profile-{Path(cell.spec.model.name).name}-{datetime.now(UTC):%Y%m%d-%H%M%S}.npz"
+    file = new_file("record", output or RUNS / name)
     return RecordRequest(spec=cell.spec, output=str(file)), planned.unsupported.get(cell.key, "")
-
-
-def _default_output(model: str) -> Path:
-    return RUNS / f"profile-{Path(model).name}-{datetime.now(UTC):%Y%m%d-%H%M%S}.npz"
 
 
 def summary(profile: ActivationProfile) -> Iterator[str]:

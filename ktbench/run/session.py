@@ -69,10 +69,6 @@ def page_faults() -> int:
 _MAX_PAUSES = 5
 
 
-def _paused(times: int) -> str:
-    return f"timed {times + 1} times, as the process was stopped meanwhile"
-
-
 # Repeating a step runs the same arithmetic; threads may only reorder the last additions of a bf16 result.
 _REPEAT_TOLERANCE = 0.05
 
@@ -165,7 +161,7 @@ class Session:
             before = self.pauses()
             found = measure()
             if self.pauses() == before:
-                return found, (_paused(paused),) if paused else ()
+                return found, (f"timed {paused + 1} times, as the process was stopped meanwhile",) if paused else ()
         raise TrialFailed(Outcome.TIMEOUT, f"the process was stopped in each of {_MAX_PAUSES} attempts to time it")
 
     def _timed(self, cell: Cell) -> Timed:

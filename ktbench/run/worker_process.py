@@ -179,11 +179,6 @@ def _load_session(opened: OpenSession, topology: Topology, progress: LoadProgres
     return Session(system=system, roofs=_roofs(specs, topology), watch=_watch(specs, topology), ids=opened.ids)
 
 
-def _rest_s(specs: Sequence[RunSpec]) -> float:
-    """Seconds after which the threads of a peer sleep; ours sleep at once."""
-    return peer_of(specs[0].system).spin_s + _REST_S if _brings_threads(specs) else 0.0
-
-
 def _brings_threads(specs: Sequence[RunSpec]) -> bool:
     """Whether the peer starts threads: they inherit the affinity of this one, which is therefore not pinned."""
     return specs[0].system != OURS and peer_of(specs[0].system).own_threads
@@ -211,8 +206,10 @@ def _roofs(specs: Sequence[RunSpec], topology: Topology) -> Roofs:
     engine, cpus = specs[0].engine, topology.core_cpus
     if not engine.roles_concurrent and not _brings_threads(specs):
         return open_roofs(cpus[: engine.threads])
+    # The threads of a peer sleep after a while, ours at once.
+    rest_s = peer_of(specs[0].system).spin_s + _REST_S if _brings_threads(specs) else 0.0
     with reach(cpus):
-        return open_pool_roofs(cpus[: engine.threads], rest_s=_rest_s(specs))
+        return open_pool_roofs(cpus[: engine.threads], rest_s=rest_s)
 
 
 def _watch(specs: Sequence[RunSpec], topology: Topology) -> MachineWatch | None:

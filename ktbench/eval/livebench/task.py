@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ktbench.eval.livebench.graders import GRADERS, grade_answer, why_ungradable
 from ktbench.eval.livebench.loading import RELEASE, absent, checked_release, is_in_release, read_questions
 from ktbench.eval.livebench.question import LiveQuestion, read_row
-from ktbench.eval.tasks.harness import GRADED, BuiltTask, Grade, QuestionSource, build, hub_rows
+from ktbench.eval.tasks.harness import GRADED, BuiltTask, QuestionSource, build, hub_rows
 from ktbench.eval.tasks.rows import Row, Rows, Splits
 from ktbench.spec.record import SCORE
 from ktbench.spec.suite import SuiteSpec
@@ -60,7 +59,9 @@ def _build(name: str, splits: Splits, suite: SuiteSpec) -> BuiltTask:
         "description": "system_prompt",
         "doc_to_text": "prompt",
         "doc_to_target": "question_id",
-        "process_results": partial(_grade, unsafe=suite.confirm_unsafe),
+        "process_results": lambda row, answers: {
+            SCORE: grade_answer(row["question"], answers[0], confirm_unsafe=suite.confirm_unsafe)
+        },
         "generation_kwargs": {"until": [], "max_gen_toks": _LONGEST, "do_sample": False, "temperature": 0.0},
     }
     return BuiltTask(
@@ -81,10 +82,6 @@ def _settings(name: str, splits: Splits, suite: SuiteSpec) -> Iterator[str]:
         yield f"{partly} of {len(rows)} questions with only part of their tests: scores are upper bounds"
     if suite.data_dir is not None:
         yield absent(_folder(suite.data_dir), suite.release or RELEASE, category, task)
-
-
-def _grade(row: Row, answers: Sequence[str], *, unsafe: bool) -> dict[str, Grade]:
-    return {SCORE: grade_answer(row["question"], answers[0], confirm_unsafe=unsafe)}
 
 
 SOURCES = (QuestionSource(prefix="livebench", names=None, read=_read, build=_build),)

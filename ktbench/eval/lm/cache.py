@@ -43,7 +43,8 @@ class AnswerCache:
 
     def put(self, answers: Mapping[str, Any]) -> None:
         """Keep answers by key: they are on disk when this returns. Concurrent runs lock the file. Raises NotWritten."""
-        lines = "".join(f"{_line(key, answer)}\n" for key, answer in answers.items())
+        marked = ([key, answer, content_digest([key, answer])] for key, answer in answers.items())
+        lines = "".join(f"{json.dumps(one)}\n" for one in marked)
         try:
             self._append(lines.encode())
         except OSError as error:
@@ -94,10 +95,6 @@ def _read(path: Path) -> Iterable[tuple[str, Any]]:
             continue
         if mark == content_digest([key, answer]):
             yield key, answer
-
-
-def _line(key: str, answer: Any) -> str:
-    return json.dumps([key, answer, content_digest([key, answer])])
 
 
 def _ends_whole(path: Path) -> bool:

@@ -229,17 +229,14 @@ def _ends(before: str, mark: str, following: str) -> bool:
     start = max(before.rfind(sign) for sign in _QUOTES + _BRACKETS)
     word = before[max(start, 0) :].lstrip(_BRACKETS + "&#,-`").lower()
     next_word = re.sub(r"\W+$", "", following).lower()
-    if before.endswith(".") or _is_abbreviation(word):
+    is_abbreviation = word.rpartition("-")[2] in _ABBREVIATIONS or _ACRONYM.fullmatch(word)
+    if before.endswith(".") or is_abbreviation:
         return following[:1].isupper() and next_word in _STARTERS
     if word in _INITIALS:
         return False
     if len(word) == 1 and word.isalpha():
         return not following[:1].islower() and (not next_word.isalpha() or next_word in _COMMON)
     return not (_NUMBER.fullmatch(word) and following[:1].islower())
-
-
-def _is_abbreviation(word: str) -> bool:
-    return word.rpartition("-")[2] in _ABBREVIATIONS or bool(_ACRONYM.fullmatch(word))
 
 
 def _read(name: str, suite: SuiteSpec) -> Splits:
@@ -260,12 +257,11 @@ def _check_row(row: Row) -> None:
     check_arguments(row["instruction_id_list"], row["kwargs"])
 
 
-def _grade(row: Row, answers: Sequence[str]) -> dict[str, float]:
-    return {SCORE: float(all(follow(row["instruction_id_list"], row["kwargs"], answers[0])))}
-
-
 def _build(name: str, splits: Splits, suite: SuiteSpec) -> BuiltTask:
-    config = shipped_config("ifeval", "ifeval", graded_by=_grade)
+    def grade(row: Row, answers: Sequence[str]) -> dict[str, float]:
+        return {SCORE: float(all(follow(row["instruction_id_list"], row["kwargs"], answers[0])))}
+
+    config = shipped_config("ifeval", "ifeval", graded_by=grade)
     setting = f"right where all instructions are followed (strict), languages detected by {detector()}"
     return BuiltTask(task=build(config, splits), identity="key", setting=setting)
 

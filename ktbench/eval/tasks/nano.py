@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from functools import cache
 from random import Random
-from typing import Any
 
 from ktbench.eval.tasks.harness import GRADED, BuiltTask, QuestionSource, build
 from ktbench.eval.tasks.nano_questions import STOP, TASKS, NanoTask, Question, grade
-from ktbench.eval.tasks.rows import Row, Rows, Splits
+from ktbench.eval.tasks.rows import Rows, Splits
 from ktbench.spec.record import SCORE
 from ktbench.spec.suite import SuiteSpec
 
@@ -62,21 +60,16 @@ def _build(name: str, splits: Splits, suite: SuiteSpec) -> BuiltTask:
         "test_split": "test",
         "doc_to_text": "prompt",
         "doc_to_target": lambda row: row["question"].answer,
-        "process_results": _graded,
+        "process_results": lambda row, answers: {SCORE: float(grade(row["question"], answers[0]))},
         # A token is a byte. An answer twice as long as the longest right one is wrong however it continues.
         "generation_kwargs": {"until": [STOP], "max_gen_toks": 2 * longest, "do_sample": False, "temperature": 0.0},
     }
     return BuiltTask(
-        task=build(config, splits), identity="name", right=_right, setting="right where the line is the answer"
+        task=build(config, splits),
+        identity="name",
+        right=lambda row: (row["prompt"], f"{row['question'].answer}{STOP}"),
+        setting="right where the line is the answer",
     )
-
-
-def _right(row: Mapping[str, Any]) -> tuple[str, str]:
-    return row["prompt"], f"{row['question'].answer}{STOP}"
-
-
-def _graded(row: Row, answers: Sequence[str]) -> dict[str, float]:
-    return {SCORE: float(grade(row["question"], answers[0]))}
 
 
 SOURCES = (

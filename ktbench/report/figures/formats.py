@@ -13,7 +13,6 @@ from matplotlib.ticker import MaxNLocator
 from ktbench.report.accuracy_table import undrawn
 from ktbench.report.figures.curves import REFERENCE, reason_of
 from ktbench.report.figures.frame import Frame, decades
-from ktbench.report.figures.label_placement import XY
 from ktbench.report.figures.sheet import COLUMN_IN, WHISKER, PanelGrid, Sheet, mark_cells, reach, scaled
 from ktbench.report.table import Table
 from ktbench.report.text import not_drawn
@@ -114,7 +113,7 @@ def _panel(axes: Axes, points: Sequence[FormatPoint], references: Sequence[Row],
     for point in points:
         _draw_point(frame, point)
     for point in sorted(points, key=lambda point: not point.is_best):
-        frame.lead_to_marker(_words(point.row, every), _middle(point))
+        frame.lead_to_marker(_words(point.row, every), (point.speed.mid, point.height.mid))
     for row, speed in speeds:
         frame.label(_words(row, every), (speed, frame.y[0]), (speed, frame.y[1]), REFERENCE)
 
@@ -152,10 +151,6 @@ def _draw_point(frame: Frame, point: FormatPoint) -> None:
     frame.take_marker((speed.mid, height.mid))
     frame.take_line([(speed.low, height.mid), (speed.high, height.mid)])
     frame.take_line([(speed.mid, height.low), (speed.mid, height.high)])
-
-
-def _middle(point: FormatPoint) -> XY:
-    return point.speed.mid, point.height.mid
 
 
 def _words(row: Row, rows: Sequence[Row]) -> str:

@@ -133,7 +133,10 @@ class Frame:
 
     def _names(self, values: Sequence[float]) -> list[str]:
         """Names of every value, or of every second, third ... from the first where they would touch."""
-        every = (_thinned(values, step) for step in range(1, len(values) + 1))
+        every = (
+            [f"{value:g}" if n % step == 0 else "" for n, value in enumerate(values)]
+            for step in range(1, len(values) + 1)
+        )
         return next((names for names in every if self._fits(values, names)), [])
 
     def _fits(self, values: Sequence[float], names: Sequence[str]) -> bool:
@@ -190,7 +193,3 @@ def _opened(limits: XY, log: bool) -> XY:
 
 def _size(text: str) -> XY:
     return width_in(text), line_in() * _LETTER
-
-
-def _thinned(values: Sequence[float], step: int) -> list[str]:
-    return [f"{value:g}" if n % step == 0 else "" for n, value in enumerate(values)]

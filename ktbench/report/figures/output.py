@@ -60,7 +60,8 @@ class Stylesheet:
         """The variables and the classes."""
         colours = sorted(self.colours | {"000000"})
         variables = "".join(f"--c-{one}:light-dark(#{one},{_DARK.format(one)});" for one in colours)
-        rules = (f".figure .{name}{{{_short(style_)}}}" for style_, name in self.classes.items())
+        shorter = {name: style_.replace(": ", ":").replace("; ", ";") for style_, name in self.classes.items()}
+        rules = (f".figure .{name}{{{style_}}}" for name, style_ in shorter.items())
         return "\n".join([f":root{{{variables}}}", *rules])
 
 
@@ -103,7 +104,8 @@ def embedded(figure: Sheet, name: str, styles: Stylesheet) -> str:
             return f' class="{styles.class_of(value)}"'
         if key == "d":
             value = _BETWEEN_STEPS.sub("", value)
-        return f' {key.removeprefix("xlink:")}="{styles.themed(_DECIMALS.sub(_cut, value))}"'
+        value = _DECIMALS.sub(lambda number: number[1].rstrip("0").rstrip("."), value)
+        return f' {key.removeprefix("xlink:")}="{styles.themed(value)}"'
 
     def tag(found: re.Match[str]) -> str:
         return _ATTRIBUTE.sub(attribute, found[0])
@@ -128,11 +130,3 @@ def _svg_with_text(figure: Sheet) -> str:
         text.set_path_effects(effects)
     figure.show_caption(True)
     return file.getvalue()
-
-
-def _cut(number: re.Match[str]) -> str:
-    return number[1].rstrip("0").rstrip(".")
-
-
-def _short(declarations: str) -> str:
-    return declarations.replace(": ", ":").replace("; ", ";")

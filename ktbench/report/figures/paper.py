@@ -234,7 +234,7 @@ def _draw_paper_curves(frame: Frame, lines: Sequence[PaperLine], x: Callable[[Pa
 def draw_paper_list(lines: Sequence[PaperLine], caption: Sequence[str]) -> Sheet:
     """One dot for each score beside the words of its conditions."""
     shown = [line for line in lines if line.published is not None]
-    texts = [wrapped(_words(line), TICK_PT, _TEXT_IN) for line in shown]
+    texts = [wrapped("; ".join(filter(None, (line.precision, line.what))), TICK_PT, _TEXT_IN) for line in shown]
     heights = [(len(text) + 0.5) * line_in() for text in texts]
     tall = sum(heights)
     figure = Sheet(PAGE_IN, tall + _LIST_FOOT_IN, caption)
@@ -262,7 +262,3 @@ def _draw_paper_list(axes: Axes, lines: Sequence[PaperLine], places: Sequence[fl
         )  # fmt: skip
     axes.xaxis.set_major_locator(MaxNLocator(6))
     axes.set_xlabel(f"{lines[0].metric}, published")
-
-
-def _words(line: PaperLine) -> str:
-    return "; ".join(filter(None, (line.precision, line.what)))

@@ -29,7 +29,8 @@ def draw_roofline(rows: Sequence[Row]) -> Sheet | None:
     if not found:
         return None
     machines = list(dict.fromkeys(_machine(row) for row in found))
-    look_of: Mapping[str, Look] = {name: look | {"linestyle": ""} for name, look in looks(_arms(found)).items()}
+    arms = list(dict.fromkeys(row.shown for row in found))
+    look_of: Mapping[str, Look] = {name: look | {"linestyle": ""} for name, look in looks(arms).items()}
     layout = PanelGrid(
         count=len(machines), columns=1, tall_in=2.4, above_in=0.16, below_in=0.34, right_in=3 * RIGHT_IN
     )  # the name of a tick at the right end needs room
@@ -39,10 +40,6 @@ def draw_roofline(rows: Sequence[Row]) -> Sheet | None:
     for name, axes in zip(machines, every, strict=True):
         _draw(axes, [row for row in found if _machine(row) == name], look_of)
     return figure
-
-
-def _arms(rows: Sequence[Row]) -> list[str]:
-    return list(dict.fromkeys(row.shown for row in rows))
 
 
 def _has_intensity(row: Row) -> bool:

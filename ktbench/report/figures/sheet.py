@@ -244,8 +244,8 @@ def mark_cells(artist: Artist, cells: Sequence[str]) -> None:
 
 def legend_lines(entries: Sequence[Artist], width: float) -> list[list[Artist]]:
     """Labelled artists in lines that fit into `width` inches."""
-    return packed(entries, lambda line: sum(map(_entry_in, line)) <= width)
 
+    def needed(line: Sequence[Artist]) -> float:
+        return sum(width_in(str(entry.get_label()), LABEL_PT) + _HANDLE_IN for entry in line)
 
-def _entry_in(entry: Artist) -> float:
-    return width_in(str(entry.get_label()), LABEL_PT) + _HANDLE_IN
+    return packed(entries, lambda line: needed(line) <= width)

@@ -67,16 +67,13 @@ def _throughput_panels(panels: Sequence[CurvePanel], rows: Sequence[Row], captio
     titles = [_precision_title(panel) for panel in panels]
     figure, every = place_panels(panels, rows, caption, titles, "10¹² operations per second", shared=True)
     xs = sorted({point.x for panel in panels for point in panel.points})
+    if len(xs) > CROWDED:
+        xs = [x for x in xs if log2(x).is_integer()]
     for panel, roof, axes in zip(panels, roofs, every, strict=True):
         frame = Frame(axes=axes, x=x, y=y, x_name=TOKENS, log_x=True, log_y=True)
-        frame.ticks(_octaves(xs), decades(*y), named=bool(axes.get_ylabel()))
+        frame.ticks(xs, decades(*y), named=bool(axes.get_ylabel()))
         _draw_throughput(frame, panel, roof, names_of(panels))
     return figure
-
-
-def _octaves(xs: Sequence[float]) -> Sequence[float]:
-    """Powers of two alone where there are many points."""
-    return xs if len(xs) <= CROWDED else [x for x in xs if log2(x).is_integer()]
 
 
 def _draw_throughput(frame: Frame, panel: CurvePanel, roofs: Rooflines, names: Sequence[str]) -> None:

@@ -124,7 +124,7 @@ def section_of(document: Document, index: TooltipIndex, figures: Figures, title:
         id=document.name,
         title=title,
         table=table,
-        is_broad=_is_broad(_texts(table)),
+        is_broad=_is_broad([table.headings, *table.cells, *table.control_cells]),
         origins=document.origins,
         best=best_sentence(document.rows) if is_table else None,
         findings=_findings(document),
@@ -170,10 +170,6 @@ def _controls(document: Document, numbers: Mapping[Key, int]) -> Iterator[Line]:
 def _grids(document: Document) -> Iterator[PageGrid]:
     for grid in document.table.grids:
         yield PageGrid(of=grid, is_broad=_is_broad([grid.headings, *grid.lines]))
-
-
-def _texts(table: Table) -> list[Sequence[str]]:
-    return [[column.heading for column in table.columns], *table.cells, *table.control_cells]
 
 
 def _is_broad(lines: Sequence[Sequence[str]]) -> bool:

@@ -113,7 +113,8 @@ def _finer_cards(document: Document) -> dict[Key, Card]:
     settings = settings_shown(document.answers) if document.answers else ()
     for row in document.answers:
         for result in (one for one in row.results if one.kind != "average"):
-            found[row.row.cell, result.kind, result.subject] = _card_of_result(row, result, settings)
+            name = f"{place(row.row, settings)}: {result.subject}"
+            found[row.row.cell, result.kind, result.subject] = _card(name, _of_result(row, result), row.command)
     groups = settings_of_groups(document.attributions)
     for n, one in enumerate(document.attributions):
         for pair in one.pairs:
@@ -131,10 +132,6 @@ def _written(table: Table) -> list[list[tuple[str, str]]]:
 
 def _card(name: str, facts: Iterable[tuple[str, str]], command: str) -> Card:
     return Card(name=name, facts=tuple((key, text) for key, text in facts if text not in ("", DASH)), command=command)
-
-
-def _card_of_result(row: AccuracyRow, result: Result, settings: Sequence[str]) -> Card:
-    return _card(f"{place(row.row, settings)}: {result.subject}", _of_result(row, result), row.command)
 
 
 def _of_result(row: AccuracyRow, result: Result) -> Facts:
@@ -172,14 +169,11 @@ def _card_of_pair(one: Attribution, pair: FeaturePair, settings: Sequence[str], 
 
 def _of_attribution(one: Attribution, value: Interval | None, document: Document) -> Facts:
     """What stands behind a value of a group: its rounds, and what counters saw of all features together."""
-    whole = next((row for row in document.rows if _is_whole(row, one)), None)
+    arms = (row for row in document.rows if row.role == "arm" and row.label == one.whole)
+    whole = next((row for row in arms if row.settings == one.settings), None)
     yield f"{document.run.header.measure.unit}s", DASH if value is None or is_exact(value) else str(value.n)
     yield f"evidence of {one.whole} (counter/step)", (whole.evidence if whole else None) or DASH
     yield "provenance", "simulated" if one.simulated else "measured"
-
-
-def _is_whole(row: Row, one: Attribution) -> bool:
-    return row.role == "arm" and row.label == one.whole and row.settings == one.settings
 
 
 def _command(document: Document) -> str:
