@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -188,21 +188,25 @@ class FusedHost:
             pool = ThreadPool(list(self._cpus), _SPIN_US, own=True)
         return ExpertExecutor(team=pool, recorder=self._recorder, concurrent=True)
 
-    def pack(self, store: PackableStore, form: ExpertsForm, layer: int = 0) -> FusedExperts:
+    def pack(
+        self, store: PackableStore, form: ExpertsForm, layer: int = 0, precision: Precision | None = None
+    ) -> FusedExperts:
         """Packs the experts of one decoder layer, one after the other: `store` need not hold more than one.
 
+        `precision` is one of the layer's own, None that of all.
         Those that the `files` of the host have are mapped, and `store` is not asked for them.
         """
         if self._files is None:
-            packed = self._pack(store, form)
+            packed = self._pack(store, form, precision)
         else:
-            packed = self._files.take(f"layer-{layer:03}", PackedExperts, lambda: self._pack(store, form))
+            packed = self._files.take(f"layer-{layer:03}", PackedExperts, lambda: self._pack(store, form, precision))
         self._layers.append(FusedExperts(packed, form, layer, self._executor))
         return self._layers[-1]
 
-    def _pack(self, store: PackableStore, form: ExpertsForm) -> PackedExperts:
+    def _pack(self, store: PackableStore, form: ExpertsForm, precision: Precision | None) -> PackedExperts:
         expert = store(0)
-        formats = asdict(self.packing) | _stored_as(expert)
+        packing = self.packing if precision is None else replace(self.packing, precision=precision)
+        formats = asdict(packing) | _stored_as(expert)
         packed = PackedExperts(form.experts, form.hidden, form.ffn, biases=form.biases, **formats, **asdict(form.glu))
         _write(packed, 0, expert, self.team)
         for i in range(1, form.experts):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ from ktbench.engine.forms import ExpertStore, LinearBlocks, PackableStore, exper
 from ktbench.engine.gguf.inspecting import is_gguf
 from ktbench.engine.gguf.reading import GgufModel
 from ktbench.engine.hybrid import HybridEngine
-from ktbench.engine.inject.match import Replacement, match_rules
+from ktbench.engine.inject.match import Replacement, expert_precisions, match_rules
 from ktbench.engine.loading.packed_folder import (
     PackedFiles,
     PackedFolder,
@@ -44,7 +44,7 @@ from ktbench.engine.weight_plan import Packing, WeightPlan
 from ktbench.engine.work import dense_params
 from ktbench.spec.inject import InjectSpec
 from ktbench.spec.run_spec import ModelSpec
-from ktbench.spec.weights import expert_bytes
+from ktbench.spec.weights import Precision, expert_bytes
 
 if TYPE_CHECKING:
     from ktbench.engine.cuda.role import CudaRole
@@ -90,6 +90,7 @@ def _components(
     network.requires_grad_(False)
     cpus, state, params = host.usable_cpus, MoERuntimeState(), dense_params(network)
     roles = split_cpus(cpus, plan.engine)
+    precisions = expert_precisions(network, plan.inject)
     experts = None
     if plan.packing is not None:
         experts = open_host(roles.host, plan, state.recorder, files.get("experts"))
@@ -98,9 +99,10 @@ def _components(
     if plan.engine.device == "cuda":
         with new_threads_on(roles.callbacks):
             cuda = open_cuda(state.recorder)
-    layers = LayerProgress(progress, _stage(plan, files), _layer_bytes(model, plan), model.shape.experts)
+    own = [precisions.get(name) for name, _ in expert_positions(network)]
+    layers = LayerProgress(progress, _stage(plan, files), _layer_bytes(model, plan, own), model.shape.experts)
     backends = _Backends(keeps_original=plan.original, host=experts, cuda=cuda)
-    operators = _place_operators(network, store_of, backends, state, layers)
+    operators = _place_operators(network, store_of, backends, state, layers, precisions)
     if cuda is not None:
         network.to(cuda.device)  # type: ignore[arg-type]
     return EngineComponents(
@@ -157,10 +159,13 @@ def _stage(plan: WeightPlan, files: PackedFolder) -> str:
     return "mapping" if "experts" in files and files["experts"].is_whole else "packing"
 
 
-def _layer_bytes(model: ModelSpec, plan: WeightPlan) -> list[int]:
-    """Bytes of the routed experts of every layer as they are held."""
-    formats = model.expert_formats("bf16" if plan.packing is None else plan.packing.precision)
-    return [model.shape.experts * expert_bytes(model.shape, *pair) for pair in formats]
+def _layer_bytes(model: ModelSpec, plan: WeightPlan, own: Sequence[Precision | None]) -> list[int]:
+    """Bytes of the routed experts of every layer as they are held; `own` are the precisions that rules name."""
+    if plan.packing is None:
+        return [model.shape.experts * expert_bytes(model.shape, "bf16")] * len(own)
+    formats = model.expert_formats(plan.packing.precision)
+    named = ((precision, precision) if precision else pair for pair, precision in zip(formats, own, strict=True))
+    return [model.shape.experts * expert_bytes(model.shape, *pair) for pair in named]
 
 
 def _unread(plan: WeightPlan, files: PackedFolder) -> Callable[[PreTrainedModel], frozenset[str]]:
@@ -200,21 +205,28 @@ class _Backends:
     host: FusedHost | None
     cuda: CudaRole | None
 
-    def of(self, module: nn.Module, store: PackableStore, layer: int) -> tuple[Backend | None, Backend | None]:
-        """Of one layer, for base and for the fused operator."""
+    def of(
+        self, module: nn.Module, store: PackableStore, layer: int, precision: Precision | None
+    ) -> tuple[Backend | None, Backend | None]:
+        """Of one layer, for base and for the fused operator, which packs in `precision` where a rule names one."""
         kept = OriginalExperts(module) if self.keeps_original else None
-        packed = self.host.pack(store, read_form(module), layer) if self.host is not None else None
+        packed = self.host.pack(store, read_form(module), layer, precision) if self.host is not None else None
         return (kept, packed) if self.cuda is None else self.cuda.backends(kept, packed, layer)
 
 
 def _place_operators(
-    network: PreTrainedModel, store_of: StoreOf, backends: _Backends, state: MoERuntimeState, layers: LayerProgress
+    network: PreTrainedModel,
+    store_of: StoreOf,
+    backends: _Backends,
+    state: MoERuntimeState,
+    layers: LayerProgress,
+    precisions: Mapping[str, Precision],
 ) -> list[ExpertsOperator]:
     operators = []
     for name, position in layers.over(expert_positions(network)):
         module = network.get_submodule(name)
         store = layers.counted(store_of(name, module))
-        original, fused = backends.of(module, store, position.layer)
+        original, fused = backends.of(module, store, position.layer, precisions.get(name))
         operators.append(ExpertsOperator(position, state, original=original, fused=fused))
         # What is not kept is released here, before the next layer.
         network.set_submodule(name, operators[-1])

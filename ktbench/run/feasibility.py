@@ -154,6 +154,8 @@ def _simulation_reasons(spec: RunSpec, machine: MachineSpec) -> Iterator[Reason]
         yield Reason("workload.phase=serve", "is not simulated, leave out machine=")
     if spec.workload.phase == "train":
         yield from _simulated_training_reasons(spec)
+    if spec.engine.fused and spec.inject.precisions:
+        yield Reason(f"inject={spec.inject.name}", "precisions of single layers are not simulated, set machine=here")
     if spec.engine.handover == "flags":
         yield Reason("engine.handover=flags", "is not simulated, leave it out or set machine=here")
     work, most = spec.workload, spec.model.shape.positions

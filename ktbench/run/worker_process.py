@@ -191,7 +191,8 @@ def prepare_host(cpus: Sequence[int], specs: Sequence[RunSpec]) -> None:
     wake on one core. Raises ValueError where there are too few cores, RuntimeError as `bind_openmp`.
     """
     kernels = load_extension().module
-    precisions = [spec.precision for spec in specs if spec.system == OURS and spec.engine.fused]
+    fused = [spec for spec in specs if spec.system == OURS and spec.engine.fused]
+    precisions = [one for spec in fused for one in (spec.precision, *spec.inject.precisions)]
     if kernels is not None:
         use_crossovers(kernels, precisions, cpus)
     device = max((split_cpus(cpus, spec.engine).device for spec in specs), key=len)

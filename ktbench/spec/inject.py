@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import warnings
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from ktbench.spec.errors import repeated
+from ktbench.spec.weights import Precision
 
 Argument: TypeAlias = bool | int | float | str | None
 
@@ -68,6 +69,11 @@ class InjectRule:
         )
 
     @property
+    def precision(self) -> Precision | None:
+        """The format that the operator's weights are packed in, where the rule says one; the registry checks it."""
+        return cast("Precision | None", self.args.get("precision"))
+
+    @property
     def wants(self) -> str:
         """What the rule looks for, as written: `module=.*\\.experts class_name=.*Experts`."""
         pairs = (("module", self.module), ("class_name", self.class_name))
@@ -85,6 +91,11 @@ class InjectSpec:
         _check_word("inject", self.name)
         if twice := repeated([rule.name for rule in self.rules]):
             raise ValueError(f"inject={self.name}: two rules are called {twice}")
+
+    @property
+    def precisions(self) -> tuple[Precision, ...]:
+        """The formats that rules name, each once."""
+        return tuple(dict.fromkeys(rule.precision for rule in self.rules if rule.precision is not None))
 
 
 def _check_word(what: str, word: str) -> None:

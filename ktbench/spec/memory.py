@@ -137,14 +137,21 @@ def token_cache_bytes(spec: RunSpec) -> int:
 
 
 def _packed_bytes(spec: RunSpec) -> int:
-    """As the fused operator packs them, each layer in its formats, or as a peer holds them: a GGUF file as it is."""
+    """As the fused operator packs them, each layer in its formats, or as a peer holds them: a GGUF file as it is.
+
+    Which layers rules match is not known before there is a network: where they name precisions, the largest counts.
+    """
     model = spec.model
     if spec.system == OURS:
-        return _bytes_in(spec, model.expert_formats(spec.precision))
+        return max(_bytes_in(spec, model.expert_formats(one)) for one in _precisions(spec))
     if _is_mapped(spec) and model.stored and str(model.path).endswith(_GGUF):
         return sum(layer.nbytes for layer in model.stored_here)
     held = _held_as(spec, spec.precision)
     return _bytes_in(spec, [(held, held)])
+
+
+def _precisions(spec: RunSpec) -> tuple[Precision, ...]:
+    return spec.precision, *spec.inject.precisions
 
 
 def _bytes_in(spec: RunSpec, formats: Sequence[tuple[Precision, Precision]]) -> int:

@@ -70,8 +70,8 @@ def _engine_rules(spec: RunSpec) -> Iterator[Reason]:
     for key, precision in (("precision", spec.precision), ("device_precision", spec.device_precision)):
         if not FORMATS[precision].from_numbers and not _may_be_stored(spec, key, precision):
             yield Reason(f"{key}={precision}", "numbers are not quantised to it: model.path=FILE.gguf")
-    if FORMATS[spec.precision].whole_blocks:
-        yield from _width_rules(spec, f"precision={spec.precision}", FORMATS[spec.precision].group)
+    yield from _width_rules(spec, f"precision={spec.precision}", spec.precision)
+    yield from _mixed_rules(spec)
     if engine.deferral and shape.moe_layers < 2:
         yield Reason(
             f"engine.deferral={engine.deferral}", f"needs 2 MoE layers or more, {name} has {shape.moe_layers} here"
@@ -131,13 +131,35 @@ def _stored_rules(spec: RunSpec) -> Iterator[Reason]:
             return
 
 
+def _mixed_rules(spec: RunSpec) -> Iterator[Reason]:
+    """Rules that give experts of some layers a precision of their own."""
+    if not (spec.engine.fused and spec.inject.precisions):
+        return
+    where = f"inject={spec.inject.name}"
+    for precision in spec.inject.precisions:
+        yield from _width_rules(spec, f"{where} precision={precision}", precision)
+    if spec.workload.phase in ("layer", "train"):
+        yield Reason(where, f"workload.phase={spec.workload.phase} has experts of one precision, set precision=")
+    if spec.model.stored:
+        yield Reason(where, f"precisions of layers are for weights in bf16, those of {spec.model.path} are quantised")
+    if spec.maps_packed:
+        yield Reason(where, "model.packed keeps experts of one precision, leave it null")
+    if spec.engine.placement.policy != "host" or spec.engine.device_prefill_tokens:
+        yield Reason(where, "experts of several precisions stay on the host, leave out placement and layerwise prefill")
+
+
 def _may_be_stored(spec: RunSpec, key: str, precision: Precision) -> bool:
     """Of linear layers a cell does not know the formats: requests are held against the checkpoint."""
     stored = {one for layer in spec.model.stored for one in layer.formats}
     return spec.model.path is not None and (key == "device_precision" or precision in stored)
 
 
-def _width_rules(spec: RunSpec, where: str, step: int) -> Iterator[Reason]:
+def _width_rules(spec: RunSpec, where: str, precision: Precision) -> Iterator[Reason]:
+    if FORMATS[precision].whole_blocks:
+        yield from _multiple_rules(spec, where, FORMATS[precision].group)
+
+
+def _multiple_rules(spec: RunSpec, where: str, step: int) -> Iterator[Reason]:
     shape = spec.model.shape
     if shape.hidden % step or shape.expert_ffn % step:
         widths = f"{spec.model.name} has {shape.hidden} and {shape.expert_ffn}"
@@ -224,7 +246,7 @@ def _peer_rules(spec: RunSpec, peer: Peer) -> Iterator[Reason]:
         yield from _layer_work_rules(spec)
     if peer.types.get(spec.precision) == spec.precision:  # in our groups, whole ones only
         step = lcm(peer.multiple, FORMATS[spec.precision].group or 1)
-        yield from _width_rules(spec, f"system={name} precision={spec.precision}", step)
+        yield from _multiple_rules(spec, f"system={name} precision={spec.precision}", step)
     if name == "transformers" and spec.peer.implementation == OWN and work.phase == "serve":
         yield Reason("peer.implementation=own", "runs prefill, decode and layer, not serve")
     if name == "transformers" and spec.peer.implementation == "batched_mm":

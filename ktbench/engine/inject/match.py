@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from ktbench.engine.inject.registry import OPERATORS, OperatorKind
 from ktbench.spec.errors import did_you_mean
 from ktbench.spec.inject import InjectRule, InjectSpec
+from ktbench.spec.weights import Precision
 
 if TYPE_CHECKING:
     from torch import nn
@@ -90,6 +91,16 @@ class Replacement:
     operator: OperatorKind
 
 
+def expert_precisions(network: nn.Module, inject: InjectSpec) -> dict[str, Precision]:
+    """The formats that rules pack routed experts in, by the name of their module; not those left to the request.
+
+    Raises ValueError as `match_rules`.
+    """
+    named = tuple(rule for rule in inject.rules if rule.operator == "experts" and rule.precision is not None)
+    found = match_rules(network, replace(inject, rules=named)) if named else ()
+    return {one.name: one.rule.precision for one in found if one.rule.precision is not None}
+
+
 def require_operators(inject: InjectSpec) -> None:
     """Raises ValueError for a rule whose operator or arguments the registry does not have. Needs no network."""
     for rule in inject.rules:
@@ -99,10 +110,12 @@ def require_operators(inject: InjectSpec) -> None:
                 f"{_label(rule)}: there is no operator {rule.operator!r}{did_you_mean(rule.operator, OPERATORS)}; "
                 f"allowed are {', '.join(OPERATORS)}"
             )
-        for key in rule.args:
+        for key, value in rule.args.items():
             if key not in kind.arguments:
                 allowed = f"allowed are {', '.join(kind.arguments)}" if kind.arguments else "it takes none"
                 raise ValueError(f"{_label(rule)}: the operator {kind.name} has no argument {key!r}; {allowed}")
+            if value not in (values := kind.arguments[key]):
+                raise ValueError(f"{_label(rule)}: args.{key}={value}: allowed are {', '.join(map(str, values))}")
 
 
 def match_rules(network: nn.Module, inject: InjectSpec) -> tuple[Replacement, ...]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from ktbench.spec.inject import Argument
+from ktbench.spec.weights import FORMATS
 
 if TYPE_CHECKING:
     from torch import nn
@@ -21,14 +24,14 @@ class OperatorKind:
     """One row: an operator by the name that rules give it.
 
     `fits` gives why the operator cannot take a module's place, "" where it can. `arguments` are the keys that a rule's
-    `args` may have. An operator that `wraps` keeps the module it takes the place of, so modules inside it may be
-    replaced too.
+    `args` may have, each with the values that are allowed. An operator that `wraps` keeps the module it takes the place
+    of, so modules inside it may be replaced too.
     """
 
     name: str
     summary: str
     fits: Callable[[nn.Module], str]
-    arguments: tuple[str, ...] = ()
+    arguments: Mapping[str, Sequence[Argument]] = field(default_factory=dict)
     wraps: bool = False
 
 
@@ -143,6 +146,7 @@ OPERATORS: dict[str, OperatorKind] = {
             name="experts",
             summary="routed experts in the host role, as the features +v, +m, +d and +n say",
             fits=fits_experts,
+            arguments={"precision": [name for name, one in FORMATS.items() if one.from_numbers]},
         ),
         OperatorKind(
             name="linear",

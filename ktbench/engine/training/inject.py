@@ -44,14 +44,14 @@ def inject_experts(
     others = sorted({rule.operator for rule in rules.rules} - {"experts"})
     if others:
         raise ValueError(f"inject={rules.name}: {', '.join(others)} cannot be trained through, only experts can")
-    chosen = {one.name for one in match_rules(network, rules)}
+    precisions = {one.name: one.rule.precision for one in match_rules(network, rules)}
     cpus = sorted(os.sched_getaffinity(0))[: torch.get_num_threads()]  # PyTorch's own threads run the experts
     host = FusedHost(tuple(cpus), packing, CallRecorder())
     for name, position in expert_positions(network):
-        if name not in chosen:
+        if name not in precisions:
             continue
         module = network.get_submodule(name)
-        packed = host.pack(OriginalExperts(module).matrices, read_form(module), position.layer)
+        packed = host.pack(OriginalExperts(module).matrices, read_form(module), position.layer, precisions[name])
         packed.kernels = fastest_kernels() if kernels is None else kernels
         network.set_submodule(name, TrainableExperts(packed, read_form(module), recompute=recompute))
         _release(module)
