@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import cmath
+import math
 
 import pytest
 import sympy
@@ -28,6 +29,7 @@ X = 0.7 + 0.3j
         (r"\sqrt[3]{x} \sqrt 2", X ** (1 / 3) * 2**0.5),
         (r"\sqrt[6]{-15}", (-15 + 0j) ** (1 / 6)),
         (r"4 i \sqrt{5}", 4j * 5**0.5),
+        (r"\sqrt{\cos(2)}", 1j * math.sqrt(-math.cos(2))),
         (r"\sin ^2(3 x) x", cmath.sin(3 * X) ** 2 * X),
         (r"\sin 3x \cos x", cmath.sin(3 * X) * cmath.cos(X)),
         (r"\sin(x)^2", cmath.sin(X) ** 2),
