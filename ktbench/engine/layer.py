@@ -119,7 +119,8 @@ class HeldLayer(Protocol):
         """
 
     def counters(self) -> Mapping[str, int]:
-        """See `System`."""
+        """See `System`; none unless a layer counts."""
+        return {}
 
     def notes(self, spec: RunSpec, /) -> tuple[str, ...]:
         """See `System`, of a spec that was chosen before."""

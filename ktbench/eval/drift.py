@@ -196,14 +196,18 @@ def measure_drift(
     """
     cut = cut_windows(documents, tokenizer, plan.prompt, plan.given)
     windows = Windows(rows=drawn(cut.rows, plan.limit, plan.seed), short=cut.short)
-    _require_room(windows.rows, generator.max_positions)
+    longest, most = max(len(row.prompt) + len(row.given) for row in windows.rows), generator.max_positions
+    if most is not None and longest > most:
+        raise ValueError(f"drift: windows of {longest} tokens, the model was made for {most}")
     subject = plan.subject(windows)
-    yield from (_too_short(name, plan) for name in windows.short)
+    why = f"has fewer than the {plan.prompt + plan.given} tokens of a window"
+    yield from (GradedAnswer(question=name, metric=KL, value=None, weight=0.0, why=why) for name in windows.short)
     predictions = zip(windows.rows, _predicted(generator, windows.rows, plan), strict=True)
     if is_reference:
         with write_reference(reference, subject) as keep:
             for window, log_q in predictions:
-                _require_finite(log_q, window)
+                if not log_q.isfinite().all():
+                    raise ValueError(f"{window.question}: the unmodified model's logits are not finite")
                 keep(log_q.numpy())
                 yield from _answers(window, log_q, log_q)
     else:
@@ -266,19 +270,3 @@ def _answers(window: Window, log_p: Tensor, log_q: Tensor) -> Iterator[GradedAns
     for metric, value in values.items():
         known = None if why else float(value)
         yield GradedAnswer(question=window.question, metric=metric, value=known, weight=float(len(given)), why=why)
-
-
-def _too_short(name: str, plan: DriftPlan) -> GradedAnswer:
-    why = f"has fewer than the {plan.prompt + plan.given} tokens of a window"
-    return GradedAnswer(question=name, metric=KL, value=None, weight=0.0, why=why)
-
-
-def _require_room(rows: Sequence[Window], most: int | None) -> None:
-    longest = max(len(row.prompt) + len(row.given) for row in rows)
-    if most is not None and longest > most:
-        raise ValueError(f"drift: windows of {longest} tokens, the model was made for {most}")
-
-
-def _require_finite(log_q: Tensor, window: Window) -> None:
-    if not log_q.isfinite().all():
-        raise ValueError(f"{window.question}: the unmodified model's logits are not finite")

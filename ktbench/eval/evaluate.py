@@ -153,7 +153,8 @@ def _graded(loaded: LoadedTask, prompts: Sequence[_Prompt], lm: TemplateLM, logg
         for prompt, found in zip(prompts, results, strict=True):
             logged(prompt, found)
     for prompt, found in zip(prompts, results, strict=True):
-        grade = _grade(loaded, found)
+        value = found[loaded.built.filter][loaded.built.metric]  # of lm-eval's grader, or of one of ours
+        grade = value if isinstance(value, Grade) else Grade(float(value))
         yield GradedAnswer(
             question=prompt.question,
             value=grade.value,
@@ -172,12 +173,6 @@ def _results(task: Any, prompt: _Prompt) -> Results:
         name: task.process_results(prompt.row, [instance.filtered_resps[name] for instance in prompt.instances])
         for name in filters
     }
-
-
-def _grade(loaded: LoadedTask, results: Results) -> Grade:
-    """The score of lm-eval's grader, or what one of ours returns."""
-    found = results[loaded.built.filter][loaded.built.metric]
-    return found if isinstance(found, Grade) else Grade(float(found))
 
 
 def _logged(suite: SuiteSpec, spec: TaskSpec, log: SampleLog | None, prompt: _Prompt, results: Results) -> None:

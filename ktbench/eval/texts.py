@@ -64,7 +64,12 @@ def wikitext2(data_dir: str | None) -> Corpus:
     `wikitext-2`; None loads from the hub. Raises ValueError where there is none, and with file and line for text
     that is not UTF-8.
     """
-    pages = tuple(_pages(_read(_wikitext2_file(data_dir)))) if data_dir is not None else _hub_pages()
+    from ktbench.eval.tasks.harness import hub_rows
+
+    if data_dir is None:
+        pages = tuple(row["page"] for row in hub_rows(*_HUB)["test"])
+    else:
+        pages = tuple(_pages(_read(_wikitext2_file(data_dir))))
     if not pages:
         raise ValueError(f"data_dir={data_dir}: WikiText-2 has no text here")
     known = f"words not in its vocabulary are {_UNKNOWN_WORD}"
@@ -112,12 +117,6 @@ def _is_title(line: str) -> bool:
     """Whether a line is a heading of level one; deeper ones have several `=` on each side."""
     closed = line.replace("= = =", "===").replace("= =", "==").strip()
     return closed.startswith("= ") and closed.endswith(" =")
-
-
-def _hub_pages() -> tuple[str, ...]:
-    from ktbench.eval.tasks.harness import hub_rows
-
-    return tuple(row["page"] for row in hub_rows(*_HUB)["test"])
 
 
 def nano_answers() -> Corpus:

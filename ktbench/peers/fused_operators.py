@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ktbench._kernels import grants
 from ktbench.engine.forms import ExpertMatrices, ExpertStore
-from ktbench.engine.layer import CacheColdReplicas, Call, LayerSystem, Trial
+from ktbench.engine.layer import CacheColdReplicas, Call, HeldLayer, LayerSystem, Trial
 from ktbench.engine.load_layer import LayerWeights
 from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.engine.roles import use_threads
@@ -147,7 +147,10 @@ def zentorch_operator(gate_up: Stack, down: Stack, precision: str) -> Operator:
         scales = tuple(stack.row_scales for stack in stacks)
     elif precision != "bf16":
         scales = tuple(stack.group_scales.bfloat16() for stack in stacks)
-        weights = tuple(torch.stack([_zentorch_int4(ops, one) for one in stack.numbers]) for stack in stacks)
+        repack = ops.zentorch_woq_repack_weight  # of [N, K] to [N, K / 2] int8: two numbers a byte
+        weights = tuple(
+            torch.stack([repack(one.contiguous()).view(torch.int8) for one in stack.numbers]) for stack in stacks
+        )
 
     _packed_by_zentorch.extend(weights)
 
@@ -155,12 +158,6 @@ def zentorch_operator(gate_up: Stack, down: Stack, precision: str) -> Operator:
         return ops.zentorch_fused_moe(output, hidden, *weights, None, None, gates, ids, False, "silu", *scales)
 
     return run
-
-
-def _zentorch_int4(ops: Any, numbers: Tensor) -> Tensor:
-    """[N, K / 2] int8: two numbers of `numbers` [N, K] a byte."""
-    packed: Tensor = ops.zentorch_woq_repack_weight(numbers.contiguous()).view(torch.int8)
-    return packed
 
 
 # zentorch knows weights that it has packed by their address, and not when they are gone: another layer must not get it.
@@ -206,8 +203,8 @@ def rounded(expert: ExpertMatrices, rounding: Rounding | Float8Blocks | None) ->
     return replace(expert, gate=rounding(expert.gate), up=rounding(expert.up), down=rounding(expert.down))
 
 
-class OperatorLayer:
-    """Implements `HeldLayer`; made by `open_operator`."""
+class OperatorLayer(HeldLayer):
+    """Made by `open_operator`."""
 
     def __init__(self, spec: RunSpec, weights: LayerWeights, host: HostRole, make: MakeOperator) -> None:
         self._make = make
@@ -236,10 +233,6 @@ class OperatorLayer:
             for _ in range(self._copies.count):
                 next(steps)
         return self._copies
-
-    def counters(self) -> Mapping[str, int]:
-        """See `HeldLayer`: it counts nothing."""
-        return {}
 
     def notes(self, _spec: RunSpec) -> tuple[str, ...]:
         """See `HeldLayer`."""

@@ -233,36 +233,17 @@ def _formats(rows: Sequence[AccuracyRow]) -> Iterator[Grid]:
 
 def _grids(rows: Sequence[AccuracyRow], kind: SubjectKind, places: Sequence[tuple[str, SubjectKind]]) -> Iterator[Grid]:
     settings = settings_shown(rows)
-    headings = ("arm", *(name for name, _ in places))
-    yield Grid(
-        title=f"Scores by {kind} (% ± SE)",
-        headings=headings,
-        lines=tuple((place(row.row, settings), *(_score(row, *where) for where in places)) for row in rows),
-    )
+
+    def grid(title: str, shown: Sequence[AccuracyRow], write: Callable[[Result], str]) -> Grid:
+        lines = ((place(row.row, settings), *(dashed(row.result(*at), write) for at in places)) for row in shown)
+        return Grid(title=title, headings=("arm", *(name for name, _ in places)), lines=tuple(lines))
+
+    def divergence(one: Result) -> str:
+        return dashed(one.kl, lambda kl: number(kl.mid, 3))
+
+    yield grid(f"Scores by {kind} (% ± SE)", rows, lambda one: score_text(one.score))
     if apart := [row for row in rows if not row.is_baseline and any(one.kl for one in row.results)]:
-        yield Grid(
-            title=f"KL from the baseline by {kind} (nats a token of right answers)",
-            headings=headings,
-            lines=tuple((place(row.row, settings), *(_kl(row, *where) for where in places)) for row in apart),
-        )
+        yield grid(f"KL from the baseline by {kind} (nats a token of right answers)", apart, divergence)
     if others := [row for row in rows if any(one.change for one in row.results)]:
-        yield Grid(
-            title=f"Relative change by {kind} (%; {SURE_MARK} beyond noise)",
-            headings=headings,
-            lines=tuple((place(row.row, settings), *(_change(row, *where) for where in places)) for row in others),
-        )
-
-
-def _score(row: AccuracyRow, name: str, kind: SubjectKind) -> str:
-    result = row.result(name, kind)
-    return score_text(None if result is None else result.score)
-
-
-def _kl(row: AccuracyRow, name: str, kind: SubjectKind) -> str:
-    result = row.result(name, kind)
-    return dashed(None if result is None else result.kl, lambda kl: number(kl.mid, 3))
-
-
-def _change(row: AccuracyRow, name: str, kind: SubjectKind) -> str:
-    result = row.result(name, kind)
-    return relative_text(None if result is None else result.change)
+        title = f"Relative change by {kind} (%; {SURE_MARK} beyond noise)"
+        yield grid(title, others, lambda one: relative_text(one.change))

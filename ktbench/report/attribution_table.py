@@ -123,12 +123,8 @@ class AttributionLine:
 
 def lines_of(attributions: Sequence[Attribution]) -> tuple[AttributionLine, ...]:
     """Lines of all groups in order."""
-    return tuple(line for one in attributions for line in _lines_of_group(one))
-
-
-def _lines_of_group(one: Attribution) -> Iterator[AttributionLine]:
-    yield from (AttributionLine(of=one, share=share) for share in one.shares)
-    yield AttributionLine(of=one)
+    shares = ((one, share) for one in attributions for share in (*one.shares, None))
+    return tuple(AttributionLine(of=one, share=share) for one, share in shares)
 
 
 def attribution_table(run: Run, rows: Sequence[Row], attributions: Sequence[Attribution]) -> Table:

@@ -50,10 +50,11 @@ def _spreadsheet_safe(value: Any) -> Any:
     return printable(f"'{value}" if value.startswith(("=", "@", "\t")) else value)
 
 
-def ends_of(name: str, value: Interval | None) -> dict[str, float | None]:
+def ends_of(name: str, value: Interval | Estimate | None) -> dict[str, float | None]:
     """Columns `<name>_low`, `<name>`, `<name>_high`; the ends of what is exact are empty, and of None all three."""
     names = (f"{name}_low", name, f"{name}_high")
-    ends = (None, None) if value is None or is_exact(value) else (value.low, value.high)
+    exact = value is None or (isinstance(value, Interval) and is_exact(value))
+    ends = (None, None) if value is None or exact else (value.low, value.high)
     return dict(zip(names, (ends[0], None if value is None else value.mid, ends[1]), strict=True))
 
 

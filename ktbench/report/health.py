@@ -138,7 +138,8 @@ def roof_warnings(rows: Sequence[Row]) -> tuple[str, ...]:
 
 def _roof_warning(name: str, unit: str, scale: float, samples: _Samples) -> str:
     usual = median(value for _, value in samples)
-    off = {r: mid for r, mid in _by_round(samples).items() if abs(mid / usual - 1) > ROOF_MOVED}
+    by_round = {number_: median(values) for number_, values in sorted(by_key(samples).items())}
+    off = {number_: mid for number_, mid in by_round.items() if abs(mid / usual - 1) > ROOF_MOVED}
     if not off:
         return ""
     ends = dict.fromkeys(number(value / scale, 3) for value in extremes(off.values()))
@@ -226,7 +227,3 @@ def _kinds(record: Record, team: str) -> Iterator[tuple[tuple[str, str, float], 
         if roof.peak_flops is not None:
             name = f"{roof.peak_isa} {roof.peak_dtype} peak{team}"
             yield (name, unit_of(roof.peak_dtype), 1e12), (record.round, roof.peak_flops)
-
-
-def _by_round(samples: _Samples) -> dict[int, float]:
-    return {round_number: median(values) for round_number, values in sorted(by_key(samples).items())}

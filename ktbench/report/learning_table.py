@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ktbench.report.conditions import conditions_of, headline
-from ktbench.report.data import csv_of, json_of_table
+from ktbench.report.data import csv_of, ends_of, json_of_table
 from ktbench.report.health import controls_sentence
 from ktbench.report.table import Column, Table, build_table, notes_of, setting_columns
 from ktbench.report.template import phrase, sentences
@@ -128,21 +128,16 @@ def _lines(one: Learned) -> Iterator[dict[str, Any]]:
     names = {"label": one.shown, **one.settings}
     for metric, score in one.scores.items():
         of = {**names, "metric": metric}
-        yield {**of, "seed": None, "before": score.before, **_ends("value", score.after), **_difference(score)}
+        yield {**of, "seed": None, "before": score.before, **ends_of("value", score.after), **_difference(score)}
         for seed, value in values_of(metric, one.trainings).items():
             yield {**of, "seed": seed, "value": value}
     if not one.scores:
         yield {**names, "missing": one.why}
 
 
-def _ends(name: str, value: Estimate | None) -> dict[str, float | None]:
-    found = (None,) * 3 if value is None else (value.low, value.mid, value.high)
-    return dict(zip((f"{name}_low", name, f"{name}_high"), found, strict=True))
-
-
 def _difference(score: Score) -> dict[str, Any]:
     paired = None if score.difference is None else score.difference.n
-    return {**_ends("difference", score.difference), "paired": paired, "apart": score.is_apart}
+    return {**ends_of("difference", score.difference), "paired": paired, "apart": score.is_apart}
 
 
 def _origin(run: Run, one: Learned) -> dict[str, Any]:

@@ -63,13 +63,13 @@ _TOKENS: Mapping[str, str] = {
 
 def paper_table(run: Run, rows: Sequence[Row], lines: Sequence[PaperLine]) -> Table:
     """The table of a part that shows published numbers: `lines` are those of `rows`, the rows of a run of one part."""
-    shown, shared = split_columns(_columns(lines), lines)
+    where, (shown, shared) = where_words(run, rows), split_columns(_columns(lines), lines)
     return build_table(
         run,
         shown,
         lines,
         figure="paper",
-        headline=_capital(where_words(run, rows)),
+        headline=where[:1].upper() + where[1:],
         conditions=(*shared, *_conditions(run, rows, lines)),
         methods=sentences(
             "paper.txt.j2",
@@ -82,11 +82,6 @@ def paper_table(run: Run, rows: Sequence[Row], lines: Sequence[PaperLine]) -> Ta
         figure_caption=_caption(run, lines),
         commands=tuple((_place(line, shown), line.command) for line in lines if line.command),
     )
-
-
-def _capital(words: str) -> str:
-    """With a capital, and all others as they are."""
-    return words[:1].upper() + words[1:]
 
 
 def _caption(run: Run, lines: Sequence[PaperLine]) -> str:

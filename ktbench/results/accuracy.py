@@ -207,6 +207,7 @@ class CellAnswers:
         unscored = "" if score else lacking or "none of its questions can be graded here"
         change, uncompared = (None, unscored) if unscored else self._change(subject, answered)
         kl, unmeasured = (None, unscored) if unscored else self._divergence(subject, answered)
+        counts = [count for found in answered.values() for count in found.tokens.values()]
         reasons = {"score": unscored, "change": uncompared, "kl": unmeasured}
         return Result(
             kind=subject.kind,
@@ -216,7 +217,7 @@ class CellAnswers:
             score=score,
             change=change,
             kl=kl,
-            tokens=_mean([count for found in answered.values() for count in found.tokens.values()]) if score else None,
+            tokens=fmean(counts) if score and counts else None,
             longer=self._longer(answered) if score else None,
             missing={name: why for name, why in reasons.items() if why},
         )
@@ -264,10 +265,6 @@ class CellAnswers:
         for task, found in answered.items():
             before = self.before[task].tokens if self.before and task in self.before else {}
             yield from ((before[where], count) for where, count in found.tokens.items() if where in before)
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return fmean(values) if values else None
 
 
 def parts_of_average(rows: Sequence[AccuracyRow]) -> tuple[SubjectKind, tuple[str, ...]]:

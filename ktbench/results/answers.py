@@ -96,8 +96,9 @@ def answers_of(scored: Sequence[SampleResult]) -> TaskAnswers:
     """Gather the answers that count of one cell to one task."""
     graded = [one for one in scored if one.metric == SCORE]
     compared = next((one for one in scored if one.metric == KL), None)
+    values = by_key((one.question, one.value) for one in graded if one.value is not None)
     return TaskAnswers(
-        scores=_means(graded),
+        scores={question: fmean(found) for question, found in values.items()},
         clusters={one.question: one.cluster for one in graded if one.cluster},
         questions=len({one.question for one in graded}),
         ungraded=_ungraded(graded or scored),
@@ -111,11 +112,6 @@ def _ungraded(scored: Iterable[SampleResult]) -> Counter[str]:
     """A text that lacks a value in several metrics counts once."""
     lacking = dict.fromkeys((s.question, s.sample, s.why or "no reason given") for s in scored if s.value is None)
     return Counter(why for _, _, why in lacking)
-
-
-def _means(graded: Iterable[SampleResult]) -> dict[str, float]:
-    values = by_key((one.question, one.value) for one in graded if one.value is not None)
-    return {question: fmean(found) for question, found in values.items()}
 
 
 def _measured(scored: Iterable[SampleResult], metric: str) -> dict[str, tuple[float, float]]:

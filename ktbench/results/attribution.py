@@ -98,12 +98,8 @@ def attributions_of(rows: Sequence[Row]) -> tuple[Attribution, ...]:
     the only order in which they were added, else in that of the table of features; what arms only ever have together
     counts as one. A feature that no timed arm has is set aside, with the reason.
     """
-    return tuple(_attributed(group) for group in groups_of(rows))
-
-
-def _attributed(group: Sequence[Row]) -> Attribution:
-    grid = grid_of(group)
-    return _without_baseline(group[0]) if grid is None else _of_grid(grid)
+    grids = ((group, grid_of(group)) for group in groups_of(rows))
+    return tuple(_without_baseline(group[0]) if grid is None else _of_grid(grid) for group, grid in grids)
 
 
 def _without_baseline(row: Row) -> Attribution:

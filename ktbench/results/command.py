@@ -39,7 +39,9 @@ def _words(spec: RunSpec, planned_with: Sequence[str]) -> list[str]:
     are not shipped ones, are taken over from the command that planned the run.
     """
     facts = [word for word in planned_with if _key(word).startswith("model.config")] or list(_selections(spec))
-    rules = [word for word in planned_with if word.startswith("inject.file=")] or list(_inject(spec))
+    rules = [word for word in planned_with if word.startswith("inject.file=")]
+    if not rules and spec.inject != InjectSpec():
+        rules = [f"inject={spec.inject.name}"]
     machine = _machine(spec.machine, planned_with) if spec.machine else ()
     name = () if any(_key(word) == "model.config" for word in facts) else (f"model={spec.model.name}",)
     kept = (("packed", spec.model.packed), ("adapter", spec.model.adapter))
@@ -99,11 +101,6 @@ def _selections(spec: RunSpec) -> Iterator[str]:
     key, usual = "num_experts_per_tok", shipped("model", spec.model.name).get("config", {})
     if key in usual and spec.model.config.get(key) != usual[key]:
         yield f"model.config.{key}={spec.model.config[key]}"
-
-
-def _inject(spec: RunSpec) -> Iterator[str]:
-    if spec.inject != InjectSpec():
-        yield f"inject={spec.inject.name}"
 
 
 def _rest(spec: RunSpec) -> Iterator[str]:

@@ -36,7 +36,9 @@ def connections(question: LiveQuestion, answer: str) -> float:
         given = _groups(_solution_words(answer, question.truth.count(",") + 1))
         return sum(group in truth for group in given) / len(truth)
     spans = re.findall(r"\*\*(.*?)\*\*", answer.replace("\n", ""))
-    return max((_found(_groups(span.split(",")), truth) for span in spans), default=0.0)
+    bold = [_groups(span.split(",")) for span in spans]
+    found = (sum(any(group <= one for one in given) for group in truth) for given in bold)
+    return max(found, default=0) / len(truth)
 
 
 def _groups(words: Iterable[str]) -> list[set[str]]:
@@ -47,10 +49,6 @@ def _groups(words: Iterable[str]) -> list[set[str]]:
             groups.append(set())
         groups[-1].add(word.strip().lower())
     return groups
-
-
-def _found(given: list[set[str]], truth: list[set[str]]) -> float:
-    return sum(any(group <= one for one in given) for group in truth) / len(truth)
 
 
 def _solution_words(answer: str, count: int) -> list[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from time import sleep
 
-from ktbench.engine.layer import CacheColdReplicas, LayerSystem, Trial
+from ktbench.engine.layer import CacheColdReplicas, HeldLayer, LayerSystem, Trial
 from ktbench.engine.load_layer import LayerWeights
 from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.peers.kt_kernel.library import (
@@ -71,8 +71,8 @@ class KtLoader:
         return output_lost(expert, as_stored(expert, self.kind, 1))
 
 
-class KtLayer:
-    """Implements `HeldLayer`; made by `open_peer`. `held` has the copies for each setting by number of cores."""
+class KtLayer(HeldLayer):
+    """Made by `open_peer`. `held` has the copies for each setting by number of cores."""
 
     def __init__(self, loader: KtLoader, held: Mapping[int, Mapping[Setting, CacheColdReplicas]]) -> None:
         self._loader, self._held = loader, dict(held)
@@ -97,10 +97,6 @@ class KtLayer:
 
             self._tuned[key] = Tuner(StepsBench(steps_on), spec.peer.tune_s).tune(first, walks)
         return held[self._tuned[key].settings]
-
-    def counters(self) -> Mapping[str, int]:
-        """See `HeldLayer`: it counts nothing."""
-        return {}
 
     def notes(self, spec: RunSpec) -> tuple[str, ...]:
         """See `HeldLayer`."""

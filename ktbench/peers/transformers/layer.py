@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 import transformers
 
 from ktbench.engine.experts import OriginalExperts
-from ktbench.engine.layer import CacheColdReplicas, LayerSystem, Trial
+from ktbench.engine.layer import CacheColdReplicas, HeldLayer, LayerSystem, Trial
 from ktbench.engine.load_layer import LayerWeights
 from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.engine.roles import use_threads
@@ -26,8 +25,8 @@ def open_layer(model: ModelSpec, host: HostRole) -> LayerSystem:
     return LayerSystem(weights.model, weights.number, TransformersLayer(weights, host))
 
 
-class TransformersLayer:
-    """Implements `HeldLayer`: a family's own experts module, run by whichever of Transformers' ways a cell names."""
+class TransformersLayer(HeldLayer):
+    """A family's own experts module, run by whichever of Transformers' ways a cell names."""
 
     def __init__(self, weights: LayerWeights, host: HostRole) -> None:
         self._cpus = host.usable_cpus
@@ -47,10 +46,6 @@ class TransformersLayer:
         with refusals_of(experts_words(spec.peer), Exception if spec.peer.implementation == OWN else RuntimeError):
             next(trial(self._copies))
         return self._copies
-
-    def counters(self) -> Mapping[str, int]:
-        """See `HeldLayer`: it counts nothing."""
-        return {}
 
     def notes(self, spec: RunSpec) -> tuple[str, ...]:
         """See `HeldLayer`."""

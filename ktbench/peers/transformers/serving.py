@@ -56,10 +56,11 @@ class TransformersServing:
             self._manager.cancel_request(key)
 
     def step(self) -> list[TokenEvent]:
-        """See `ServingEngine`: empty where nothing comes for a while."""
+        """See `ServingEngine`: empty where nothing comes for a while. Raises RuntimeError without its thread."""
         output = self._manager.get_result(timeout=_POLL_S)
         if output is None:
-            self._require_running()
+            if self._given and not self._manager.is_running():
+                raise RuntimeError("the thread of Transformers' continuous batching has ended")
             return []
         return self._events(output)
 
@@ -78,11 +79,6 @@ class TransformersServing:
             last = events.pop().token if events else None
             events.append(TokenEvent(key=request.key, token=last, finish="length"))
         return events
-
-    def _require_running(self) -> None:
-        """Raises RuntimeError where the manager's thread has ended."""
-        if self._given and not self._manager.is_running():
-            raise RuntimeError("the thread of Transformers' continuous batching has ended")
 
     @property
     def state(self) -> ServingState:

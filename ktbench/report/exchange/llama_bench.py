@@ -11,7 +11,6 @@ from ktbench.results.formats import experts_bytes, format_of
 from ktbench.results.row import Row
 from ktbench.results.run import facts_of
 from ktbench.results.settings import model_title
-from ktbench.spec.run_spec import ModelSpec
 from ktbench.spec.weights import dense_bytes
 
 _HEADINGS = ("model", "size", "params", "backend", "threads", "arm", "test", "t/s", "provenance")
@@ -39,7 +38,9 @@ def _cells(row: Row, cores: int | None) -> Iterator[str]:
     spec, shape = row.spec, row.spec.model.shape
     machine = spec.machine
     threads = spec.engine.threads or (cores if machine is None else machine.domains * machine.cores)
-    yield f"{_model(spec.model)} {format_of(row)}"
+    title = model_title(spec.model.name)
+    depth = f", {shape.layers} of {spec.model.full_layers} layers" if spec.model.is_slice else ""
+    yield f"{title}{depth} {format_of(row)}"
     yield f"{_nbytes(row) / 2**30:.2f} GiB"
     yield f"{(shape.routed_params + shape.other_params) / 1e9:.2f} B"
     yield "CUDA" if spec.engine.device == "cuda" else "CPU"
@@ -48,11 +49,6 @@ def _cells(row: Row, cores: int | None) -> Iterator[str]:
     yield _test(row)
     yield _speed(row)
     yield str(row.provenance) if machine is None else f"simulated: {machine.title}"
-
-
-def _model(model: ModelSpec) -> str:
-    title = model_title(model.name)
-    return f"{title}, {model.shape.layers} of {model.full_layers} layers" if model.is_slice else title
 
 
 def _nbytes(row: Row) -> int:

@@ -80,17 +80,16 @@ def slots_of(rows: Sequence[Row]) -> tuple[tuple[BarGroup, ...], tuple[str, ...]
     slots = [[_slot(row, named(row), speeds=speeds, marked=marked) for row in group] for group in arms]
     drawn = {slot.arm for found in slots for slot in found if slot}
     absent = not_drawn(
-        (f"{named(row)}, {name}" if named(row) in drawn else named(row), _why(row))
+        (
+            f"{named(row)}, {name}" if named(row) in drawn else named(row),
+            row.missing["speedup"] if row.timed else reason_of(row),
+        )
         for group, found, name in zip(arms, slots, names, strict=True)
         for row, slot in zip(group, found, strict=True)
         if slot is None
     )
     groups = (BarGroup(name=name, slots=tuple(filter(None, found))) for name, found in zip(names, slots, strict=True))
     return tuple(group for group in groups if group.slots), absent
-
-
-def _why(row: Row) -> str:
-    return row.missing["speedup"] if row.timed else reason_of(row)
 
 
 def _name(row: Row, free: Sequence[str]) -> str:
@@ -219,7 +218,9 @@ def draw_panel(axes: Axes, panel: Panel) -> None:
     if panel.baseline is not None:
         axes.axhline(1, color=INK, linewidth=0.5, linestyle=(0, (4, 3)), zorder=1)
     for x, slot in panel.placed:
-        _bar(axes, x, slot, panel.arms.index(slot.arm))
+        fill = _fill(panel.arms.index(slot.arm))
+        (box,) = axes.bar(x, slot.height, _BAR, **fill, linewidth=0.6, zorder=2)
+        mark_cells(box, [slot.cell])
         text_above(axes, x, slot.top, slot.text, upright=panel.upright)
     _whiskers(axes, panel.placed)
     axes.set_ylabel(panel.name)
@@ -249,11 +250,6 @@ def _ceiling(panel: Panel) -> float:
     texts = [width_in(s.text) if panel.upright else line_in() for s in bars]
     tops = [s.top / (1 - (text + 2 * PAD_IN) / panel.height_in) for s, text in zip(bars, texts, strict=True)]
     return max(tops, default=1.2)
-
-
-def _bar(axes: Axes, x: int, slot: BarSlot, number: int) -> None:
-    (box,) = axes.bar(x, slot.height, _BAR, **_fill(number), linewidth=0.6, zorder=2)
-    mark_cells(box, [slot.cell])
 
 
 def _whiskers(axes: Axes, placed: Sequence[tuple[int, BarSlot]]) -> None:

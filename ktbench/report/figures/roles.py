@@ -85,7 +85,10 @@ def draw_roles(rows: Sequence[Row], table: Table) -> Sheet:
         below_in=0.0,
         width_in=COLUMN_IN if len(found) == 1 and len(found[0]) <= _IN_COLUMN else PAGE_IN,
     )
-    groups = [_group(arms, free, layout.each_in) for arms in found]
+    titles = [", ".join(f"{key.rpartition('.')[2]} {arms[0].settings.get(key)}" for key in free) for arms in found]
+    groups = [
+        _RoleGroup(title=title, rows=arms, width_in=layout.each_in) for title, arms in zip(titles, found, strict=True)
+    ]
     layout = replace(layout, below_in=max(group.below_in for group in groups))
     figure = layout.sheet([table.figure_caption, *_absent(rows)], _swatches(rows) if has_shares else ())
     for n, group in enumerate(groups):
@@ -97,11 +100,6 @@ def draw_roles(rows: Sequence[Row], table: Table) -> Sheet:
             _draw_shares(lowest, group)
         _name_arms(lowest, group)
     return figure
-
-
-def _group(rows: tuple[Row, ...], free: Sequence[str], width_in: float) -> _RoleGroup:
-    title = ", ".join(f"{key.rpartition('.')[2]} {rows[0].settings.get(key)}" for key in free)
-    return _RoleGroup(title=title, rows=rows, width_in=width_in)
 
 
 def _swatches(rows: Sequence[Row]) -> list[Artist]:

@@ -64,7 +64,8 @@ def draw_throughput_change(before: Sequence[Row], after: Sequence[Row], caption:
 def _throughput_panels(panels: Sequence[CurvePanel], rows: Sequence[Row], caption: Sequence[str]) -> Sheet:
     roofs = [rooflines(panel.rows, rows) for panel in panels]
     x, y = _throughput_range_x(panels), _throughput_range_y(panels, roofs)
-    titles = [_precision_title(panel) for panel in panels]
+    units = [dict.fromkeys(unit_of(row.spec.dtype) for row in panel.rows) for panel in panels]
+    titles = [f"{panel.precision} weights ({', '.join(of)})" for panel, of in zip(panels, units, strict=True)]
     figure, every = place_panels(panels, rows, caption, titles, "10¹² operations per second", shared=True)
     xs = sorted({point.x for panel in panels for point in panel.points})
     if len(xs) > CROWDED:
@@ -90,11 +91,6 @@ def _throughput(row: Row) -> Spread | None:
     if row.step_s is None or row.work is None:
         return None
     return scaled(row.step_s.per(row.work.flops / 1e12))
-
-
-def _precision_title(panel: CurvePanel) -> str:
-    units = dict.fromkeys(unit_of(row.spec.dtype) for row in panel.rows)
-    return f"{panel.precision} weights ({', '.join(units)})"
 
 
 def _throughput_range_x(panels: Sequence[CurvePanel]) -> XY:

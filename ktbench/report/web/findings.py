@@ -179,12 +179,13 @@ def _placed(subject: str, one: Attribution, settings: Sequence[str]) -> str:
 
 def findings_of_answers(rows: Sequence[AccuracyRow]) -> tuple[FindingGroup, ...]:
     """Findings about the averages of cells; headings without a sentence are left out."""
+    without = (Statement(subject=_name(row), text=f"{row.outcome or 'open'}: {row.why}") for row in rows if row.why)
     return _stated(
         ("same", "The baseline", _baselines(rows)),
         ("slower", "Lower scores, beyond noise", _changed(rows, ScoreVerdict.LOWER)),
         ("faster", "Higher scores, beyond noise", _changed(rows, ScoreVerdict.HIGHER)),
         ("unsure", "No difference shown", _changed(rows, ScoreVerdict.NONE_SHOWN)),
-        ("absent", "Without a score, and why", _absent_scores(rows)),
+        ("absent", "Without a score, and why", without),
     )
 
 
@@ -204,12 +205,6 @@ def _changed(rows: Sequence[AccuracyRow], verdict: ScoreVerdict) -> Iterator[Sta
             yield Statement(subject=_name(row), text=text, provenance=row.provenance)
 
 
-def _absent_scores(rows: Sequence[AccuracyRow]) -> Iterator[Statement]:
-    for row in rows:
-        if row.why:
-            yield Statement(subject=_name(row), text=f"{row.outcome or 'open'}: {row.why}")
-
-
 def _name(row: AccuracyRow) -> str:
     """The arm, with the formats of experts and device role unless both are bf16."""
     spec = row.row.spec
@@ -219,11 +214,13 @@ def _name(row: AccuracyRow) -> str:
 
 def findings_of_learning(learned: Sequence[Learned]) -> tuple[FindingGroup, ...]:
     """Findings about the held-out losses of arms; headings without a sentence are left out."""
+    settings = settings_of_arms(learned)
+    without = (Statement(subject=learned_name(one, settings), text=one.why) for one in learned if one.why)
     return _stated(
         ("same", "The baseline", _taught(learned, baseline=True)),
         ("slower", "Other losses, beyond what seeds differ by", _taught(learned, apart=True)),
         ("unsure", "No difference shown", _taught(learned)),
-        ("absent", "Without a training that ended well, and why", _absent_trainings(learned)),
+        ("absent", "Without a training that ended well, and why", without),
     )
 
 
@@ -238,8 +235,3 @@ def _taught(learned: Sequence[Learned], *, baseline: bool = False, apart: bool =
         exact = one.scores["exact"].after
         text = f"held-out loss {spread_text(score.after)}{beside}; exact {number(100 * exact.mid, 3)} %"
         yield Statement(subject=learned_name(one, settings), text=text, provenance="measured")
-
-
-def _absent_trainings(learned: Sequence[Learned]) -> Iterator[Statement]:
-    settings = settings_of_arms(learned)
-    yield from (Statement(subject=learned_name(one, settings), text=one.why) for one in learned if one.why)

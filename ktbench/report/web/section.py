@@ -132,7 +132,7 @@ def section_of(document: Document, index: TooltipIndex, figures: Figures, title:
         figures=tuple(figures.add(figure, name, _captioned(figure, table), numbers) for name, figure in drawn),
         lines=tuple(_line(table, numbers[key], cells) for key, cells in lines),
         controls=tuple(_controls(document, numbers)),
-        grids=tuple(_grids(document)),
+        grids=tuple(PageGrid(of=one, is_broad=_is_broad([one.headings, *one.lines])) for one in table.grids),
         commands=tuple(_commands(table, index, first)),
     )
 
@@ -165,11 +165,6 @@ def _controls(document: Document, numbers: Mapping[Key, int]) -> Iterator[Line]:
     rows = [row for row in document.rows if row.role == "control"] if document.table.control_cells else []
     for row, cells in zip(rows, document.table.control_cells, strict=True):
         yield _line(document.table, numbers[row.cell,], cells)
-
-
-def _grids(document: Document) -> Iterator[PageGrid]:
-    for grid in document.table.grids:
-        yield PageGrid(of=grid, is_broad=_is_broad([grid.headings, *grid.lines]))
 
 
 def _is_broad(lines: Sequence[Sequence[str]]) -> bool:

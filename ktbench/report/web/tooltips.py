@@ -22,7 +22,6 @@ from ktbench.results.intervals import Interval, is_exact
 from ktbench.results.paper import PaperLine
 from ktbench.results.row import Row, groups_of, place
 from ktbench.results.settings import model_title, varying
-from ktbench.results.training.learning import Learned
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,15 +73,10 @@ def keys_of_lines(document: Document) -> list[Key]:
 def cards_of(document: Document) -> dict[Key, Card]:
     """Cards of the lines of a document, and of what its figures show of parts of a line, by key."""
     if document.kind == "table":
-        return _cards_of_rows(document.rows)
+        settings = varying([group[0].settings for group in groups_of(document.rows)])
+        every = columns(settings, document.rows)  # what is the same for all rows included
+        return {(row.cell,): _card_of_row(row, row, every, settings) for row in document.rows}
     return dict(zip(keys_of_lines(document), _cards_of_lines(document), strict=True)) | _finer_cards(document)
-
-
-def _cards_of_rows(rows: Sequence[Row]) -> dict[Key, Card]:
-    """All that a table could say of each row, what is the same for all rows included."""
-    settings = varying([group[0].settings for group in groups_of(rows)])
-    every = columns(settings, rows)
-    return {(row.cell,): _card_of_row(row, row, every, settings) for row in rows}
 
 
 def _card_of_row(row: Row | AccuracyRow, cell: Row, every: Sequence[Column[Any]], settings: Sequence[str]) -> Card:
@@ -102,7 +96,8 @@ def _cards_of_lines(document: Document) -> list[Card]:
         lines = zip(lines_of(document.attributions), _written(table), strict=True)
         return [_card_of_share(line, cells, document) for line, cells in lines]
     if document.kind == "learning":
-        return [_card_of_arm(*line) for line in zip(document.learned, _written(table), strict=True)]
+        arms = zip(document.learned, _written(table), strict=True)  # over their seeds; the command is that of the first
+        return [_card(shown, [*facts, ("why", one.why)], one.rows[0].command) for one, ((_, shown), *facts) in arms]
     numbers = zip(document.lines, _written(table), strict=True)
     return [_card_of_number(line, cells) for line, cells in numbers]
 
@@ -147,12 +142,6 @@ def _card_of_share(line: AttributionLine, cells: Sequence[tuple[str, str]], docu
     of = line.share.factor or line.share.last if line.share else line.of.total
     lacking = [(f"no {name}", why) for name, why in missing]
     return _card(feature, [*facts, *lacking, *_of_attribution(line.of, of, document)], _command(document))
-
-
-def _card_of_arm(one: Learned, cells: Sequence[tuple[str, str]]) -> Card:
-    """An arm at some settings, over its seeds; the command is that of the first."""
-    (_, shown), *facts = cells
-    return _card(shown, [*facts, ("why", one.why)], one.rows[0].command)
 
 
 def _card_of_pair(one: Attribution, pair: FeaturePair, settings: Sequence[str], document: Document) -> Card:

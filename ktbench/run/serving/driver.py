@@ -90,7 +90,15 @@ class Driver:
             ends_s=tuple(self._ends_s),
             waiting=runs_of(self._waiting),
             running=runs_of(self._running),
-            requests=tuple(_served(self._sent[number]) for number in range(len(self.stream))),
+            requests=tuple(
+                ServedRequest(
+                    arrived_s=request.arrived_s,
+                    prompt=len(request.prompt),
+                    token_steps=spans_of(request.steps),
+                    cached=request.cached,
+                )
+                for _, request in sorted(self._sent.items())
+            ),
         )
 
     def _now_s(self) -> float:
@@ -181,12 +189,3 @@ class Driver:
         if event.finish != "length" or got != wanted:
             why = f": {event.why}" if event.why else ""
             raise RequestFailed(f"request {number} ended by {event.finish} after {got} of {wanted} tokens{why}")
-
-
-def _served(request: _Request) -> ServedRequest:
-    return ServedRequest(
-        arrived_s=request.arrived_s,
-        prompt=len(request.prompt),
-        token_steps=spans_of(request.steps),
-        cached=request.cached,
-    )
