@@ -175,10 +175,10 @@ def simulated_limits(rows: Sequence[Row]) -> tuple[str, ...]:
     records: dict[str, list[Record]] = {}
     for row in rows:
         if row.spec.machine is not None:
-            records.setdefault(row.spec.machine.name, []).extend(row.records)
+            records.setdefault(row.spec.machine.title, []).extend(row.records)
     return tuple(
-        _phrase("described_roofs", name=name, read=read_spread(found), peaks=peak_spreads(found))
-        for name, found in records.items()
+        _phrase("described_roofs", title=title, read=read_spread(found), peaks=peak_spreads(found))
+        for title, found in records.items()
     )
 
 

@@ -173,7 +173,9 @@ def columns_of(run: Run, row: Row) -> dict[str, Any]:
     left_out = {*(() if row.is_serving else _OF_SERVING), *(() if row.is_training else _OF_TRAINING)}
     left_out |= {*(() if row.learning else _OF_LEARNING)}
     values = {name: path for name, path in _VALUES.items() if name not in left_out}
-    columns = {**_columns(row, _NAMES), **row.settings, **_columns(row, _NUMBERS), **_columns(row, values)}
+    machine = {} if row.spec.machine is None else {"machine": row.spec.machine.name}  # as requests name it
+    settings = {**row.settings, **machine}
+    columns = {**_columns(row, _NAMES), **settings, **_columns(row, _NUMBERS), **_columns(row, values)}
     return {**columns, **_origin(run, row, row.records), "command": row.command}
 
 

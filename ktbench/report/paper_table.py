@@ -14,7 +14,7 @@ from ktbench.results import Run
 from ktbench.results.paper import PaperLine, error_summary, reasons
 from ktbench.results.row import Row
 from ktbench.results.run import facts_of, the_part
-from ktbench.results.settings import model_title
+from ktbench.results.settings import described_title, model_title
 from ktbench.spec.published import STANDS_FOR
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.weights import dense_bytes, expert_bytes
@@ -100,7 +100,7 @@ def _columns(lines: Sequence[PaperLine]) -> Iterator[Column[PaperLine]]:
     metrics = {line.metric for line in lines}
     unit = f" ({metrics.pop()})" if len(metrics) == 1 else ""
     yield Column("arm", lambda line: line.arm or DASH, numeric=False)
-    yield _shared("machine", _text("machine"))
+    yield _shared("machine", lambda line: described_title(line.machine) if line.machine else DASH)
     yield _shared("model", lambda line: model_title(line.model) if line.model else DASH)
     for name in ("precision", "phase"):
         yield _shared(name, _text(name))

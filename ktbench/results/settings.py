@@ -49,7 +49,7 @@ def settings_of(spec: RunSpec) -> dict[str, Setting]:
     size, its depth and its digest.
 
     Of a layer the batch is shown as what it means to an expert: the tokens that it gets. A machine is there where the
-    cell is simulated.
+    cell is simulated, by its title.
     """
     model = spec.model
     found: dict[str, Setting] = {
@@ -77,7 +77,7 @@ def settings_of(spec: RunSpec) -> dict[str, Setting]:
 
 
 def _of_machine(machine: MachineSpec) -> dict[str, Setting]:
-    return {"machine": machine.name, **{f"machine.{name}": getattr(machine, name) for name in _MACHINE}}
+    return {"machine": machine.title, **{f"machine.{name}": getattr(machine, name) for name in _MACHINE}}
 
 
 def cell_settings(cells: Sequence[Cell]) -> dict[str, dict[str, Setting]]:
@@ -127,6 +127,11 @@ def shipped(group: str, name: str) -> dict[str, Any]:
 def model_title(name: str) -> str:
     """`Qwen3-30B-A3B`: the title of a model's preset; the name itself of what has none."""
     return str(shipped("model", name).get("title", name))
+
+
+def described_title(name: str) -> str:
+    """`2x EPYC 9654, L40S 48 GB`: the title of a machine's preset; the name itself of what has none."""
+    return str(shipped("machine", name).get("title") or name)
 
 
 def by_key(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
@@ -203,5 +208,5 @@ def setting_text(value: object) -> str:
 
 
 def shown_setting(key: str, value: object) -> str:
-    """A setting as tables show it: a model by its title, anything else as Hydra reads it."""
+    """A setting as tables show it: a model by its title, as machines are anyway, anything else as Hydra reads it."""
     return model_title(str(value)) if key == "model" else setting_text(value)

@@ -248,7 +248,7 @@ def test_both_kinds_in_one_sweep(home: Path, capsys: pytest.CaptureFixture[str])
         ("base (A/A)", "measured"),
     ]
     said = capsys.readouterr().out
-    assert "machine here:" in said and "machine paper_a100:" in said
+    assert "machine here:" in said and "machine 2x Xeon Platinum 8452Y, A100 40 GB:" in said
     assert "| provenance" in (home / "runs/both/report/table.md").read_text()
 
 

@@ -89,7 +89,7 @@ def test_nothing_is_written_in_brackets_or_with_a_spread(tmp_path: Path) -> None
 
 def test_several_machines_are_all_named_and_have_baselines_of_their_own(tmp_path: Path) -> None:
     run = simulated(STORE.write(tmp_path), MACHINE, OTHER)
-    assert all(f"Roofs of {name}, as described" in said(run) for name in ("testbed", "other"))
+    assert all(f"Roofs of {machine.title}, as described" in said(run) for machine in (MACHINE, OTHER))
     assert [group[0].label for group in groups_of(rows_of(run))] == ["base", "base"]
 
 

@@ -96,7 +96,7 @@ def test_constants_go_with_the_machines_name_and_are_settings_where_it_does_not_
 
 def test_beside_simulated_cells_measured_ones_are_here() -> None:
     a100, here = alike([settings_of(simulated("paper_a100")), settings_of(tiny_spec())])
-    assert (a100["machine"], here["machine"]) == ("paper_a100", "here")
+    assert (a100["machine"], here["machine"]) == ("2x Xeon Platinum 8452Y, A100 40 GB", "here")
     assert (a100["machine.cores"], here["machine.cores"]) == (36, None)
     assert list(a100) == list(here)
     measured = settings_of(tiny_spec())

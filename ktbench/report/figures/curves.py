@@ -28,7 +28,7 @@ from ktbench.report.figures.sheet import (
 )
 from ktbench.report.text import not_drawn
 from ktbench.results.row import Row, groups_of, roof_rows
-from ktbench.results.settings import TOKENS, by_key, model_title, varying, without_precision
+from ktbench.results.settings import TOKENS, by_key, shown_setting, varying, without_precision
 from ktbench.results.usage import Spread
 from ktbench.spec.record import Outcome
 from ktbench.spec.sweep import PRECISIONS
@@ -180,7 +180,7 @@ class _Names:
 
 def _setting(key: str, row: Row) -> str:
     value = row.settings.get(key)
-    return model_title(str(value)) if key == "model" else f"{key.rpartition('.')[2]} {value}"
+    return shown_setting(key, value) if key in ("model", "machine") else f"{key.rpartition('.')[2]} {value}"
 
 
 def reason_of(row: Row) -> str:

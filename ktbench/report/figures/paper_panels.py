@@ -12,7 +12,7 @@ from ktbench.report.figures.sheet import COLUMN_IN, PAGE_IN, RIGHT_IN, Mark, Pan
 from ktbench.report.figures.text_metrics import INK
 from ktbench.report.text import counted
 from ktbench.results.paper import PaperLine
-from ktbench.results.settings import by_key, model_title, varying
+from ktbench.results.settings import by_key, described_title, model_title, varying
 from ktbench.spec.published import NOT_OURS, Metric
 from ktbench.spec.sweep import arm_peer
 
@@ -125,7 +125,7 @@ def _facts(group: Sequence[PaperLine]) -> Mapping[str, str]:
     return {
         "model": model_title(ours.model),
         "precision": "" if _has_precisions(group) else ours.precision,
-        "machine": ours.machine,
+        "machine": described_title(ours.machine),
         "metric": ours.metric,
     }
 

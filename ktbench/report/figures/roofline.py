@@ -48,7 +48,7 @@ def _has_intensity(row: Row) -> bool:
 
 
 def _machine(row: Row) -> str:
-    return "this machine" if row.spec.machine is None else row.spec.machine.name
+    return "this machine" if row.spec.machine is None else row.spec.machine.title
 
 
 def _caption(rows: Sequence[Row], found: Sequence[Row]) -> list[str]:
