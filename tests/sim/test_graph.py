@@ -231,6 +231,13 @@ def test_chunks_go_through_one_after_the_other() -> None:
     assert first.after == (heads[0],)
 
 
+def test_a_prompt_in_one_chunk_is_a_prompt_without_chunks_and_smaller_ones_read_the_experts_more_often() -> None:
+    whole, *parts = (step_s(chunked(chunk=chunk, cuda_graph=False)) for chunk in (256, 128, 64, 32))
+    unchunked = real_cell(V3, phase="prefill", work={"prompt": 256}, cuda_graph=False)
+    assert whole == step_s(unchunked)
+    assert all(longer > shorter for shorter, longer in pairwise([whole, *parts]))
+
+
 def test_whole_chunks_are_graphs_and_what_is_left_is_launched() -> None:
     launched, captured = (names(step_graph(chunked(cuda_graph=on), COST), "launch") for on in (False, True))
     assert len(launched) == 3 * len(captured) > 0
