@@ -27,7 +27,7 @@ def coverage(spec: RunSpec, cost: Calibration, layer: int) -> Coverage:
     """Coverage of an MoE layer (counted from 0 among those) under the cell's placement.
 
     uniform and random: the ratio. front_loading: whole layers from the first on. frequency: the most popular experts of
-    the model's skew; dynamic: the same once it has seen them.
+    the model's skew; dynamic: those of the subject that it is about, which it has seen.
     """
     placed, shape = spec.engine.placement, spec.model.shape
     if placed.policy == "host":
@@ -38,7 +38,7 @@ def coverage(spec: RunSpec, cost: Calibration, layer: int) -> Coverage:
     count = round(placed.ratio * shape.experts)
     if placed.policy in ("uniform", "random") or spec.workload.routing == "balanced":
         return _covered(count / shape.experts, count, spec)
-    popular = np.sort(popularity_of(spec, cost), axis=1)[:, ::-1]
+    popular = np.sort(popularity_of(spec, cost, lately=placed.policy == "dynamic"), axis=1)[:, ::-1]
     return _covered(float(popular[:, :count].sum(axis=1).mean()), count, spec)
 
 

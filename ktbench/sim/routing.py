@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from math import sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,9 +70,12 @@ def loads_of(spec: RunSpec, cost: Calibration, tokens: int, picks: int) -> NDArr
     return np.stack([np.bincount(ids.ravel(), minlength=experts) for ids in _by_workload(spec, tokens, picks)])
 
 
-def popularity_of(spec: RunSpec, cost: Calibration) -> NDArray[np.float64]:
-    """[SAMPLES, E] shares of the selections that experts get in the long run."""
-    many = _by_skew(spec, cost, _FROM_TOKENS, _MANY).astype(np.float64)
+def popularity_of(spec: RunSpec, cost: Calibration, *, lately: bool = False) -> NDArray[np.float64]:
+    """[SAMPLES, E] shares of the selections that experts get in the long run, or at a time, by its subject.
+
+    Of a subject, popularities are those of the long run times factors whose coefficient of variation is `skew_drift`.
+    """
+    many = _by_skew(spec, cost, _FROM_TOKENS, _MANY, cost["skew_drift"] if lately else 0.0).astype(np.float64)
     return np.asarray(many / many.sum(axis=1, keepdims=True))
 
 
@@ -108,7 +112,7 @@ def _by_popularity(tokens: int, sequences: int, experts: int, top_k: int, variat
     return tuple(drawn)
 
 
-def _by_skew(spec: RunSpec, cost: Calibration, tokens: int, picks: int) -> NDArray[np.int64]:
+def _by_skew(spec: RunSpec, cost: Calibration, tokens: int, picks: int, drift: float = 0.0) -> NDArray[np.int64]:
     family = str(text_config(spec.model.config).get("model_type"))
     name = f"skew_{family}" if f"skew_{family}" in cost.constants else "skew_other"
     keeps_gate = not spec.engine.fused or spec.workload.phase == "train"
@@ -120,7 +124,7 @@ def _by_skew(spec: RunSpec, cost: Calibration, tokens: int, picks: int) -> NDArr
         samples=SAMPLES,
         experts=spec.model.shape.experts,
         picks=tokens * picks,
-        variation=round(variation, 6),
+        variation=round(sqrt((1 + variation**2) * (1 + drift**2) - 1), 6),
         groups=_GROUPS if grouped else 1,
         group_variation=cost["skew_groups"] if grouped else 0.0,
         seed=spec.workload.seed,

@@ -19,7 +19,7 @@ from tests.sim.real import real_cell, real_model
 COST = read_calibration("ktransformers")
 QWEN3 = real_model("qwen3_30b_a3b")  # 48 layers, 128 experts of which a token selects 8
 POLICIES = ("uniform", "random", "front_loading", "frequency", "dynamic")
-FLAT = COST.changed({"skew_other": 0.0})
+FLAT = COST.changed({"skew_other": 0.0, "skew_drift": 0.0})
 
 
 def placed(policy: str, ratio: float, c: bool = False, **work: Any) -> RunSpec:
@@ -83,6 +83,19 @@ def test_popular_experts_serve_more_than_their_share_the_more_so_the_more_skewed
     spec = placed(policy, 0.25)
     flat, some, much = (coverage(spec, COST.changed({"skew_other": skew}), 0).device for skew in (0.0, 0.6, 1.8))
     assert 0.25 <= flat < some < much < 1
+
+
+@pytest.mark.parametrize(
+    ("ratio", "skew", "frequency", "dynamic"),
+    [(0.10, 0.640, 0.238, 0.325), (0.25, 0.712, 0.497, 0.619), (0.50, 0.805, 0.793, 0.881)],
+)
+def test_dynamic_gains_over_frequency_what_recorded_routing_gains(
+    ratio: float, skew: float, frequency: float, dynamic: float
+) -> None:
+    """Of gpt-oss-20b over many subjects (docs/placement.md): at the skew of the long run, one drift for all ratios."""
+    cost = COST.changed({"skew_other": skew})
+    found = [coverage(placed(policy, ratio), cost, 0).device for policy in ("frequency", "dynamic")]
+    assert found == pytest.approx([frequency, dynamic], abs=0.02)
 
 
 @settings(deadline=None, max_examples=40)
