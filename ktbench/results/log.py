@@ -67,8 +67,7 @@ class Log:
         self._introduced = ()
         for fact in facts:
             if isinstance(fact, Header):
-                with suppress(OSError):
-                    write_whole(self.path.parent / PLAN_NAME, encode(fact), synced=True)
+                self._copy(fact)
 
     def close(self) -> None:
         """Release the run for other writers."""
@@ -116,6 +115,10 @@ class Log:
             "this is not kept, all before it is; make the disk writable, "
             f"then continue with the same command and resume={name}"
         )
+
+    def _copy(self, plan: Header) -> None:
+        with suppress(OSError):
+            write_whole(self.path.parent / PLAN_NAME, encode(plan), synced=True)
 
     def _who(self) -> str:
         """The other writer by its own note, which is written after it has the lock."""
