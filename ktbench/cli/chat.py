@@ -19,8 +19,10 @@ def run(overrides: Sequence[str]) -> int:
     """Talk until /exit or the end of the input. Raises RequestError before anything loads."""
     words, settings = take_settings("chat", overrides, ChatSettings)
     spec, unsupported = serving_spec("chat", words)
-    prepare_process()
-    if unsupported := unsupported or not_served(spec):
+    if not unsupported:
+        prepare_process(spec)  # imports PyTorch, as the following do
+        unsupported = not_served(spec)
+    if unsupported:
         warn(f"ktbench chat: UNSUPPORTED: {unsupported}")
         return FAILED
     return _chat(spec, settings)

@@ -24,8 +24,10 @@ def run(overrides: Sequence[str]) -> int:
         raise RequestError(f"serve: {' and '.join(missing)} not installed: python -m pip install 'ktbench[serve]'")
     api_key = read_api_key(settings.api_key)
     spec, unsupported = serving_spec("serve", words)
-    prepare_process()
-    if unsupported := unsupported or not_served(spec):
+    if not unsupported:
+        prepare_process(spec)  # imports PyTorch, as the following do
+        unsupported = not_served(spec)
+    if unsupported:
         warn(f"ktbench serve: UNSUPPORTED: {unsupported}")
         return FAILED
     bound = bind(settings)

@@ -117,14 +117,15 @@ def pinned_team(kernels: ModuleType, cpus: Sequence[int], spin_us: int = _SPIN_U
 def bind_openmp(cpus: Sequence[int]) -> None:
     """Has OpenMP keep its threads on one of `cpus` each, the calling one on the first, for the rest of the process.
 
-    To be called before PyTorch is imported, when OpenMP reads it: raises RuntimeError afterwards. Threads that are
-    pinned by us do not last: a team of fewer threads, as oneDNN asks for where a product is small, ends the others,
-    and those that replace them would all inherit the single cpu of the thread that starts them.
+    To be called before PyTorch is imported, when OpenMP reads it: raises RuntimeError afterwards, unless they have
+    these cpus already. Threads that are pinned by us do not last: a team of fewer threads, as oneDNN asks for where a
+    product is small, ends the others, and those that replace them would all inherit the single cpu of the thread that
+    starts them.
     """
-    if "torch" in sys.modules:
+    wanted = {"OMP_PROC_BIND": "true", "OMP_PLACES": ",".join(f"{{{cpu}}}" for cpu in cpus)}
+    if "torch" in sys.modules and not wanted.items() <= os.environ.items():
         raise RuntimeError("PyTorch was imported before its threads were given their cpus")
-    os.environ["OMP_PROC_BIND"] = "true"
-    os.environ["OMP_PLACES"] = ",".join(f"{{{cpu}}}" for cpu in cpus)
+    os.environ |= wanted
 
 
 def open_roofs(cpus: Sequence[int]) -> Roofs:

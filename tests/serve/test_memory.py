@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ktbench.engine.serving.requests import ServeRequest
-from ktbench.run.serving.opening import open_here, prepare_process, serving_spec
+from ktbench.run.serving.opening import limit_caches, open_here, prepare_process, serving_spec
 from tests.faults.clients import resident_bytes
 
 ROOT = Path(__file__).parents[2]
@@ -22,7 +22,7 @@ def grown_bytes() -> int:
     """By how much this process grows while it serves prompts of lengths that it has not met, once others are served."""
     spec, _ = serving_spec("serve", ["model=nano", "engine.serving.cache_tokens=256"])
     assert "torch" not in sys.modules
-    prepare_process()
+    prepare_process(spec)
     engine = open_here(spec, lambda loading: None)
     for length in range(1, _LONGEST + 1):
         engine.submit(ServeRequest(key=str(length), prompt=(length,) * length, max_new=1))
@@ -41,11 +41,10 @@ def test_memory_does_not_follow_the_number_of_lengths() -> None:
 
 
 def test_what_the_user_has_set_of_the_caches_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cpus: None)
     monkeypatch.setenv("LRU_CACHE_CAPACITY", "7")
     monkeypatch.setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "")
     monkeypatch.delenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY")
-    prepare_process()
+    limit_caches()
     assert os.environ["LRU_CACHE_CAPACITY"] == "7"
     assert int(os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"]) > 0
 

@@ -57,22 +57,32 @@ def not_served(spec: RunSpec) -> str:
     return ""
 
 
-def prepare_process() -> None:
-    """Have PyTorch use one cpu of each core, and keep its caches small; it reads both when it is imported.
+def prepare_process(spec: RunSpec) -> None:
+    """Import PyTorch with its caches small and its threads on the cores of the device role; it reads both then.
 
-    What the user has set of the caches stays.
+    The calling thread, which OpenMP binds to one cpu, may run on every core afterwards, and so may those that it
+    starts. Raises ValueError where there are too few cores.
     """
-    os.sched_setaffinity(0, read_topology().core_cpus)
+    from ktbench.run.worker_process import host_role, prepare_host
+
+    cpus = read_topology().core_cpus
+    os.sched_setaffinity(0, cpus)
+    limit_caches()
+    prepare_host(host_role(read_topology()).cpus, [spec])
+    os.sched_setaffinity(0, cpus)
+
+
+def limit_caches() -> None:
+    """Keep small what PyTorch caches of products of each shape. What the user has set stays."""
     for name, capacity in _CACHES.items():
         os.environ.setdefault(name, str(capacity))
 
 
 def open_here(spec: RunSpec, show: Callable[[Loading], None]) -> ServingEngine:
     """The engine, whose threads belong to the thread that calls this, and that drives it. Raises ValueError."""
+    from ktbench.engine.serving.engine import open_serving
     from ktbench.run.worker_process import host_role, prepare_host
 
     host = host_role(read_topology())
-    prepare_host(host.cpus, [spec])  # imports PyTorch, as the following does
-    from ktbench.engine.serving.engine import open_serving
-
+    prepare_host(host.cpus, [spec])  # the number of PyTorch's threads is that of the thread which sets it
     return open_serving(spec, host, LoadProgress(show))
