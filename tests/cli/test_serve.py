@@ -1,12 +1,20 @@
-"""`serve` and `chat`: what is refused before weights load."""
+"""`serve` and `chat`: what is refused before weights load, and the commands as a user runs them."""
 
 from __future__ import annotations
 
+import json
+import signal
+import subprocess
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 import pytest
 
 from ktbench.cli import main
+from tests.command import KTBENCH
+
+_NANO = ("model=nano", "engine.threads=1")
+_PROMPT = "sort: c a b\n"
 
 
 @pytest.mark.parametrize(
@@ -38,3 +46,34 @@ def test_bad_requests_are_one_line_and_exit_2(
     assert said in error
     assert "hunter2" not in error
     assert error.count("\n") == 1
+
+
+def test_serve_answers_and_ends_well_when_asked_to(tmp_path: Path) -> None:
+    words = [*KTBENCH, "serve", *_NANO, "serve.port=0"]
+    with subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None and server.stderr is not None
+        try:
+            said = server.stdout.readline()
+            assert said.startswith("serving http"), server.stderr.read()
+            body = json.dumps({"model": "nano", "prompt": _PROMPT, "max_tokens": 4}).encode()
+            request = Request(f"{said.split()[1]}/completions", body, {"Content-Type": "application/json"})
+            with urlopen(request, timeout=60) as response:
+                assert json.load(response)["usage"]["prompt_tokens"] > 0
+            server.send_signal(signal.SIGTERM)
+            assert server.wait(60) == 0
+        finally:
+            server.kill()
+
+
+def test_chat_answers_what_it_reads(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*KTBENCH, "chat", *_NANO],
+        cwd=tmp_path,
+        input=_PROMPT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
