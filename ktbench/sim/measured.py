@@ -48,13 +48,14 @@ def can_be_judged(spec: RunSpec) -> bool:
     calibration of this engine is of cores, nor where plain PEFT trains, examples are learned or latents are expanded in
     every step, which is not simulated.
     """
-    expands = spec.model.config.get("kv_lora_rank") and not any(
-        one.operator == "latent_attention" for one in spec.inject.rules
+    expanded = (
+        spec.engine.packed_dense
+        and spec.model.config.get("kv_lora_rank")
+        and not any(one.operator == "latent_attention" for one in spec.inject.rules)
     )
     supers = any(FORMATS[one].super_blocks for one in (spec.precision, spec.device_precision))
-    simulated = spec.workload.phase != "train" or (spec.engine.fused and spec.workload.examples is None)
-    simulated = simulated and not (spec.engine.packed_dense and expands)
-    return spec.engine.device != "cuda" and simulated and (spec.model.path is None or not supers)
+    trained = spec.workload.phase != "train" or (spec.engine.fused and spec.workload.examples is None)
+    return spec.engine.device != "cuda" and trained and not expanded and (spec.model.path is None or not supers)
 
 
 def measured_cell(spec: RunSpec, records: Sequence[Record], machine: MachineSpec) -> MeasuredCell | None:
