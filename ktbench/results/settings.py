@@ -208,5 +208,5 @@ def setting_text(value: object) -> str:
 
 
 def shown_setting(key: str, value: object) -> str:
-    """A setting as tables show it: a model by its title, as machines are anyway, anything else as Hydra reads it."""
+    """A setting as tables show it: a model by its title, anything else as Hydra reads it."""
     return model_title(str(value)) if key == "model" else setting_text(value)

@@ -93,9 +93,7 @@ def read_formula(text: str, at: Mapping[str, complex]) -> complex:
 def _applied(function: Function, value: complex) -> complex:
     """The function of a value; nan outside its domain, so that the rest of the formula is still read."""
     try:
-        return complex(
-            function(value + 0j)
-        )  # an imaginary part of -0.0 would be below the cuts of roots and logarithms
+        return complex(function(value + 0j))  # -0.0 as imaginary part would be below the cuts of roots
     except (ArithmeticError, ValueError):
         return complex(math.nan)
 
