@@ -278,11 +278,13 @@ class HostCall:
 class HandOver:
     """What a layer hands to the host, as C functions `void (*)(void *)` for `cudaLaunchHostFunc`, again and again.
 
-    `submit(data)` begins `due` and `late`; `wait(data)` waits for `due` and, of the layer before, `before`, whose
-    output it adds to that of `due`. ValueError where the two outputs differ in size.
+    `submit(data)` begins `immediate` and `deferred`; `wait(data)` waits for `immediate` and, of the layer before,
+    `previous`, whose output it adds to that of `immediate`. ValueError where the two outputs differ in size.
     """
 
-    def __init__(self, due: HostCall, late: HostCall | None = None, before: HostCall | None = None) -> None: ...
+    def __init__(
+        self, immediate: HostCall, deferred: HostCall | None = None, previous: HostCall | None = None
+    ) -> None: ...
     @property
     def submit(self) -> int:
         """Address of the function that submits."""

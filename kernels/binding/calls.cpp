@@ -108,38 +108,38 @@ class HostCall {
 };
 
 // What a layer hands to the host, as a pair of C functions for host nodes of a CUDA graph or stream: submit(data) begins
-// what is due in this layer and what may come late; wait(data) waits for what is due, here and of the layer before, and
-// adds the latter to the former. Nothing waits for what comes late but the next layer's wait.
+// the immediate and the deferred experts of this layer; wait(data) waits for the immediate ones and for those that the
+// layer before deferred, and adds the latter to the former. Only the next layer's wait waits for the deferred ones.
 class HandOver {
  public:
-  HandOver(std::shared_ptr<HostCall> due, std::shared_ptr<HostCall> late, std::shared_ptr<HostCall> before)
-      : due_(std::move(due)), late_(std::move(late)), before_(std::move(before)) {
-    if (before_ && before_->out().nbytes() != due_->out().nbytes())
-      throw py::value_error("the call before has an output of another size");
-    to_ = static_cast<bf16*>(due_->out().mutable_data());
-    if (before_) from_ = static_cast<const bf16*>(before_->out().data());
-    size_ = due_->out().size();
+  HandOver(std::shared_ptr<HostCall> immediate, std::shared_ptr<HostCall> deferred, std::shared_ptr<HostCall> previous)
+      : immediate_(std::move(immediate)), deferred_(std::move(deferred)), previous_(std::move(previous)) {
+    if (previous_ && previous_->out().nbytes() != immediate_->out().nbytes())
+      throw py::value_error("the previous call has an output of another size");
+    to_ = static_cast<bf16*>(immediate_->out().mutable_data());
+    if (previous_) from_ = static_cast<const bf16*>(previous_->out().data());
+    size_ = immediate_->out().size();
   }
 
   static void submit(void* hand_over) {
     const HandOver& self = *static_cast<HandOver*>(hand_over);
-    self.due_->submit();
-    if (self.late_) self.late_->submit();
+    self.immediate_->submit();
+    if (self.deferred_) self.deferred_->submit();
   }
   static void wait(void* hand_over) {
     const HandOver& self = *static_cast<HandOver*>(hand_over);
-    self.due_->wait();
-    if (!self.before_) return;
-    self.before_->wait();
+    self.immediate_->wait();
+    if (!self.previous_) return;
+    self.previous_->wait();
     for (py::ssize_t i = 0; i < self.size_; ++i) self.to_[i] = to_bf16(widen(self.to_[i]) + widen(self.from_[i]));
   }
   static bool done(void* hand_over) {  // whether wait(data) would return at once
     const HandOver& self = *static_cast<HandOver*>(hand_over);
-    return self.due_->done() && (!self.before_ || self.before_->done());
+    return self.immediate_->done() && (!self.previous_ || self.previous_->done());
   }
 
  private:
-  const std::shared_ptr<HostCall> due_, late_, before_;
+  const std::shared_ptr<HostCall> immediate_, deferred_, previous_;
   bf16* to_ = nullptr;
   const bf16* from_ = nullptr;
   py::ssize_t size_ = 0;
@@ -247,7 +247,7 @@ void bind_calls(py::module_& module) {
   py::class_<HostCall, std::shared_ptr<HostCall>>(module, "HostCall").def("check", &HostCall::check);
   py::class_<HandOver, std::shared_ptr<HandOver>>(module, "HandOver")
       .def(py::init<std::shared_ptr<HostCall>, std::shared_ptr<HostCall>, std::shared_ptr<HostCall>>(),
-           py::arg("due").none(false), py::arg("late") = nullptr, py::arg("before") = nullptr)
+           py::arg("immediate").none(false), py::arg("deferred") = nullptr, py::arg("previous") = nullptr)
       .def_property_readonly("submit", [](const HandOver&) { return address(&HandOver::submit); })
       .def_property_readonly("wait", [](const HandOver&) { return address(&HandOver::wait); })
       .def_property_readonly("data", [](HandOver& hand_over) { return address(&hand_over); });

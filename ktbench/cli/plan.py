@@ -12,7 +12,7 @@ from ktbench.report.text import counted
 from ktbench.run.feasibility import Machine
 from ktbench.run.gpu_memory import GpuMemory, gpu_workers
 from ktbench.run.progress import names_in_part
-from ktbench.run.request import Planned, eval_request, plan_request
+from ktbench.run.request import CellPlan, eval_request, plan_request
 from ktbench.spec.cells import worker_groups
 from ktbench.spec.memory import MemoryEstimate, estimate_memory
 from ktbench.spec.record import Cell
@@ -52,7 +52,7 @@ def _simulated_line(cells: Sequence[Cell]) -> str:
     return f"{machines}: {len(cells)} cell{'' if len(cells) == 1 else 's'}, in this process, nothing is loaded"
 
 
-def _suite_lines(planned: Planned, suite: SuiteSpec) -> Iterator[str]:
+def _suite_lines(planned: CellPlan, suite: SuiteSpec) -> Iterator[str]:
     """What is asked, then the tasks that cells cannot answer, a line for each reason and set of tasks."""
     limit = "all questions" if suite.limit is None else f"at most {suite.limit} questions"
     tasks = f"{len(suite.tasks)} task{'' if len(suite.tasks) == 1 else 's'}"
@@ -77,7 +77,7 @@ def _unanswered(spec: RunSpec, suite: SuiteSpec) -> dict[str, list[str]]:
     return {why: ["all tasks"] if len(names) == len(suite.tasks) > 1 else names for why, names in found.items()}
 
 
-def _rounds_line(planned: Planned, measure: MeasureSpec) -> str:
+def _rounds_line(planned: CellPlan, measure: MeasureSpec) -> str:
     return (
         f"rounds: {measure.min_rounds} to {measure.max_rounds} of {len(planned.runnable)} trials, "
         f"at most {measure.max_minutes:g} minutes of trials, without loading"
@@ -85,7 +85,7 @@ def _rounds_line(planned: Planned, measure: MeasureSpec) -> str:
     )
 
 
-def _part_lines(part: RequestPart, planned: Planned) -> Iterator[str]:
+def _part_lines(part: RequestPart, planned: CellPlan) -> Iterator[str]:
     """The part's heading where there are several, then its cells."""
     cells = [cell for cell in planned.cells if cell.part == part.name]
     if part.sweep.is_published_alone:
@@ -110,7 +110,7 @@ def _dropped_lines(sweep: SweepSpec) -> Iterator[str]:
         yield f"dropped from the {sweep.design}: {', '.join(arms)}: {why}"
 
 
-def _stored_lines(planned: Planned) -> Iterator[str]:
+def _stored_lines(planned: CellPlan) -> Iterator[str]:
     """What the experts of checkpoints are in their files, a line for each that is quantised."""
     specs = {spec.model.path: spec for cell in planned.runnable if (spec := cell.spec).model.stored}
     for path, spec in specs.items():
@@ -130,7 +130,7 @@ def _formats_word(layer: StoredLayer) -> str:
     return f"{both}, down {layer.down}"
 
 
-def _memory_lines(planned: Planned) -> Iterator[str]:
+def _memory_lines(planned: CellPlan) -> Iterator[str]:
     total = 0
     for group in worker_groups(planned.runnable):
         need, spec = estimate_memory(group, planned.memory), group[0].spec
@@ -145,7 +145,7 @@ def _memory_lines(planned: Planned) -> Iterator[str]:
         )
 
 
-def _gpu_lines(planned: Planned) -> Iterator[str]:
+def _gpu_lines(planned: CellPlan) -> Iterator[str]:
     if all(cell.spec.engine.device == "cpu" for cell in planned.runnable):
         return
     machine, total = Machine.local(), 0

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from ktbench.engine.decode.prefill import ReplayPrefill
 from ktbench.engine.decode.program import ProgramRecording, StepRecording
 from ktbench.engine.decode.step import DecodeState, ReplayDecoder
-from ktbench.engine.device_placement import MakeDeviceExperts, SameMemory
+from ktbench.engine.device_placement import MakeDeviceExperts, SharedMemoryExperts
 from ktbench.engine.experts import ExpertsOperator, MoERuntimeState
 from ktbench.engine.roles import split_cpus, use_threads
 from ktbench.spec.engine import EngineSpec
@@ -123,4 +123,4 @@ class EngineComponents:
             return partial(self.cuda.residents, move=engine.placement.policy == "dynamic")
         assert self.host is not None
         host, threads = self.host, len(split_cpus(self.cpus, engine).device)
-        return lambda operator, _: SameMemory(host.at_device(cast("FusedExperts", operator.fused), threads))
+        return lambda operator, _: SharedMemoryExperts(host.at_device(cast("FusedExperts", operator.fused), threads))

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ktbench.engine.placement import DynamicPlacement, Move, place_experts
+from ktbench.engine.placement import DynamicPlacement, ExpertSwap, place_experts
 from ktbench.engine.workload.recorded import read_profile
 from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.run_spec import ModelSpec
@@ -57,11 +57,11 @@ class Residence:
         self.served[1].add_((devices >= 0).sum())
         return hosts, devices
 
-    def leave(self, expert: int) -> None:
+    def evict(self, expert: int) -> None:
         """The host serves this expert from now on."""
         self.at_device[expert] = False
 
-    def arrive(self, expert: int) -> None:
+    def admit(self, expert: int) -> None:
         """The device serves this expert from now on."""
         self.at_device[expert] = True
 
@@ -73,7 +73,7 @@ class DeviceExperts(Protocol):
     def backend(self) -> Backend:
         """Runs them."""
 
-    def move(self, move: Move) -> None:
+    def move(self, move: ExpertSwap) -> None:
         """An expert comes and takes the place of another, which nobody asks for any more; called between steps."""
 
     def arrived(self) -> bool:
@@ -103,7 +103,7 @@ class DevicePlacement:
         self._residences = [Residence(torch.from_numpy(layer).to(device)) for layer in at_device]
         self._device_experts: dict[int, DeviceExperts] = {}
         self._dynamic = DynamicPlacement(at_device, every=placement.every) if placement.policy == "dynamic" else None
-        self._coming: list[Move] = []
+        self._coming: list[ExpertSwap] = []
         self._steps = self._moved = 0
         self._numbers = np.flatnonzero(at_device.any(axis=1)).tolist()
 
@@ -111,17 +111,17 @@ class DevicePlacement:
         """Of every MoE layer the experts that live with the device now: bool [E], in memory of the host."""
         return [residence.at_device.cpu() for residence in self._residences]
 
-    def enter(self, operators: Sequence[ExpertsOperator]) -> None:
+    def attach(self, operators: Sequence[ExpertsOperator]) -> None:
         """From now on experts live where they lived when this placement was last used."""
         detach(operators)
         for number in self._numbers:
             operator, residence = operators[number], self._residences[number]
             if number not in self._device_experts:
                 self._device_experts[number] = self._make(operator, residence.at_device.numpy(force=True))
-            operator.residence, operator.at_device = residence, self._device_experts[number].backend
+            operator.residence, operator.device_backend = residence, self._device_experts[number].backend
 
-    def leave(self) -> None:
-        """The memory of the device is for others, once all have arrived."""
+    def release(self) -> None:
+        """Give the memory of the device back, once all experts on their way have arrived."""
         for move in self._coming:
             self._device_experts[move.layer].finish()
         self._arrive()
@@ -138,7 +138,7 @@ class DevicePlacement:
         if self._arrive():
             self._coming = self._dynamic.moves(self._steps)
             for move in self._coming:
-                self._residences[move.layer].leave(move.go)
+                self._residences[move.layer].evict(move.outgoing)
                 self._device_experts[move.layer].move(move)
             self._arrive()
 
@@ -147,7 +147,7 @@ class DevicePlacement:
         if not all(self._device_experts[move.layer].arrived() for move in self._coming):
             return False
         for move in self._coming:
-            self._residences[move.layer].arrive(move.come)
+            self._residences[move.layer].admit(move.incoming)
         self._moved += len(self._coming)
         self._coming = []
         return True
@@ -161,16 +161,16 @@ class DevicePlacement:
 def detach(operators: Sequence[ExpertsOperator]) -> None:
     """All experts live with the host again."""
     for operator in operators:
-        operator.residence = operator.at_device = None
+        operator.residence = operator.device_backend = None
 
 
-class SameMemory:
+class SharedMemoryExperts:
     """`DeviceExperts` on CPU cores: both roles read the same weights, so nothing is copied when an expert moves."""
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
 
-    def move(self, move: Move) -> None:
+    def move(self, move: ExpertSwap) -> None:
         """See `DeviceExperts`."""
 
     def arrived(self) -> bool:

@@ -36,15 +36,15 @@ class Backend(Protocol):
         return lambda: output
 
     def begin(
-        self, hidden: Tensor, due: Routing, late: Routing | None, before: Fetch | None, /
+        self, hidden: Tensor, immediate: Routing, deferred: Routing | None, previous: Fetch | None, /
     ) -> tuple[Fetch, Fetch | None]:
-        """Begins what is `due` in this layer and what may come `late`; gives what waits for each.
+        """Begins the `immediate` experts of this layer and the `deferred` ones; gives what waits for each.
 
-        The first adds what the layer before left, `before`; the second is for the next layer.
+        The first adds what the layer before deferred, `previous`; the second is for the next layer.
         """
-        fetch = self.start(hidden, due)
-        following = None if late is None else self.start(hidden, late)
-        return (fetch if before is None else lambda: fetch() + before()), following
+        fetch = self.start(hidden, immediate)
+        pending = None if deferred is None else self.start(hidden, deferred)
+        return (fetch if previous is None else lambda: fetch() + previous()), pending
 
     def matrices(self, i: int, /) -> ExpertMatrices:
         """The weights of expert `i`."""
@@ -52,11 +52,11 @@ class Backend(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Carried:
+class DeferredExperts:
     """What a layer deferred: the host's part, waited for by `fetch`, and the device's, [T, H] or none."""
 
     fetch: Fetch
-    here: Tensor | None
+    on_device: Tensor | None
 
 
 Tap = Callable[[int, Tensor, Routing, Tensor], None]
@@ -69,7 +69,7 @@ class MoERuntimeState:
     `routing` is that of the pass, in place of the routers', where it is not None; `record` collects the routing of
     calls where it is not None. Deferral and skipping act on tokens `acts_on` bool [T] of it, on all where that is None.
     Rows `idle` bool [T, 1] stand for no token and meet no expert. `concurrent` is whether host and device role work at
-    the same time. `carried` is what a layer deferred and the next one adds, `tap` sees every call of a backend.
+    the same time. `pending` is what a layer deferred and the next one adds, `tap` sees every call of a backend.
     """
 
     recorder: CallRecorder = field(default_factory=CallRecorder)
@@ -81,13 +81,13 @@ class MoERuntimeState:
     idle: Tensor | None = None
     routing: PassRouting | None = None
     record: list[Routing] | None = None
-    carried: Carried | None = None
+    pending: DeferredExperts | None = None
     tap: Tap | None = None
     counted: dict[str, int] = field(default_factory=lambda: {"deferred_experts": 0, "skipped_experts": 0})
 
     def begin(self, routing: PassRouting | None) -> None:
         """A pass begins, with this routing of its layers or with the routers' own."""
-        self.carried, self.routing = None, routing
+        self.pending, self.routing = None, routing
 
 
 class ExpertsOperator(nn.Module):
@@ -104,7 +104,7 @@ class ExpertsOperator(nn.Module):
         super().__init__()
         self.position, self.state = position, state
         self.original, self.fused = original, fused
-        self.at_device: Backend | None = None
+        self.device_backend: Backend | None = None
         self.residence: Residence | None = None
 
     @property
@@ -130,58 +130,58 @@ class ExpertsOperator(nn.Module):
 
     def _begin(self, hidden: Tensor, routing: Routing) -> Fetch:
         state = self.state
-        due, late = self._split(routing)
-        before, state.carried = state.carried, None
+        immediate, deferred = self._split(routing)
+        previous, state.pending = state.pending, None
         begin = self._start if state.tap is None else self._observed
-        fetch, state.carried = begin(hidden, due, late, before)
+        fetch, state.pending = begin(hidden, immediate, deferred, previous)
         return fetch
 
     def _split(self, routing: Routing) -> tuple[Routing, Routing | None]:
-        """What is due in this layer, and what the next one adds."""
+        """The immediate experts, and those that the next layer adds."""
         state = self.state
         if state.skipping:
-            due, dropped = self._parts(routing, state.skipping)
+            immediate, dropped = self._parts(routing, state.skipping)
             self._count("skipped_experts", dropped)
-            return due, None
+            return immediate, None
         if not state.deferral or self.position.is_last:
             return routing, None
-        due, late = self._parts(routing, state.deferral)
-        self._count("deferred_experts", late)
-        return due, late
+        immediate, deferred = self._parts(routing, state.deferral)
+        self._count("deferred_experts", deferred)
+        return immediate, deferred
 
     def _parts(self, routing: Routing, lowest: int) -> tuple[Routing, Routing]:
         tokens = self.state.acts_on
         return routing.split(lowest) if tokens is None else routing.split_some(lowest, tokens)
 
     def _start(
-        self, hidden: Tensor, due: Routing, late: Routing | None, before: Carried | None
-    ) -> tuple[Fetch, Carried | None]:
+        self, hidden: Tensor, immediate: Routing, deferred: Routing | None, previous: DeferredExperts | None
+    ) -> tuple[Fetch, DeferredExperts | None]:
         """Begins a call on both roles; the device's share is done here and now."""
-        host_due, device_due = self._divide(due)
-        host_late, device_late = (None, None) if late is None else self._divide(late)
-        waiting = None if before is None else before.fetch
-        fetch, following = self._start_on_host(hidden, host_due, host_late, waiting)
-        carried = None if following is None else Carried(following, self._here(hidden, device_late))
-        here = [self._here(hidden, device_due), None if before is None else before.here]
-        parts = [part for part in here if part is not None]
-        return (lambda: sum(parts, fetch())) if parts else fetch, carried
+        host_immediate, device_immediate = self._divide(immediate)
+        host_deferred, device_deferred = (None, None) if deferred is None else self._divide(deferred)
+        waiting = None if previous is None else previous.fetch
+        fetch, later = self._start_on_host(hidden, host_immediate, host_deferred, waiting)
+        pending = None if later is None else DeferredExperts(later, self._run_on_device(hidden, device_deferred))
+        on_device = [self._run_on_device(hidden, device_immediate), None if previous is None else previous.on_device]
+        parts = [part for part in on_device if part is not None]
+        return (lambda: sum(parts, fetch())) if parts else fetch, pending
 
     def _start_on_host(
-        self, hidden: Tensor, due: Routing, late: Routing | None, before: Fetch | None
+        self, hidden: Tensor, immediate: Routing, deferred: Routing | None, previous: Fetch | None
     ) -> tuple[Fetch, Fetch | None]:
-        if due.ids.shape[-1]:
-            return self.backend.begin(hidden, due, late, before)
-        following = None if late is None else self.backend.start(hidden, late)
-        return before or (lambda: torch.zeros_like(hidden)), following
+        if immediate.ids.shape[-1]:
+            return self.backend.begin(hidden, immediate, deferred, previous)
+        pending = None if deferred is None else self.backend.start(hidden, deferred)
+        return previous or (lambda: torch.zeros_like(hidden)), pending
 
     def _observed(
-        self, hidden: Tensor, due: Routing, late: Routing | None, before: Carried | None
-    ) -> tuple[Fetch, Carried | None]:
+        self, hidden: Tensor, immediate: Routing, deferred: Routing | None, previous: DeferredExperts | None
+    ) -> tuple[Fetch, DeferredExperts | None]:
         """The same, one part after the other and each seen by the tap."""
-        output = self._tapped(hidden, due)
-        following = None if late is None else self._tapped(hidden, late)
-        carried = None if following is None else Carried(lambda: following, None)
-        return (lambda: output if before is None else output + before.fetch()), carried
+        output = self._tapped(hidden, immediate)
+        later = None if deferred is None else self._tapped(hidden, deferred)
+        pending = None if later is None else DeferredExperts(lambda: later, None)
+        return (lambda: output if previous is None else output + previous.fetch()), pending
 
     def _tapped(self, hidden: Tensor, routing: Routing) -> Tensor:
         fetch, _ = self._start(hidden, routing, None, None)
@@ -192,13 +192,13 @@ class ExpertsOperator(nn.Module):
 
     def _divide(self, routing: Routing) -> tuple[Routing, Routing | None]:
         """The host's part and the device's."""
-        if self.residence is None or self.at_device is None:
+        if self.residence is None or self.device_backend is None:
             return routing, None
         hosts, devices = self.residence.split(routing.ids)
         return Routing(ids=hosts, gates=routing.gates), Routing(ids=devices, gates=routing.gates)
 
-    def _here(self, hidden: Tensor, routing: Routing | None) -> Tensor | None:
-        return None if routing is None or self.at_device is None else self.at_device(hidden, routing)
+    def _run_on_device(self, hidden: Tensor, routing: Routing | None) -> Tensor | None:
+        return None if routing is None or self.device_backend is None else self.device_backend(hidden, routing)
 
     def _count(self, name: str, routing: Routing) -> None:
         state, columns = self.state, routing.ids.shape[1]

@@ -33,7 +33,7 @@ from ktbench.engine.forms import (
 from ktbench.engine.gguf.reading import linear_names
 from ktbench.engine.stored.blocks import as_blocks, blocks_of, numbers_of
 from ktbench.engine.stored.matrices import StoredWeights
-from ktbench.engine.synthetic import PLAIN, Filling, distinct_tensors, fill, fill_experts, skeleton
+from ktbench.engine.synthetic import PLAIN, WeightFilling, distinct_tensors, fill, fill_experts, skeleton
 from ktbench.engine.weight_plan import WeightPlan
 from ktbench.spec.run_spec import ModelSpec
 from ktbench.spec.weights import Precision, stands_for_all
@@ -234,7 +234,7 @@ class FolderModel:
     Raises ValueError as `Folder`, and for a tensor that has no place.
     """
 
-    def __init__(self, model: ModelSpec, weights: StoredWeights, holding: WeightPlan, filling: Filling) -> None:
+    def __init__(self, model: ModelSpec, weights: StoredWeights, holding: WeightPlan, filling: WeightFilling) -> None:
         assert model.path is not None
         self.network, self._holding = skeleton(model), holding
         self._folder = Folder(model.path, self.network, weights)
@@ -276,7 +276,7 @@ class FolderModel:
         return self._holding.dense is not None and self._folder.is_in(name, self._holding.dense)
 
 
-def open_folder(model: ModelSpec, holding: WeightPlan, filling: Filling = PLAIN) -> FolderModel | None:
+def open_folder(model: ModelSpec, holding: WeightPlan, filling: WeightFilling = PLAIN) -> FolderModel | None:
     """The network of a folder; None where its tensors have names that only Transformers knows, or are not whole, and
     where an adapter is merged into them, for which all have to be there.
 

@@ -111,9 +111,9 @@ class FusedExperts(Backend):
         return self._moe.host_call(*_arrays(hidden, routing, output), **self.kernels)
 
     @staticmethod
-    def hand_over(due: HostCall, late: HostCall | None, before: HostCall | None) -> HandOver:
+    def hand_over(immediate: HostCall, deferred: HostCall | None, previous: HostCall | None) -> HandOver:
         """Such calls as what a layer hands to the host: see `HandOver`."""
-        return HandOver(due, late, before)
+        return HandOver(immediate, deferred, previous)
 
     def move_to(self, executor: ExpertExecutor) -> None:
         """Run on other threads from now on; counts continue."""

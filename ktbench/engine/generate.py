@@ -59,7 +59,7 @@ class Generator:
         self._components.prepare(spec)
         detach(self._components.operators)
         if spec.engine != self._engine:
-            self._pool.forget()
+            self._pool.reset()
         self._engine = spec.engine
         self._switch(acts=spec.engine.defer_prefill)
 
@@ -73,7 +73,7 @@ class Generator:
         prompt, and for logits that are no numbers.
         """
         answers: list[list[int]] = [[] for _ in prompts]
-        chooser, left = Chooser(samplings, room, prompts), list(range(len(prompts)))
+        chooser, left = TokenChooser(samplings, room, prompts), list(range(len(prompts)))
         logits, batch = self._begin(prompts, room)
         for number in range(room):
             tokens = chooser.choose(logits, left, number)
@@ -161,9 +161,9 @@ class Generator:
         ids = torch.tensor([[*[0] * (max(lengths) - len(one)), *one] for one in prompts], device=self._device)
         engine, forward = configured(self._engine), self._forward
         self._switch(acts=engine.defer_prefill)
-        forward.forget()
-        forward.pad(padding)
-        logits = self._checked(forward.onward(ids))
+        forward.reset()
+        forward.set_padding(padding)
+        logits = self._checked(forward.extend(ids))
         self._switch(acts=True)
         runner = self._pool.begin(room, recorded=room > 1 and (engine.packed_dense or engine.cuda_graph))
         return logits, GenerationBatch(self._pool, runner, len(prompts))
@@ -223,7 +223,7 @@ def _wide(logits: Tensor) -> Tensor:
     return logits.to("cpu", torch.float32, copy=True)
 
 
-class Chooser:
+class TokenChooser:
     """Chooses the tokens of answers to `prompts`, up to `room` each; answers count from 0 as `samplings` do.
 
     Prompts are looked at for a repetition penalty alone.

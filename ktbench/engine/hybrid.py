@@ -87,9 +87,9 @@ class HybridEngine(ReplaySystem):
             )
         detach(components.operators)
         if before is not None and before is not self._placement:
-            before.leave()
+            before.release()
         if self._placement is not None and components.host is not None:
-            self._placement.enter(components.operators)
+            self._placement.attach(components.operators)
             components.host.choose(engine)
 
     def _new_placement(self, engine: EngineSpec) -> DevicePlacement:
@@ -124,8 +124,8 @@ class HybridEngine(ReplaySystem):
         trace, work = self._traced, self._traced.workload
         passes.begin(trace.start)
         passes.step(trace.ids[0][:, : work.chunk], trace.routing[0][:1])
-        left = self._forward.remember()
-        self._forward.forget()
+        left = self._forward.snapshot()
+        self._forward.reset()
         return self._components.prefill(left, work)
 
     def _choose_deferral(self, engine: EngineSpec) -> int:
@@ -195,7 +195,7 @@ class HybridEngine(ReplaySystem):
         host = self._components.host
         if host is not None:
             host.team.spans()  # of the steps before
-        segments = self._replayed.watched()
+        segments = self._replayed.profile()
         jobs = (
             host.team.spans() if host is not None and self._components.state.concurrent else np.empty((0, 3), np.int64)
         )
@@ -249,7 +249,7 @@ class HybridEngine(ReplaySystem):
         """See `System`."""
         super().close()
         if self._placement is not None:
-            self._placement.leave()
+            self._placement.release()
         if self._components.cuda is not None:
             self._components.cuda.release()
         del self._components

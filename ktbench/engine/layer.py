@@ -109,7 +109,7 @@ class CacheColdReplicas:
 Trial = Callable[[CacheColdReplicas], Iterator[None]]
 
 
-class HeldLayer(Protocol):
+class LoadedLayer(Protocol):
     """One MoE layer in memory and what runs it: our engine or a peer."""
 
     def choose(self, spec: RunSpec, trial: Trial, /) -> CacheColdReplicas:
@@ -140,12 +140,12 @@ class _Prepared:
 
 
 class LayerSystem:
-    """Implements `ktbench.engine.protocol.System` for decoder layer `number`, on any implementation of `HeldLayer`.
+    """Implements `ktbench.engine.protocol.System` for decoder layer `number`, on any implementation of `LoadedLayer`.
 
     Made by `ktbench.engine.load_layer.load_layer` and the peers that run layers.
     """
 
-    def __init__(self, model: ModelSpec, number: int, held: HeldLayer) -> None:
+    def __init__(self, model: ModelSpec, number: int, held: LoadedLayer) -> None:
         self.model, self._number, self._held = model, number, held
         self._replicas: CacheColdReplicas | None = None
         self._traces: dict[WorkloadSpec, LayerTrace] = {}

@@ -33,8 +33,8 @@ from ktbench.engine.loading.progress import SILENT, LayerProgress, LoadProgress
 from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.engine.roles import new_threads_on, split_cpus
 from ktbench.engine.synthetic import (
-    Filling,
-    PassingExperts,
+    TransientExperts,
+    WeightFilling,
     WeightPool,
     materialise,
     materialise_experts,
@@ -86,7 +86,7 @@ def _parts_kept(model: ModelSpec, plan: WeightPlan) -> tuple[PackedPart, ...]:
 def _components(
     model: ModelSpec, plan: WeightPlan, host: HostRole, files: PackedFolder, progress: LoadProgress
 ) -> EngineComponents:
-    network, store_of, blocks_of = _weights(model, plan, Filling(unread=_unread(plan, files), progress=progress))
+    network, store_of, blocks_of = _weights(model, plan, WeightFilling(unread=_unread(plan, files), progress=progress))
     network.requires_grad_(False)
     cpus, state, params = host.usable_cpus, MoERuntimeState(), dense_params(network)
     roles = split_cpus(cpus, plan.engine)
@@ -124,7 +124,7 @@ StoreOf = Callable[[str, nn.Module], PackableStore]
 
 
 def _weights(
-    model: ModelSpec, plan: WeightPlan, filling: Filling
+    model: ModelSpec, plan: WeightPlan, filling: WeightFilling
 ) -> tuple[PreTrainedModel, StoreOf, LinearBlocks | None]:
     if model.path is None:
         return *_synthetic(model, plan.original, filling), None
@@ -145,7 +145,7 @@ def load_network(model: ModelSpec, progress: LoadProgress, *, keep_experts: bool
     """
     packing = None if keep_experts else Packing()
     plan = WeightPlan(original=keep_experts, packing=packing)
-    network, store_of, _ = _weights(model, plan, Filling(progress=progress))
+    network, store_of, _ = _weights(model, plan, WeightFilling(progress=progress))
     if keep_experts:
         for name, _position in expert_positions(network):
             store_of(name, network.get_submodule(name))
@@ -234,14 +234,14 @@ def _place_operators(
     return operators
 
 
-def _synthetic(model: ModelSpec, keep_original: bool, filling: Filling) -> tuple[PreTrainedModel, StoreOf]:
+def _synthetic(model: ModelSpec, keep_original: bool, filling: WeightFilling) -> tuple[PreTrainedModel, StoreOf]:
     network = skeleton(model)
     pool = WeightPool.of(model)
     materialise(network, pool, is_experts, filling)
 
     def store_of(name: str, module: nn.Module) -> ExpertStore:
         if not keep_original:
-            return PassingExperts(module, name, pool)
+            return TransientExperts(module, name, pool)
         materialise_experts(module, name, pool)
         return _original(name, module)
 

@@ -17,7 +17,7 @@ from ktbench.engine.layer import BindableBackend, CacheColdReplicas, LayerSystem
 from ktbench.engine.load import open_host
 from ktbench.engine.protocol import HostRole
 from ktbench.engine.roles import use_threads
-from ktbench.engine.synthetic import PassingExperts, WeightPool, materialise_experts, skeleton
+from ktbench.engine.synthetic import TransientExperts, WeightPool, materialise_experts, skeleton
 from ktbench.engine.weight_plan import Packing, WeightPlan
 from ktbench.spec.cells import layer_copies
 from ktbench.spec.run_spec import ModelSpec, RunSpec
@@ -44,7 +44,7 @@ def load_layer(
         fused = open_host(cpus, plan, CallRecorder())
         pack, form = fused.pack, weights.form
         packed = weights.copies(lambda number: pack(weights.passing(number), form), packing.precision, host)
-    held = OwnLayer(original=original, packed=packed, host=fused, cpus=cpus)
+    held = EngineLayer(original=original, packed=packed, host=fused, cpus=cpus)
     return LayerSystem(model, weights.number, held)
 
 
@@ -91,14 +91,14 @@ class LayerWeights:
         materialise_experts(module, f"{self.name}.{number}", self.pool)
         return OriginalExperts(module.requires_grad_(False))
 
-    def passing(self, number: int) -> PassingExperts:
+    def passing(self, number: int) -> TransientExperts:
         """A copy of which one expert at a time is in memory."""
-        return PassingExperts(self.module, f"{self.name}.{number}", self.pool)
+        return TransientExperts(self.module, f"{self.name}.{number}", self.pool)
 
 
 @dataclass(kw_only=True, slots=True)
-class OwnLayer:
-    """Implements `HeldLayer` for our engine: copies as Transformers holds them for base, packed for +v and +m."""
+class EngineLayer:
+    """Implements `LoadedLayer` for our engine: copies as Transformers holds them for base, packed for +v and +m."""
 
     original: CacheColdReplicas | None
     packed: CacheColdReplicas | None
@@ -106,7 +106,7 @@ class OwnLayer:
     cpus: tuple[int, ...]
 
     def choose(self, spec: RunSpec, _trial: Trial) -> CacheColdReplicas:
-        """See `HeldLayer`."""
+        """See `LoadedLayer`."""
         use_threads(self.cpus, spec.engine, self.host, None)
         fused = spec.engine.fused
         copies = self.packed if fused else self.original
@@ -118,13 +118,13 @@ class OwnLayer:
         return copies
 
     def counters(self) -> Mapping[str, int]:
-        """See `HeldLayer`."""
+        """See `LoadedLayer`."""
         return Counter[str]() if self.host is None else self.host.counters()
 
     def notes(self, _spec: RunSpec) -> tuple[str, ...]:
-        """See `HeldLayer`."""
+        """See `LoadedLayer`."""
         return ()
 
     def close(self) -> None:
-        """See `HeldLayer`."""
+        """See `LoadedLayer`."""
         self.original = self.packed = self.host = None

@@ -67,12 +67,12 @@ def _drawn(policy: str, count: int, shape: MoEShape, rng: np.random.Generator) -
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Move:
-    """In MoE layer `layer` expert `come` moves to the device and `go` makes room for it."""
+class ExpertSwap:
+    """In MoE layer `layer` expert `incoming` moves to the device and `outgoing` makes room for it."""
 
     layer: int
-    come: int
-    go: int
+    incoming: int
+    outgoing: int
 
 
 class DynamicPlacement:
@@ -97,7 +97,7 @@ class DynamicPlacement:
         heat *= 0.5 ** (seen.sum() / (_HALF_LIFE * len(heat)))
         heat += seen
 
-    def moves(self, now: int) -> list[Move]:
+    def moves(self, now: int) -> list[ExpertSwap]:
         """What to move after step `now`: every `every` steps the swaps that gain most, else nothing.
 
         They count as carried out: `at_device` has them done.
@@ -107,17 +107,20 @@ class DynamicPlacement:
         gains = sorted(self._swaps(), key=lambda swap: -swap[0])
         chosen = [move for _, move in gains[: len(self.at_device)]]
         for move in chosen:
-            self.at_device[move.layer, move.come] = True
-            self.at_device[move.layer, move.go] = False
+            self.at_device[move.layer, move.incoming] = True
+            self.at_device[move.layer, move.outgoing] = False
         return chosen
 
-    def _swaps(self) -> Iterator[tuple[float, Move]]:
+    def _swaps(self) -> Iterator[tuple[float, ExpertSwap]]:
         """Gain in heat and move, of every swap that gains: hottest against coldest, then the next two."""
         for layer, (heat, here) in enumerate(zip(self._heat, self.at_device, strict=True)):
             hottest_first = np.argsort(-heat, kind="stable")
-            comes, goes = hottest_first[~here[hottest_first]], hottest_first[here[hottest_first]][::-1]
-            for come, go in zip(comes.tolist(), goes.tolist(), strict=False):
-                gain = float(heat[come] - heat[go])
-                if gain <= sqrt(heat[come] + heat[go]):
+            coming, going = (
+                hottest_first[~here[hottest_first]],
+                hottest_first[here[hottest_first]][::-1],
+            )
+            for incoming, outgoing in zip(coming.tolist(), going.tolist(), strict=False):
+                gain = float(heat[incoming] - heat[outgoing])
+                if gain <= sqrt(heat[incoming] + heat[outgoing]):
                     break
-                yield gain, Move(layer=layer, come=come, go=go)
+                yield gain, ExpertSwap(layer=layer, incoming=incoming, outgoing=outgoing)

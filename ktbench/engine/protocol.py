@@ -143,7 +143,7 @@ class HasClock(Protocol):
 
 
 @runtime_checkable
-class Trains(Protocol):
+class TrainingSteps(Protocol):
     """A system whose steps are those of training."""
 
     def parts(self) -> StepParts:

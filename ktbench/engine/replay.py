@@ -46,10 +46,10 @@ class TraceReplay:
         with during:
             self.logits = self.runner.run_model(self.trace.ids[number], self.trace.routing[number])
 
-    def watched(self) -> list[Segment]:
+    def profile(self) -> list[Segment]:
         """The last step once more, with the times of what the device role does."""
         number = self._rewind()
-        return self.runner.watched(self.trace.ids[number], self.trace.routing[number])
+        return self.runner.profile(self.trace.ids[number], self.trace.routing[number])
 
     def _rewind(self) -> int:
         """Back to the state before the last step, whose number is returned.

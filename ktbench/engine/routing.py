@@ -29,10 +29,10 @@ class Routing:
     def split_some(self, lowest: int, tokens: Tensor) -> tuple[Routing, Routing]:
         """The same for `tokens` bool [T]; all experts of the others stay with the first part. -1 is no expert."""
         columns = self.gates.argsort(dim=-1, descending=True, stable=True)[:, self.ids.shape[-1] - lowest :]
-        late, others = self._pick(columns), ~tokens[:, None]
-        kept = late.ids.masked_fill(tokens[:, None], -1)
-        due = Routing(ids=self.ids.scatter(1, columns, kept), gates=self.gates)
-        return due, Routing(ids=late.ids.masked_fill(others, -1), gates=late.gates)
+        deferred, others = self._pick(columns), ~tokens[:, None]
+        kept = deferred.ids.masked_fill(tokens[:, None], -1)
+        immediate = Routing(ids=self.ids.scatter(1, columns, kept), gates=self.gates)
+        return immediate, Routing(ids=deferred.ids.masked_fill(others, -1), gates=deferred.gates)
 
     def _pick(self, columns: Tensor) -> Routing:
         return Routing(ids=self.ids.gather(1, columns), gates=self.gates.gather(1, columns))

@@ -55,21 +55,21 @@ def distinct_tensors(network: PreTrainedModel) -> list[str]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Filling:
+class WeightFilling:
     """How a network is filled: linear layers whose weights are not needed stay on `meta`, `progress` counts bytes."""
 
     unread: Callable[[PreTrainedModel], frozenset[str]] = lambda network: frozenset()
     progress: LoadProgress = SILENT
 
 
-PLAIN = Filling()
+PLAIN = WeightFilling()
 
 
 def fill(
     network: PreTrainedModel,
     names: Iterable[str],
     read: Callable[[str], Tensor],
-    filling: Filling = PLAIN,
+    filling: WeightFilling = PLAIN,
 ) -> None:
     """Give memory and content to everything on `meta` but the expert modules: what `read` gives for each of `names`.
 
@@ -147,7 +147,7 @@ def materialise(
     network: PreTrainedModel,
     pool: WeightPool,
     is_experts: Callable[[nn.Module], bool],
-    filling: Filling = PLAIN,
+    filling: WeightFilling = PLAIN,
 ) -> None:
     """Give memory and content to everything on `meta` but the expert modules.
 
@@ -191,7 +191,7 @@ def _widen_router(block: nn.Module, experts: int, std: float) -> None:
             parameter.data.mul_(1.0 / (std * math.sqrt(parameter.shape[1])))
 
 
-class PassingExperts:
+class TransientExperts:
     """Matrices of one expert at a time, for weights that are packed elsewhere and never held here as a whole.
 
     Each call overwrites what the call before gave.

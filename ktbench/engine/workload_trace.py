@@ -68,14 +68,16 @@ class TraceWriter:
     def write(self) -> WorkloadTrace:
         """The trace; for decode the prompt is run whatever the routing, its cache being part of the trace."""
         work, prompt, ids = self.workload, *self._ids()
-        self.forward.forget()
-        self.forward.pad(torch.from_numpy(prompt_padding(work.batch, work.prompt, work.shortest)).to(self._device))
+        self.forward.reset()
+        self.forward.set_padding(
+            torch.from_numpy(prompt_padding(work.batch, work.prompt, work.shortest)).to(self._device)
+        )
         if prompt is not None:
             self._run(prompt, 0)
-        start = self.forward.remember()
+        start = self.forward.snapshot()
         route = self._run if work.routing == "model" else self._drawn
         routing = tuple(route(step_ids, number) for number, step_ids in enumerate(ids, start=1))
-        self.forward.forget()  # of the steps; the memory is for others
+        self.forward.reset()  # of the steps; the memory is for others
         selected = tuple(tuple(one.ids.numpy(force=True) for one in passes) for passes in routing)
         return WorkloadTrace(workload=work, ids=ids, routing=routing, selected=selected, start=start)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ktbench.engine.cuda.fiddler import Copier, Costs, measure_costs
+from ktbench.engine.cuda.fiddler import FiddlerCosts, FiddlerRuntime, measure_costs
 from ktbench.engine.cuda.stream import Pins, cuda_runtime
 from ktbench.engine.hybrid import HybridEngine
 from ktbench.engine.load import load_engine
@@ -25,15 +25,15 @@ class Fiddler(HybridEngine):
     """
 
     def __init__(self, engine: HybridEngine, pins: Pins | None) -> None:
-        """On the parts of an engine that was loaded for base on a CUDA device; `pins` as in `Copier`."""
+        """On the parts of an engine that was loaded for base on a CUDA device; `pins` as in `FiddlerRuntime`."""
         parts = engine._components
         super().__init__(engine.model, parts)
         assert parts.cuda is not None
-        self._copier = Copier(parts.cuda.device, parts.cuda.stream, parts.state.counted, pins)
+        self._copier = FiddlerRuntime(parts.cuda.device, parts.cuda.stream, parts.state.counted, pins)
         self._layers = [self._copier.experts(original) for original in parts.cuda.originals]
         for operator, experts in zip(parts.operators, self._layers, strict=True):
             operator.original = experts
-        self._costs: dict[int, Costs] = {}
+        self._costs: dict[int, FiddlerCosts] = {}
 
     def configure(self, spec: RunSpec) -> None:
         """See `System`. Raises Unsupported, and ValueError for a model or thread count that is not there."""
@@ -42,7 +42,7 @@ class Fiddler(HybridEngine):
         self._copier.costs = self._costs_of(spec.engine)
         super().configure(spec)
 
-    def _costs_of(self, engine: EngineSpec) -> Costs:
+    def _costs_of(self, engine: EngineSpec) -> FiddlerCosts:
         use_threads(self._components.cpus, engine, None, None)
         threads = torch.get_num_threads()
         if threads not in self._costs:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ktbench._kernels import grants
 from ktbench.engine.forms import ExpertMatrices, ExpertStore
-from ktbench.engine.layer import CacheColdReplicas, Call, HeldLayer, LayerSystem, Trial
+from ktbench.engine.layer import CacheColdReplicas, Call, LayerSystem, LoadedLayer, Trial
 from ktbench.engine.load_layer import LayerWeights
 from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.engine.roles import use_threads
@@ -203,7 +203,7 @@ def rounded(expert: ExpertMatrices, rounding: Rounding | Float8Blocks | None) ->
     return replace(expert, gate=rounding(expert.gate), up=rounding(expert.up), down=rounding(expert.down))
 
 
-class OperatorLayer(HeldLayer):
+class OperatorLayer(LoadedLayer):
     """Made by `open_operator`."""
 
     def __init__(self, spec: RunSpec, weights: LayerWeights, host: HostRole, make: MakeOperator) -> None:
@@ -222,7 +222,7 @@ class OperatorLayer(HeldLayer):
         return OperatorExperts(run=run, store=store, rounding=self._rounding)
 
     def choose(self, spec: RunSpec, trial: Trial) -> CacheColdReplicas:
-        """See `HeldLayer`. Runs a step on each copy: operators pack weights and refuse shapes when they are called."""
+        """See `LoadedLayer`. Runs a step on each copy: operators pack weights and refuse shapes when called."""
         if why := unsupported(spec):
             raise Unsupported(why)
         if self._copies is None:
@@ -235,7 +235,7 @@ class OperatorLayer(HeldLayer):
         return self._copies
 
     def notes(self, _spec: RunSpec) -> tuple[str, ...]:
-        """See `HeldLayer`."""
+        """See `LoadedLayer`."""
         package = peer_of(self._system).package
         on = f"torch {torch.__version__}, on threads={torch.get_num_threads()}"
         told = f"{self._system} of {package} {version(package)}: {on}"
@@ -249,7 +249,7 @@ class OperatorLayer(HeldLayer):
         )
 
     def close(self) -> None:
-        """See `HeldLayer`. What zentorch packed is kept until the process ends."""
+        """See `LoadedLayer`. What zentorch packed is kept until the process ends."""
         self._copies = None
 
 

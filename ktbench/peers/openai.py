@@ -71,14 +71,14 @@ class Server:
     def first_model(self) -> str:
         """The first of the models that it serves. Raises Unsupported."""
         try:
-            with self.asked("GET", "/models", None, _CONNECT_S) as response:
+            with self.request("GET", "/models", None, _CONNECT_S) as response:
                 found = json.loads(response.read(_MOST_LINE))["data"][0]["id"]
         except (OSError, HTTPException, ValueError, LookupError, TypeError) as error:
             raise Unsupported(f"peer.url={self.url}: names no model at /models ({_short(error)})") from None
         return str(found)
 
     @contextmanager
-    def asked(self, method: str, path: str, content: Any, timeout_s: float) -> Iterator[HTTPResponse]:
+    def request(self, method: str, path: str, content: Any, timeout_s: float) -> Iterator[HTTPResponse]:
         """The answer to a request. Raises OSError, HTTPException, and OSError for a status that is none of success."""
         kind = HTTPSConnection if self.encrypted else HTTPConnection
         connection = kind(self.host, self.port, timeout=timeout_s)
@@ -141,7 +141,7 @@ class OpenAIServing:
     def _answer(self, request: ServeRequest) -> None:
         """Read an answer to its end; what fails is its end."""
         try:
-            with self._server.asked("POST", "/completions", self._content(request), _ANSWER_S) as response:
+            with self._server.request("POST", "/completions", self._content(request), _ANSWER_S) as response:
                 for event in events_of(request, _messages(response)):
                     self._events.put(event)
         except (OSError, HTTPException, ValueError, LookupError, TypeError) as error:

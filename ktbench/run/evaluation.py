@@ -14,7 +14,7 @@ from ktbench.results.find import RUNS
 from ktbench.run.child import ChildFailed
 from ktbench.run.eval_process import EvalProgress, EvalRequest, evaluate_in_subprocess, reference_file
 from ktbench.run.progress import LoadingLine, cell_names, say
-from ktbench.run.request import Planned
+from ktbench.run.request import CellPlan
 from ktbench.spec.cells import worker_groups
 from ktbench.spec.errors import RequestError
 from ktbench.spec.record import SCORE, Cell, Environment, Outcome, Part, SampleResult, TaskResult
@@ -28,7 +28,7 @@ class EvalRunner:
     """Evaluates the cells of a plan on their open tasks and logs the results of a run, `created` then."""
 
     suite: SuiteSpec
-    planned: Planned
+    planned: CellPlan
     parts: tuple[Part, ...]
     machine: Environment
     log: Log

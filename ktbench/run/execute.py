@@ -19,7 +19,7 @@ from ktbench.run.export import ensure_file
 from ktbench.run.messages import RecordIds
 from ktbench.run.open_run import end_shards, kept_of, open_run, parts_of
 from ktbench.run.progress import RoundProgress, cell_names, clear_status, loading, say, trial_progress, warn
-from ktbench.run.request import Planned
+from ktbench.run.request import CellPlan
 from ktbench.run.sweep import Sweep
 from ktbench.sim.records import simulate_cells
 from ktbench.spec.memory import worker_bytes
@@ -29,7 +29,7 @@ from ktbench.spec.run_spec import MeasureSpec
 from ktbench.spec.suite import SuiteSpec
 
 
-def execute(request: Request, planned: Planned, command: list[str]) -> Run:
+def execute(request: Request, planned: CellPlan, command: list[str]) -> Run:
     """Simulate, evaluate, then measure until the precision goal or a ceiling.
 
     An interrupt keeps what was measured and is raised again. Raises NotKept where the log cannot be written, and
@@ -42,7 +42,7 @@ def execute(request: Request, planned: Planned, command: list[str]) -> Run:
         return _execute(request, planned, command)
 
 
-def _execute(request: Request, planned: Planned, command: list[str]) -> Run:
+def _execute(request: Request, planned: CellPlan, command: list[str]) -> Run:
     machine = environment()
     log, previous = open_run(request, planned.cells, machine, command, here=bool(planned.here))
     if request.notice:
@@ -71,7 +71,7 @@ def _execute(request: Request, planned: Planned, command: list[str]) -> Run:
 
 
 def evaluate(
-    suite: SuiteSpec, planned: Planned, parts: tuple[Part, ...], machine: Environment, log: Log, previous: Run | None
+    suite: SuiteSpec, planned: CellPlan, parts: tuple[Part, ...], machine: Environment, log: Log, previous: Run | None
 ) -> None:
     """Evaluate the cells of a plan on the tasks that the `previous` run, if any, lacks."""
     folder = log.path.parent
@@ -83,7 +83,7 @@ def evaluate(
 
 
 def open_sweep(
-    planned: Planned,
+    planned: CellPlan,
     log: Log,
     machine: Environment,
     kept: Mapping[tuple[str, int], Record],
@@ -103,7 +103,7 @@ def open_sweep(
     )
 
 
-def measure_cells(sweep: Sweep, planned: Planned, parts: Sequence[Part], measure: MeasureSpec) -> None:
+def measure_cells(sweep: Sweep, planned: CellPlan, parts: Sequence[Part], measure: MeasureSpec) -> None:
     """Measure every block until its goal or the ceiling; cells that cannot run get a record with the reason."""
     for cell in planned.here:
         if cell.key in planned.unsupported:
@@ -133,7 +133,7 @@ def _part_of(measure: MeasureSpec, cells: int, of: int) -> MeasureSpec:
     return replace(measure, max_minutes=measure.max_minutes * cells / of) if cells < of else measure
 
 
-def _write_files(sweep: Sweep, planned: Planned) -> None:
+def _write_files(sweep: Sweep, planned: CellPlan) -> None:
     """Write GGUF files for the peers that run them; cells whose file cannot be written are set aside."""
     failed: dict[Path, ChildFailed] = {}
     for cell in planned.runnable:

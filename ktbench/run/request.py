@@ -49,7 +49,7 @@ _NAMES_A_MODEL = {"model", "model.path", "model.config"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Planned:
+class CellPlan:
     """Cells of a request. `unsupported` says by cell key why a cell cannot run, here or on its described machine.
 
     `needed_bytes` is the largest number of bytes in use at once, of those that `memory` has. Simulated cells need none.
@@ -239,7 +239,7 @@ def new_file(verb: str, output: str | Path) -> Path:
     return file
 
 
-def plan_request(request: Request) -> Planned:
+def plan_request(request: Request) -> CellPlan:
     """Cells of a request, with the reasons of those that cannot run.
 
     Raises RequestError where the measured cells do not fit this machine; besides simulated cells that is a reason like
@@ -255,7 +255,7 @@ def cells_of(request: Request) -> tuple[Cell, ...]:
     return tuple(cell for cell in planned if cell.role == "arm" or cell.spec.machine is None)
 
 
-def plan_here(cells: tuple[Cell, ...], *, refuses: bool) -> Planned:
+def plan_here(cells: tuple[Cell, ...], *, refuses: bool) -> CellPlan:
     """Cells with the reasons of those that cannot run.
 
     With `refuses`, RequestError is raised for what does not fit this machine as a whole.
@@ -266,7 +266,7 @@ def plan_here(cells: tuple[Cell, ...], *, refuses: bool) -> Planned:
     if not refuses:
         unsupported |= memory_missing([cell for cell in here if cell.key not in unsupported], memory)
     needed = require_memory([cell for cell in here if cell.key not in unsupported], memory)
-    return Planned(cells=cells, unsupported=unsupported, needed_bytes=needed, memory=memory)
+    return CellPlan(cells=cells, unsupported=unsupported, needed_bytes=needed, memory=memory)
 
 
 def _machine_memory() -> MachineMemory:

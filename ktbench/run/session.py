@@ -12,7 +12,7 @@ from statistics import median
 from time import perf_counter
 from typing import Any, TypeVar
 
-from ktbench.engine.protocol import Diverged, HasClock, Replays, SelfTimed, System, Trains, Unsupported
+from ktbench.engine.protocol import Diverged, HasClock, Replays, SelfTimed, System, TrainingSteps, Unsupported
 from ktbench.host.pauses import pauses
 from ktbench.host.roofs import Roofs
 from ktbench.host.watch import MachineWatch
@@ -140,7 +140,7 @@ class Session:
         proof["conduct"] = None if self.watch is None else self.watch.metrics()
         proof["own_step_s"] = self.system.own_step_s() if isinstance(self.system, HasClock) else None
         proof["replay"] = self.system.replay() if isinstance(self.system, Replays) else None
-        if isinstance(self.system, Trains):
+        if isinstance(self.system, TrainingSteps):
             proof |= {"parts": self.system.parts(), "learning": self.system.learning()}
         error = self._checked_error(cell)
         proof["notes"] = (*self.system.notes(), *_loops(moved), *paused, *_gap(samples_s))  # some are of the check

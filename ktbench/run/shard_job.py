@@ -24,7 +24,7 @@ _JOB_SIGNALS = (signal.SIGTERM, signal.SIGUSR2)
 _TERMINATE_S = 10.0
 
 
-class Withdrawn(RequestError):
+class ShardWithdrawn(RequestError):
     """The shard was withdrawn."""
 
 
@@ -97,7 +97,7 @@ def carry_out_shard(folder: Path) -> None:
 
     shard = read_shard(folder)
     if shard is None:
-        raise Withdrawn(f"{folder} was withdrawn before it began")
+        raise ShardWithdrawn(f"{folder} was withdrawn before it began")
     is_timed = any(cell.spec.machine is None for cell in shard.header.cells)
     run = shard.header.run
 
@@ -118,7 +118,7 @@ def _carry_out(shard: Shard, folder: Path) -> None:
     log = Log(folder)
     try:
         if not is_wanted(folder):  # a later withdrawal sees that it is running
-            raise Withdrawn(f"{folder} was withdrawn while it waited")
+            raise ShardWithdrawn(f"{folder} was withdrawn while it waited")
         machine, planned = environment(), plan_here(shard.header.cells, refuses=False)
         if not log.path.stat().st_size:
             log.append(shard.header, *shard.environments, *shard.kept)
@@ -148,7 +148,7 @@ def _on_record(folder: Path, cells: Any) -> Callable[[Record], None]:
     def on_record(record: Record) -> None:
         show(record)
         if not is_wanted(folder):
-            raise Withdrawn(f"{folder} was withdrawn; what was measured is kept")
+            raise ShardWithdrawn(f"{folder} was withdrawn; what was measured is kept")
 
     return on_record
 

@@ -58,12 +58,14 @@ class Api:
         return app
 
     async def _chat(self, request: Request) -> Response:
-        asked = parse(await self._body(request), Chat)
-        return await self._answered(request, asked.model, lambda tokens: chat_job(asked, tokens), ChatFormat)
+        chat = parse(await self._body(request), Chat)
+        return await self._answered(request, chat.model, lambda tokens: chat_job(chat, tokens), ChatFormat)
 
     async def _completion(self, request: Request) -> Response:
-        asked = parse(await self._body(request), Completion)
-        return await self._answered(request, asked.model, lambda tokens: completion_job(asked, tokens), TextFormat)
+        completion = parse(await self._body(request), Completion)
+        return await self._answered(
+            request, completion.model, lambda tokens: completion_job(completion, tokens), TextFormat
+        )
 
     async def _answered(
         self, request: Request, model: str, make: Callable[[TextTokens], Job], kind: Callable[[TextTokens], Format]

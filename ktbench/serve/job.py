@@ -55,8 +55,8 @@ class Job:
 
     def requests(self, key: str, limits: Limits) -> list[ServeRequest]:
         """What the engine is asked, answers to one prompt after the other. Raises ApiError for what has no room."""
-        if (asked := len(self.prompts) * self.n) > limits.answers:
-            raise invalid("n" if self.n > 1 else "prompt", f"asks for {asked} answers, allowed are {limits.answers}")
+        if (answers := len(self.prompts) * self.n) > limits.answers:
+            raise invalid("n" if self.n > 1 else "prompt", f"asks for {answers} answers, allowed are {limits.answers}")
         rooms = [_room(one.tokens, self.max_new, limits) for one in self.prompts]
         return [
             ServeRequest(
@@ -99,21 +99,21 @@ def _room(prompt: Sequence[int], max_new: int | None, limits: Limits) -> int:
     return left if max_new is None else max(1, max_new)
 
 
-def completion_job(asked: Completion, tokens: TextTokens) -> Job:
+def completion_job(request: Completion, tokens: TextTokens) -> Job:
     """The job of `POST /v1/completions`; it encodes texts, which takes a while for long ones. Raises ApiError."""
-    if asked.max_tokens == 0 and not asked.echo:
+    if request.max_tokens == 0 and not request.echo:
         raise invalid("max_tokens", "must be 1 or more without echo")
     return _job(
-        asked,
+        request,
         tokens,
-        prompts=tuple(_prompts(asked, tokens)),
-        max_new=_MAX_TOKENS if asked.max_tokens is None else asked.max_tokens,
-        logprobs=asked.logprobs,
+        prompts=tuple(_prompts(request, tokens)),
+        max_new=_MAX_TOKENS if request.max_tokens is None else request.max_tokens,
+        logprobs=request.logprobs,
     )
 
 
-def _prompts(asked: Completion, tokens: TextTokens) -> list[Prompt]:
-    return [_prompt(one, tokens, echo=bool(asked.echo)) for one in _given(asked.prompt)]
+def _prompts(request: Completion, tokens: TextTokens) -> list[Prompt]:
+    return [_prompt(one, tokens, echo=bool(request.echo)) for one in _given(request.prompt)]
 
 
 def _given(prompt: str | list[str | int | list[int]]) -> list[str | list[int]]:
@@ -136,54 +136,54 @@ def _prompt(given: str | list[int], tokens: TextTokens, *, echo: bool) -> Prompt
     return Prompt(tokens=found, echo=text if echo else None)
 
 
-def chat_job(asked: Chat, tokens: TextTokens) -> Job:
+def chat_job(request: Chat, tokens: TextTokens) -> Job:
     """The job of `POST /v1/chat/completions`. Raises ApiError."""
-    if asked.top_logprobs is not None and not asked.logprobs:
+    if request.top_logprobs is not None and not request.logprobs:
         raise invalid("top_logprobs", "needs logprobs=true")
-    limits = {one for one in (asked.max_tokens, asked.max_completion_tokens) if one is not None}
+    limits = {one for one in (request.max_tokens, request.max_completion_tokens) if one is not None}
     if len(limits) > 1:
         raise invalid("max_tokens", "differs from max_completion_tokens, set one of them")
     try:
-        found = tokens.chat(plain_messages(asked.messages))
+        found = tokens.chat(plain_messages(request.messages))
     except ValueError as error:
         raise invalid("messages", str(error)) from None
     if not found:
         raise invalid("messages", "give a prompt without tokens")
     return _job(
-        asked,
+        request,
         tokens,
         prompts=(Prompt(tokens=found),),
         max_new=next(iter(limits), None),
-        logprobs=(asked.top_logprobs or 0) if asked.logprobs else None,
+        logprobs=(request.top_logprobs or 0) if request.logprobs else None,
     )
 
 
 def _job(
-    asked: Common, tokens: TextTokens, *, prompts: tuple[Prompt, ...], max_new: int | None, logprobs: int | None
+    request: Common, tokens: TextTokens, *, prompts: tuple[Prompt, ...], max_new: int | None, logprobs: int | None
 ) -> Job:
-    options = asked.stream_options
-    if options is not None and not asked.stream:
+    options = request.stream_options
+    if options is not None and not request.stream:
         raise invalid("stream_options", "needs stream=true")
-    stops = [asked.stop] if isinstance(asked.stop, str) else asked.stop or []
+    stops = [request.stop] if isinstance(request.stop, str) else request.stop or []
     return Job(
         prompts=prompts,
-        n=asked.n or 1,
+        n=request.n or 1,
         max_new=max_new,
-        sampling=_sampling(asked),
+        sampling=_sampling(request),
         stops=tuple(stops),
-        stop_ids=frozenset() if asked.ignore_eos else tokens.stop_ids,
+        stop_ids=frozenset() if request.ignore_eos else tokens.stop_ids,
         logprobs=logprobs,
-        stream=bool(asked.stream),
+        stream=bool(request.stream),
         usage_last=options is not None and bool(options.include_usage),
         usage_always=options is not None and bool(options.continuous_usage_stats),
     )
 
 
-def _sampling(asked: Common) -> Sampling:
+def _sampling(request: Common) -> Sampling:
     """OpenAI's defaults: temperature 1, of all tokens, another seed every time."""
     return Sampling(
-        temperature=1.0 if asked.temperature is None else asked.temperature,
-        top_p=1.0 if asked.top_p is None else asked.top_p,
-        repetition_penalty=1.0 if asked.repetition_penalty is None else asked.repetition_penalty,
-        seed=secrets.randbelow(_SEEDS) if asked.seed is None else asked.seed % _SEEDS,
+        temperature=1.0 if request.temperature is None else request.temperature,
+        top_p=1.0 if request.top_p is None else request.top_p,
+        repetition_penalty=1.0 if request.repetition_penalty is None else request.repetition_penalty,
+        seed=secrets.randbelow(_SEEDS) if request.seed is None else request.seed % _SEEDS,
     )

@@ -52,13 +52,13 @@ class Terminal:
 
     def _converse(self, line: str) -> None:
         """Answer a message; one that cannot be answered is forgotten."""
-        asked = [*self._messages, {"role": "user", "content": line}]
+        messages = [*self._messages, {"role": "user", "content": line}]
         try:
-            request = self._request(asked)
+            request = self._request(messages)
         except ValueError as error:
             self._write(f"{error}\n")
             return
-        self._messages = [*asked, {"role": "assistant", "content": self._answer(request)}]
+        self._messages = [*messages, {"role": "assistant", "content": self._answer(request)}]
         self._write("\n")
 
     def _request(self, messages: list[dict[str, str]]) -> ServeRequest:

@@ -13,7 +13,7 @@ from ktbench.cli import main
 from ktbench.config import Request, ablation_names
 from ktbench.results import published_names, published_of, read_published, read_run
 from ktbench.results.paper import published_for
-from ktbench.run.request import Planned, plan_request, read_request
+from ktbench.run.request import CellPlan, plan_request, read_request
 from ktbench.spec.published import Published
 from ktbench.spec.sweep import arm_peer
 
@@ -33,7 +33,7 @@ DEVICE = {
 
 
 @cache
-def planned(name: str) -> tuple[Request, Planned]:
+def planned(name: str) -> tuple[Request, CellPlan]:
     request = read_request([f"+ablation={name}"])
     return request, plan_request(request)
 

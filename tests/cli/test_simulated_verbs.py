@@ -14,7 +14,7 @@ from ktbench.cli import main
 from ktbench.host.memory import Memory
 from ktbench.results import read_run
 from ktbench.run import request
-from ktbench.run.request import Planned, plan_request, read_request
+from ktbench.run.request import CellPlan, plan_request, read_request
 from ktbench.spec.errors import RequestError
 from ktbench.spec.record import Outcome, Record
 from ktbench.spec.sweep import arm_features
@@ -40,7 +40,7 @@ def records(home: Path, run: str) -> dict[str, Record]:
     return {record.label: record for record in read_run(home / "runs" / run).records}
 
 
-def planned(*words: str) -> Planned:
+def planned(*words: str) -> CellPlan:
     return plan_request(read_request([*CELL, *words]))
 
 

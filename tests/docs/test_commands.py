@@ -27,7 +27,7 @@ from ktbench.config import split_launcher
 from ktbench.host.memory import Memory
 from ktbench.run.export import read_export
 from ktbench.run.feasibility import Machine, feasibility
-from ktbench.run.request import Planned, eval_request, plan_request, read_request, take_word
+from ktbench.run.request import CellPlan, eval_request, plan_request, read_request, take_word
 from ktbench.run.serving.opening import serving_spec
 from ktbench.serve.settings import ChatSettings, ServerSettings, take_settings
 from ktbench.sim.cost_search import read_prices
@@ -142,7 +142,7 @@ def _one_cell(words: tuple[str, ...]) -> None:
     _require_feasible(plan_request(request))
 
 
-def _require_feasible(planned: Planned) -> None:
+def _require_feasible(planned: CellPlan) -> None:
     """A command that is shown runs where nothing is missing; what a described machine lacks is stated beside it."""
     reasons = [feasibility(cell.spec, COMPLETE) for cell in planned.here if cell.spec.system == "ktbench"]
     assert None in reasons or not reasons, reasons

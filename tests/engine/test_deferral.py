@@ -93,7 +93,7 @@ def test_counts_are_of_decode_steps_alone() -> None:
             run(system, workload.steps)
             expected[counter] += layers * 3 * 2 * n
             assert system.counters() == expected
-            assert system._components.state.carried is None
+            assert system._components.state.pending is None
 
 
 @pytest.mark.parametrize("name", ["qwen3_moe", "deepseek_v3"])  # the second has a dense layer first

@@ -84,7 +84,7 @@ def test_deferral_follows_the_formula(n: int, backend: str) -> None:
         before = masked(module, hidden, routing, late)
         seen = operator(hidden, routing.ids, routing.gates).float()
         assert (seen - expected).norm() <= 0.01 * expected.norm()
-    assert state.carried is None
+    assert state.pending is None
     assert state.counted == {"deferred_experts": n * TOKENS * (LAYERS - 1), "skipped_experts": 0}
 
 

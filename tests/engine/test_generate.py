@@ -70,7 +70,7 @@ def stepped(engine: Generator, prompts: Ids, given: Ids, ends: tuple[int, ...]) 
         return [given[i][number] for i in left]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ktbench.engine.generate.Chooser.choose", lambda self, *given: choose(*given))
+        patch.setattr("ktbench.engine.generate.TokenChooser.choose", lambda self, *given: choose(*given))
         answers = engine.generate(
             prompts, [Sampling()] * len(prompts), room=max(ends), ended=lambda i, tokens: len(tokens) == ends[i]
         )

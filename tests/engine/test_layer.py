@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from ktbench.engine.experts import OriginalExperts
 from ktbench.engine.layer import CacheColdReplicas, LayerSystem
 from ktbench.engine.load import expert_positions
-from ktbench.engine.load_layer import OwnLayer, load_layer
+from ktbench.engine.load_layer import EngineLayer, load_layer
 from ktbench.engine.protocol import HostRole, Unsupported
-from ktbench.engine.synthetic import PassingExperts, WeightPool, skeleton
+from ktbench.engine.synthetic import TransientExperts, WeightPool, skeleton
 from ktbench.run.check import check, check_the_check
 from ktbench.spec.record import Outcome
 from ktbench.spec.run_spec import ModelSpec, WorkloadSpec
@@ -46,7 +46,7 @@ def exact(model: ModelSpec, prepared: Any, copy: int = 0) -> NDArray[np.float64]
     """The layer's output in float64, from weights drawn again."""
     network = skeleton(model)
     name = expert_positions(network)[0][0]
-    return exact_output(PassingExperts(network.get_submodule(name), f"{name}.{copy}", pool(model.seed)), prepared)
+    return exact_output(TransientExperts(network.get_submodule(name), f"{name}.{copy}", pool(model.seed)), prepared)
 
 
 @pytest.mark.parametrize("routing", ["balanced", "zipf", "concentrated"])
@@ -86,7 +86,7 @@ def test_copies_differ_and_take_turns() -> None:
 
 
 def original(system: LayerSystem) -> CacheColdReplicas:
-    assert isinstance(system._held, OwnLayer)
+    assert isinstance(system._held, EngineLayer)
     assert system._held.original is not None
     return system._held.original
 
@@ -194,7 +194,7 @@ def test_what_is_not_there_is_refused() -> None:
 def test_closing_lets_go_of_the_weights() -> None:
     system = ready(layer())
     system.close()
-    assert isinstance(system._held, OwnLayer)
+    assert isinstance(system._held, EngineLayer)
     assert system._held.original is None
     with pytest.raises(ValueError, match="configure comes before"):
         system.start()

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ktbench.engine.device_placement import Residence
-from ktbench.engine.placement import DynamicPlacement, Move, place_experts
+from ktbench.engine.placement import DynamicPlacement, ExpertSwap, place_experts
 from ktbench.engine.workload.recorded import ActivationProfile, Architecture, count_selections
 from ktbench.spec.engine import PlacementSpec, Policy
 from ktbench.spec.shape import MoEShape, moe_shape
@@ -177,9 +177,9 @@ def test_moves_come_every_so_many_steps_and_are_carried_out() -> None:
         moves = placement.moves(number)
         assert len(moves) <= (LAYERS if number % 4 == 0 else 0)
         for move in moves:
-            assert before[move.layer, move.go]
-            assert not before[move.layer, move.come]
-            before[move.layer, move.come], before[move.layer, move.go] = True, False
+            assert before[move.layer, move.outgoing]
+            assert not before[move.layer, move.incoming]
+            before[move.layer, move.incoming], before[move.layer, move.outgoing] = True, False
         moved.append(len(moves))
         assert np.array_equal(placement.at_device, before)
     assert max(moved) == LAYERS
@@ -192,8 +192,8 @@ def test_the_swaps_that_gain_most_come_first_and_only_within_a_layer() -> None:
     placement.note(0, np.repeat([[1, 2]], 4, axis=0))
     placement.note(1, np.repeat([[3, 2]], 9, axis=0))
     first, second = placement.moves(1)
-    assert (first.layer, first.come, first.go) in {(1, 2, 1), (1, 3, 1)}
-    assert (second.layer, second.go) == (0, 0)
+    assert (first.layer, first.incoming, first.outgoing) in {(1, 2, 1), (1, 3, 1)}
+    assert (second.layer, second.outgoing) == (0, 0)
     assert at_device[0, 0]
 
 
@@ -261,9 +261,9 @@ def test_moves_change_the_same_memory_and_counts_go_on() -> None:
     memory = residence.at_device.data_ptr(), residence.served.data_ptr()
     ids = torch.tensor([[0, 1], [3, 4]])
     residence.split(ids)
-    for come, go in ((1, 0), (4, 3)):
-        residence.leave(go)
-        residence.arrive(come)
+    for incoming, outgoing in ((1, 0), (4, 3)):
+        residence.evict(outgoing)
+        residence.admit(incoming)
     hosts, devices = residence.split(ids)
     assert (hosts.tolist(), devices.tolist()) == ([[0, -1], [3, -1]], [[-1, 1], [-1, 4]])
     assert residence.served.tolist() == [4, 4]
@@ -272,7 +272,7 @@ def test_moves_change_the_same_memory_and_counts_go_on() -> None:
 
 def test_the_placement_given_is_left_alone() -> None:
     given_ = torch.zeros(LAYER_EXPERTS, dtype=torch.bool)
-    Residence(given_).arrive(1)
+    Residence(given_).admit(1)
     assert not given_.any()
 
 
@@ -311,7 +311,7 @@ def test_a_captured_split_sees_moves() -> None:
     with torch.cuda.graph(graph):
         residence.split(ids, buffers)
     before = residence.served.tolist()
-    residence.move(Move(layer=0, come=3, go=0))
+    residence.move(ExpertSwap(layer=0, incoming=3, outgoing=0))
     graph.replay()
     assert [buffer.tolist() for buffer in buffers] == [[[0, -1], [-1, 4]], [[-1, 3], [1, -1]]]
     assert residence.served.tolist() == [count + 2 for count in before]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from ktbench.engine.load_layer import OwnLayer, load_layer
+from ktbench.engine.load_layer import EngineLayer, load_layer
 from ktbench.engine.protocol import HostRole, System, Unsupported
 from ktbench.engine.weight_plan import Packing
 from ktbench.run.check import check, check_the_check
@@ -107,7 +107,7 @@ def test_reference_takes_the_weights_as_stored(precision: Precision, step: float
     model = tiny_model()
     packed = load_layer(model, host=HostRole(cores=1), keep_original=True, packing=Packing(precision=precision))
     held = packed._held
-    assert isinstance(held, OwnLayer)
+    assert isinstance(held, EngineLayer)
     assert held.original is not None
     assert held.packed is not None
     original, stored = (copies._backends[0].matrices(3) for copies in (held.original, held.packed))

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import RepetitionPenaltyLogitsProcessor
 
-from ktbench.engine.generate import Chooser, draw
+from ktbench.engine.generate import TokenChooser, draw
 from ktbench.engine.serving.requests import Sampling
 
 LOGITS = st.lists(st.floats(-8, 8, width=32), min_size=1, max_size=12)
@@ -57,11 +57,11 @@ def test_shares_are_those_of_the_distribution() -> None:
 def test_what_is_drawn_does_not_depend_on_the_batch() -> None:
     logits = torch.randn(3, 40, generator=torch.Generator().manual_seed(0))
     samplings = [Sampling(temperature=1.0, seed=seed) for seed in (5, 6, 7)]
-    together = [Chooser(samplings, 6).choose(logits, [0, 1, 2], number) for number in range(6)]
+    together = [TokenChooser(samplings, 6).choose(logits, [0, 1, 2], number) for number in range(6)]
     for i, sampling in enumerate(samplings):
-        alone = Chooser([sampling], 6)
+        alone = TokenChooser([sampling], 6)
         assert [alone.choose(logits[i : i + 1], [0], number)[0] for number in range(6)] == [row[i] for row in together]
-    left = Chooser(samplings, 6).choose(logits[[2]], [2], 3)
+    left = TokenChooser(samplings, 6).choose(logits[[2]], [2], 3)
     assert left == [together[3][2]]
     assert len({tuple(column) for column in zip(*together, strict=True)}) == 3
 
@@ -70,7 +70,7 @@ def test_greedy_beside_drawn() -> None:
     logits = torch.randn(2, 40, generator=torch.Generator().manual_seed(1)).bfloat16()
     tied = logits.clone()
     tied[0, [7, 30]] = logits.max() + 1
-    chooser = Chooser([Sampling(), Sampling(temperature=2.0, seed=3)], 30)
+    chooser = TokenChooser([Sampling(), Sampling(temperature=2.0, seed=3)], 30)
     greedy, drawn = zip(*(chooser.choose(tied, [0, 1], number) for number in range(30)), strict=True)
     assert set(greedy) == {int(tied[0].argmax())}
     assert len(set(drawn)) > 3
@@ -81,7 +81,7 @@ def test_repetition_is_penalised_as_in_transformers(penalty: float) -> None:
     """Over some tokens of three answers, one of them without a penalty; the second one has ended before the last."""
     draw, width, prompts = torch.Generator().manual_seed(2), 30, [[3, 4, 4], [5], [6, 7]]
     samplings = [Sampling(repetition_penalty=one) for one in (penalty, penalty, 1.0)]
-    chooser, texts = Chooser(samplings, 20, prompts), [list(one) for one in prompts]
+    chooser, texts = TokenChooser(samplings, 20, prompts), [list(one) for one in prompts]
     theirs = RepetitionPenaltyLogitsProcessor(penalty)
     for number in range(20):
         logits, left = torch.randn(3, width, generator=draw).bfloat16(), [0, 1, 2] if number < 15 else [0, 2]

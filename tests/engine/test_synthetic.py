@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from ktbench.engine.synthetic import PassingExperts, WeightPool
+from ktbench.engine.synthetic import TransientExperts, WeightPool
 from ktbench.engine.weight_plan import Packing
 from tests.engine.families.plain import build
 from tests.engine.tiny import NAMES, load, tiny_model
@@ -94,14 +94,14 @@ def test_packing_holds_one_original_expert_at_a_time(monkeypatch: pytest.MonkeyP
     model = tiny_model(moe_intermediate_size=256)
     layer_bytes = 2 * model.shape.experts * model.shape.expert_params
     seen: list[int] = []
-    pass_on = PassingExperts.__call__
+    pass_on = TransientExperts.__call__
 
-    def watched(self: PassingExperts, i: int) -> Any:
+    def watched(self: TransientExperts, i: int) -> Any:
         if i == model.shape.experts - 1:
             seen.append(live_bytes())
         return pass_on(self, i)
 
-    monkeypatch.setattr(PassingExperts, "__call__", watched)
+    monkeypatch.setattr(TransientExperts, "__call__", watched)
     before = live_bytes()
     system = load(model, keep_original=False, packing=Packing())
     dense = 2 * model.shape.other_params

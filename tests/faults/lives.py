@@ -20,7 +20,7 @@ from ktbench.report.write import write_report
 from ktbench.results import LOG_NAME, read_run
 from ktbench.results.rows import rows_of
 from ktbench.run import execute, worker
-from ktbench.run.request import Planned, plan_request, read_request
+from ktbench.run.request import CellPlan, plan_request, read_request
 from ktbench.run.sweep import Sweep
 from ktbench.spec.record import Record
 from tests.faults.forking import Command
@@ -51,7 +51,7 @@ def machine() -> object:
 
 
 @cache
-def planned(timeout_s: float) -> tuple[Request, Planned]:
+def planned(timeout_s: float) -> tuple[Request, CellPlan]:
     """The request of `SWEEP` and its cells: composing it takes longer than the sweep."""
     asked = read_request((*SWEEP[1:], f"measure.turn_timeout_s={timeout_s}"))
     return asked, plan_request(asked)

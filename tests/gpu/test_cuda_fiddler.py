@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from ktbench.engine.cuda.fiddler import Copier, Costs, measure_costs
+from ktbench.engine.cuda.fiddler import FiddlerCosts, FiddlerRuntime, measure_costs
 from ktbench.engine.cuda.stream import CurrentStream, Pins, cuda_runtime
 from ktbench.engine.protocol import HostRole
 from ktbench.engine.routing import Routing
@@ -27,8 +27,8 @@ TOLERANCE = 0.03
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("tokens", [1, 7, 40])
 @pytest.mark.parametrize("decided_by", [HOST, DEVICE, copied_at(3)], ids=["host", "device", "both"])
-def test_every_side_against_float32(family: str, tokens: int, decided_by: Costs) -> None:
-    copier = Copier(torch.device("cuda"), CurrentStream(), {})
+def test_every_side_against_float32(family: str, tokens: int, decided_by: FiddlerCosts) -> None:
+    copier = FiddlerRuntime(torch.device("cuda"), CurrentStream(), {})
     copier.costs = decided_by
     experts, (hidden, routing) = copier.experts(original(family)), call(drawn(tokens))
     there = Routing(ids=routing.ids.cuda(), gates=routing.gates.cuda())
@@ -55,7 +55,7 @@ def test_memory_that_is_pinned_already_does_no_harm() -> None:
 
 
 def test_costs_of_this_machine() -> None:
-    copier = Copier(torch.device("cuda"), CurrentStream(), {})
+    copier = FiddlerRuntime(torch.device("cuda"), CurrentStream(), {})
     costs = measure_costs(copier.experts(original()))
     assert costs.copy_s > 0
     assert costs.device_s > 0

@@ -234,8 +234,8 @@ def test_a_wait_adds_what_came_late_from_the_layer_before(team, of):
     due, late, following = (Call("host_call", moe, of.batch, isa="reference") for _ in range(3))
     late.batch.x_th[:] = np.roll(of.batch.x_th, 1, 0)
     following.batch.gates_tk[:] *= -0.3
-    first = _kernels.HandOver(due.made, late=late.made)
-    second = _kernels.HandOver(following.made, before=late.made)
+    first = _kernels.HandOver(due.made, deferred=late.made)
+    second = _kernels.HandOver(following.made, previous=late.made)
     for handed in (first, second):
         for function in (handed.submit, handed.wait):
             HostFunction(function)(handed.data)

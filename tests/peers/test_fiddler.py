@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ktbench.engine import load as loading
-from ktbench.engine.cuda.fiddler import Costs
+from ktbench.engine.cuda.fiddler import FiddlerCosts
 from ktbench.engine.cuda.role import CudaRole
 from ktbench.engine.decode.program import CallRecorder
 from ktbench.engine.protocol import HostRole, Unsupported
@@ -65,9 +65,9 @@ def copied_at(tokens: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """From now on experts are copied from so many tokens on; gives the threads of each measurement of that."""
     measured: list[int] = []
 
-    def measure(*_: Any) -> Costs:
+    def measure(*_: Any) -> FiddlerCosts:
         measured.append(torch.get_num_threads())
-        return Costs(host_call_s=0.0, host_token_s=1e-3, copy_s=1e-3 * (tokens - 0.5), device_s=0.0)
+        return FiddlerCosts(host_call_s=0.0, host_token_s=1e-3, copy_s=1e-3 * (tokens - 0.5), device_s=0.0)
 
     monkeypatch.setattr(module, "measure_costs", measure)
     return measured

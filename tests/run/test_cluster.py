@@ -346,7 +346,7 @@ def test_a_share_that_is_withdrawn_while_it_waits_for_its_turn_measures_nothing(
             other.close()
 
         monkeypatch.setattr(timing_lock.time, "sleep", sleep)
-        with pytest.raises(shard_job.Withdrawn, match="001-000 was withdrawn while it waited"):
+        with pytest.raises(shard_job.ShardWithdrawn, match="001-000 was withdrawn while it waited"):
             carry_out_shard(tmp_path / "nodes/001-000")
 
 

@@ -14,7 +14,7 @@ from ktbench.run import evaluation
 from ktbench.run.child import ChildFailed
 from ktbench.run.eval_process import EvalProgress, EvalRequest, reference_file
 from ktbench.run.evaluation import EvalRunner, references_of, require_same_suite, result_text
-from ktbench.run.request import Planned
+from ktbench.run.request import CellPlan
 from ktbench.spec.errors import RequestError
 from ktbench.spec.memory import MachineMemory
 from ktbench.spec.record import Cell, Environment, Header, Outcome, Part, SampleResult, TaskResult
@@ -67,7 +67,7 @@ def execute(
     suite: SuiteSpec = SUITE,
 ) -> Run:
     log = Log(folder)
-    planned = Planned(cells=tuple(cells), unsupported=unsupported or {}, needed_bytes=0, memory=MachineMemory())
+    planned = CellPlan(cells=tuple(cells), unsupported=unsupported or {}, needed_bytes=0, memory=MachineMemory())
     header = Header(
         run="r", title="t", ablation="a", created="", command=("eval",), parts=PARTS, cells=tuple(cells),
         measure=MeasureSpec(), code_id="c", env_id="e", suite=suite,

@@ -9,7 +9,7 @@ import pytest
 
 from ktbench.run import execute
 from ktbench.run.child import ChildFailed
-from ktbench.run.request import Planned
+from ktbench.run.request import CellPlan
 from ktbench.spec.memory import MachineMemory
 from ktbench.spec.record import Cell, Outcome
 from ktbench.spec.run_spec import RunSpec
@@ -33,8 +33,8 @@ class Aside:
         self.cells.append((cell.key, outcome, why))
 
 
-def planned(*cells: Cell) -> Planned:
-    return Planned(cells=cells, unsupported={}, needed_bytes=0, memory=MachineMemory())
+def planned(*cells: Cell) -> CellPlan:
+    return CellPlan(cells=cells, unsupported={}, needed_bytes=0, memory=MachineMemory())
 
 
 @pytest.mark.parametrize("outcome", [Outcome.CRASHED, Outcome.NO_MEMORY])

@@ -13,7 +13,7 @@ from ktbench.results import Log, Run, published_of, read_run
 from ktbench.results.between_runs import require_one_machine
 from ktbench.run.execute import execute
 from ktbench.run.open_run import header_of, kept_of, open_run
-from ktbench.run.request import Planned, cells_of, read_request
+from ktbench.run.request import CellPlan, cells_of, read_request
 from ktbench.run.shards import NODES, is_wanted, shard_of, write_shard
 from ktbench.spec.errors import RequestError
 from ktbench.spec.memory import MachineMemory
@@ -119,7 +119,7 @@ def test_a_node_at_work_is_told_to_end_and_waited_for() -> None:
 
 def gone_on_with(*words: str) -> None:
     request = request_of("resume=first", *words)
-    planned = Planned(cells=cells_of(request), unsupported={}, needed_bytes=0, memory=MachineMemory())
+    planned = CellPlan(cells=cells_of(request), unsupported={}, needed_bytes=0, memory=MachineMemory())
     execute(request, planned, ["python", "-m", "ktbench", "sweep"])
 
 

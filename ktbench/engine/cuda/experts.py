@@ -77,16 +77,18 @@ class Slots(Backend):
         """[P, H] float32: what the expert in each row's slot makes of it; slots are sorted, S is that of no expert."""
         raise NotImplementedError
 
-    def take(self, come: int, go: int) -> int:
-        """Expert `come` has the slot of expert `go` from now on, in the order of the device's work; gives its number.
+    def take(self, incoming: int, outgoing: int) -> int:
+        """Give the slot of expert `outgoing` to `incoming`, in the order of the device's work. Returns its number.
 
-        Raises ValueError where `come` lives here already or `go` does not.
+        Raises ValueError where `incoming` lives here already or `outgoing` does not.
         """
-        if come in self._slots or go not in self._slots:
-            raise ValueError(f"expert {come} cannot take the place of {go}: at the device are {sorted(self._slots)}")
-        slot = self._slots[come] = self._slots.pop(go)
-        self._slot_of[go] = len(self._slots)
-        self._slot_of[come] = slot
+        if incoming in self._slots or outgoing not in self._slots:
+            raise ValueError(
+                f"expert {incoming} cannot take the place of {outgoing}: at the device are {sorted(self._slots)}"
+            )
+        slot = self._slots[incoming] = self._slots.pop(outgoing)
+        self._slot_of[outgoing] = len(self._slots)
+        self._slot_of[incoming] = slot
         return slot
 
     def slot(self, i: int) -> int:
@@ -122,9 +124,9 @@ class SlotExperts(Slots):
         weights = ExpertWeights(self._gate_up, self._down, self._biases)
         return run_experts(product, rows, slots.clamp(max=count - 1), weights, self._glu)
 
-    def move(self, come: int, go: int, matrices: ExpertMatrices) -> None:
-        """Expert `come` with these weights takes the slot of expert `go`; see `take`."""
-        self._write(self.take(come, go), matrices)
+    def move(self, incoming: int, outgoing: int, matrices: ExpertMatrices) -> None:
+        """Expert `incoming` with these weights takes the slot of expert `outgoing`; see `take`."""
+        self._write(self.take(incoming, outgoing), matrices)
 
     def matrices(self, i: int) -> ExpertMatrices:
         """The weights of expert `i` as they are held. Raises ValueError where it does not live here."""

@@ -34,7 +34,7 @@ _TOGETHER = 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Costs:
+class FiddlerCosts:
     """Seconds that one expert takes, as Fiddler models them.
 
     The host takes `host_call_s` + tokens · `host_token_s`; the device `copy_s` for the weights and `device_s` for any
@@ -65,7 +65,7 @@ class Costs:
         )
 
 
-def runs_at_device(tokens: int, costs: Costs) -> bool:
+def runs_at_device(tokens: int, costs: FiddlerCosts) -> bool:
     """Whether copying and running an expert on the device is faster: cpu_lat(s) > gpu_lat(s) + transfer_lat().
 
     That is Fiddler's comparison for an expert that does not live on the device; one without tokens runs nowhere.
@@ -73,7 +73,7 @@ def runs_at_device(tokens: int, costs: Costs) -> bool:
     return tokens > 0 and costs.host_s(tokens) > costs.device_s + costs.copy_s
 
 
-def copied_from(costs: Costs) -> int | None:
+def copied_from(costs: FiddlerCosts) -> int | None:
     """The fewest tokens with which an expert runs on the device; None where it never does."""
     tokens = range(1, _MOST_TOKENS + 1)
     first = bisect_left(tokens, True, key=lambda some: runs_at_device(some, costs))
@@ -84,7 +84,7 @@ def _ms(seconds: float) -> str:
     return f"{1e3 * seconds:.3g} ms"
 
 
-def faster_at_device(ids: Tensor, costs: Costs) -> Tensor:
+def faster_at_device(ids: Tensor, costs: FiddlerCosts) -> Tensor:
     """Bool [highest id + 2]: which experts of `ids` [T, k] int64 run on the device; the last, beyond all ids, never."""
     return torch.tensor([*(runs_at_device(tokens, costs) for tokens in _tokens(ids).tolist()), False])
 
@@ -112,7 +112,7 @@ def _parameters(experts: OriginalExperts) -> list[tuple[str, Tensor]]:
     return [(name, held.detach()) for name, held in experts.module.named_parameters(recurse=False)]
 
 
-class Copier:
+class FiddlerRuntime:
     """What the layers of an engine share: the costs that decide, room on the device, and counters.
 
     `counted["experts_copied"]` and `counted["experts_on_host"]` are the experts that calls ran here and there.
@@ -124,7 +124,7 @@ class Copier:
         """`pins` pins the weights in host memory; None leaves them pageable."""
         self.device, self.stream, self.counted = device, stream, counted
         self.pins = pins
-        self.costs: Costs | None = None
+        self.costs: FiddlerCosts | None = None
         self._slots: dict[ExpertsForm, Slot] = {}
         counted |= {"experts_copied": 0, "experts_on_host": 0}
 
@@ -148,7 +148,7 @@ class Copier:
 class FiddlerExperts(Backend):
     """Backend of the experts of one layer: each where it is faster by `copier.costs`, one after the other."""
 
-    def __init__(self, original: OriginalExperts, copier: Copier) -> None:
+    def __init__(self, original: OriginalExperts, copier: FiddlerRuntime) -> None:
         self.original, self.copier = original, copier
 
     def __call__(self, hidden: Tensor, routing: Routing) -> Tensor:
@@ -209,7 +209,9 @@ def run_expert(expert: ExpertMatrices, rows: Tensor) -> Tensor:
     return linear(expert.glu(gate.float(), up.float()).to(rows.dtype), expert.down, down_bias).float()
 
 
-def measure_costs(experts: FiddlerExperts, clock: Callable[[], float] = perf_counter, tries: int = _TRIES) -> Costs:
+def measure_costs(
+    experts: FiddlerExperts, clock: Callable[[], float] = perf_counter, tries: int = _TRIES
+) -> FiddlerCosts:
     """Medians of a few tries, each with other experts of this layer, so that their weights come from memory.
 
     The host is timed with one token and with many: the line through both is its model. As in a step it runs several
@@ -234,7 +236,7 @@ def measure_costs(experts: FiddlerExperts, clock: Callable[[], float] = perf_cou
     held, rows_at_device = copier.copy(original, 0), rows.to(copier.device)
     device_s = seconds(lambda _: run_expert(held, rows_at_device))
     token_s = max(0.0, many_s - one_s) / (_MANY_TOKENS - 1)
-    return Costs(host_call_s=max(0.0, one_s - token_s), host_token_s=token_s, copy_s=copy_s, device_s=device_s)
+    return FiddlerCosts(host_call_s=max(0.0, one_s - token_s), host_token_s=token_s, copy_s=copy_s, device_s=device_s)
 
 
 def _span_s(work: Callable[[], object], stream: CurrentStream, clock: Callable[[], float]) -> float:

@@ -32,62 +32,66 @@ _LINE_BYTES = 64
 class Transfer:
     """What one call hands over, packed: ids, gates and hidden go down, outputs come up.
 
-    `tokens` T, `hidden` H, `due` and `late` the experts of a token that this layer and the next one add.
+    `tokens` T, `hidden` H, `immediate` and `deferred` the experts of a token that this layer and the next one add.
     """
 
     tokens: int
     hidden: int
-    due: int
-    late: int
+    immediate: int
+    deferred: int
 
     @classmethod
-    def of(cls, hidden: Tensor, due: Routing, late: Routing | None) -> Transfer:
+    def of(cls, hidden: Tensor, immediate: Routing, deferred: Routing | None) -> Transfer:
         """Of `hidden` [T, H] and these experts."""
-        width = 0 if late is None else late.ids.shape[1]
-        return cls(tokens=hidden.shape[0], hidden=hidden.shape[1], due=due.ids.shape[1], late=width)
+        width = 0 if deferred is None else deferred.ids.shape[1]
+        return cls(tokens=hidden.shape[0], hidden=hidden.shape[1], immediate=immediate.ids.shape[1], deferred=width)
 
     @property
     def sent_bytes(self) -> int:
         """Bytes that go down."""
-        return self.tokens * ((self.due + self.late) * (8 + 4) + self.hidden * 2)
+        return self.tokens * ((self.immediate + self.deferred) * (8 + 4) + self.hidden * 2)
 
     @property
     def nbytes(self) -> int:
         """Bytes of a block."""
-        return self._output_at(2 if self.late else 1)
+        return self._output_at(2 if self.deferred else 1)
 
     def _output_at(self, number: int) -> int:
         return -(-self.sent_bytes // _LINE_BYTES) * _LINE_BYTES + number * self.tokens * self.hidden * 2
 
     @staticmethod
-    def pack(hidden: Tensor, due: Routing, late: Routing | None) -> Tensor:
+    def pack(hidden: Tensor, immediate: Routing, deferred: Routing | None) -> Tensor:
         """What goes down, in one tensor of bytes beside `hidden`; wider numbers come first, so that all are aligned."""
-        routings = [due] if late is None else [due, late]
+        routings = [immediate] if deferred is None else [immediate, deferred]
         parts = (*(one.ids for one in routings), *(one.gates for one in routings), hidden)
         return torch.cat([part.reshape(-1).view(torch.uint8) for part in parts])
 
     def unpacked(self, memory: Tensor) -> tuple[Tensor, Routing, Routing]:
-        """`hidden` [T, H], what is due and what comes late, as views of a block."""
-        shapes = [(self.tokens, self.due), (self.tokens, self.late)]
+        """`hidden` [T, H], the immediate and the deferred routing, as views of a block."""
+        shapes = [(self.tokens, self.immediate), (self.tokens, self.deferred)]
         rows = [(shape, dtype) for dtype in (torch.int64, torch.float32) for shape in shapes]
         views, at = [], 0
         for shape, dtype in (*rows, ((self.tokens, self.hidden), torch.bfloat16)):
             size = shape[0] * shape[1] * dtype.itemsize
             views.append(memory[at : at + size].view(dtype).view(shape))
             at += size
-        due_ids, late_ids, due_gates, late_gates, hidden = views
-        return hidden, Routing(ids=due_ids, gates=due_gates), Routing(ids=late_ids, gates=late_gates)
+        immediate_ids, deferred_ids, immediate_gates, deferred_gates, hidden = views
+        return (
+            hidden,
+            Routing(ids=immediate_ids, gates=immediate_gates),
+            Routing(ids=deferred_ids, gates=deferred_gates),
+        )
 
     def output(self, memory: Tensor, number: int) -> Tensor:
-        """[T, H] of what is due (0) or comes late (1), as a view of a block."""
+        """[T, H] of the immediate (0) or deferred (1) experts, as a view of a block."""
         part = memory[self._output_at(number) : self._output_at(number + 1)]
         return part.view(torch.bfloat16).view(self.tokens, self.hidden)
 
 
-class Late:
+class DeferredOutput:
     """What a layer began that the next one adds: on the host, where that hands over as well, else by fetching it."""
 
-    def __init__(self, call: HostCall, output: Tensor, block: Block, fetch: Callable[[Late], Tensor]) -> None:
+    def __init__(self, call: HostCall, output: Tensor, block: Block, fetch: Callable[[DeferredOutput], Tensor]) -> None:
         self.call, self.output, self.block, self._fetch = call, output, block, fetch
 
     def __call__(self) -> Tensor:
@@ -99,8 +103,8 @@ class HostOffloadBackend(Backend):
     """Backend of the experts of decoder layer `layer`: all tensors on `device`, the work on the host.
 
     A layer has one copy each way and one wait, in a stream beside the device's own work; submit and wait are in the
-    order of that stream, so Python never blocks and a captured call needs none of it. What comes late is added by the
-    host to what is due in the next layer (KTransformers, section 4.1).
+    order of that stream, so Python never blocks and a captured call needs none of it. The host adds the deferred
+    experts to the immediate ones of the next layer (KTransformers, section 4.1).
     """
 
     def __init__(self, experts: FusedExperts, link: HostLink, watch: ModuleWatch, layer: int) -> None:
@@ -119,41 +123,41 @@ class HostOffloadBackend(Backend):
         return self.begin(hidden, routing, None, None)[0]
 
     def begin(
-        self, hidden: Tensor, due: Routing, late: Routing | None, before: Fetch | None
+        self, hidden: Tensor, immediate: Routing, deferred: Routing | None, previous: Fetch | None
     ) -> tuple[Fetch, Fetch | None]:
         """See `Backend`."""
-        if before is not None and not isinstance(before, Late):
-            return super().begin(hidden, due, late, before)
-        transfer = Transfer.of(hidden, due, late)
+        if previous is not None and not isinstance(previous, DeferredOutput):
+            return super().begin(hidden, immediate, deferred, previous)
+        transfer = Transfer.of(hidden, immediate, deferred)
         # Allocated before the fork: whoever had this memory in the current stream is through with it by then.
-        sent, output = transfer.pack(hidden, due, late), torch.empty_like(hidden)
+        sent, output = transfer.pack(hidden, immediate, deferred), torch.empty_like(hidden)
         block = self._staging.take(transfer.nbytes)
-        due_call, late_call = self._calls_on(block, transfer)
-        handed = self._hand_over(due_call, late_call, None if before is None else before.call)
+        immediate_call, deferred_call = self._calls_on(block, transfer)
+        handed = self._hand_over(immediate_call, deferred_call, None if previous is None else previous.call)
         self._side.fork()
         self._side.copy(block.memory[: sent.nbytes], sent)
         self._link.mechanism.begin(handed)
-        following = None
-        if late_call is not None:
-            alone = partial(self._fetch_late, device=hidden.device)
-            following = Late(late_call, transfer.output(block.memory, 1), block, alone)
+        pending = None
+        if deferred_call is not None:
+            alone = partial(self._fetch_deferred, device=hidden.device)
+            pending = DeferredOutput(deferred_call, transfer.output(block.memory, 1), block, alone)
         waited = [sent]  # held until the current stream has joined: the copy may not have begun
 
         def fetch() -> Tensor:
             self._wait(handed, output, transfer.output(block.memory, 0), begun=True)
             waited.clear()
-            for done in (block if following is None else None, None if before is None else before.block):
+            for done in (block if pending is None else None, None if previous is None else previous.block):
                 if done is not None:
                     self._staging.give(done)
             return output
 
-        return fetch, following
+        return fetch, pending
 
-    def _fetch_late(self, late: Late, device: torch.device) -> Tensor:
-        output = torch.empty_like(late.output, device=device, pin_memory=False)
+    def _fetch_deferred(self, deferred: DeferredOutput, device: torch.device) -> Tensor:
+        output = torch.empty_like(deferred.output, device=device, pin_memory=False)
         self._side.fork()
-        self._wait(self._hand_over(late.call, None, None), output, late.output, begun=False)
-        self._staging.give(late.block)
+        self._wait(self._hand_over(deferred.call, None, None), output, deferred.output, begun=False)
+        self._staging.give(deferred.block)
         return output
 
     def _wait(self, handed: HandOver, output: Tensor, held: Tensor, *, begun: bool) -> None:
@@ -170,14 +174,14 @@ class HostOffloadBackend(Backend):
             self._settings = settings
         if (block, transfer) not in self._calls:
             hidden, *routings = transfer.unpacked(block.memory)
-            due, late = (
+            immediate, deferred = (
                 self._experts.host_call(hidden, routing, transfer.output(block.memory, number))
                 if routing.ids.numel()
                 else None
                 for number, routing in enumerate(routings)
             )
-            assert due is not None
-            self._calls[block, transfer] = due, late
+            assert immediate is not None
+            self._calls[block, transfer] = immediate, deferred
         return self._calls[block, transfer]
 
     def _forget(self) -> None:
@@ -188,10 +192,10 @@ class HostOffloadBackend(Backend):
         self._calls.clear()
         self._handed.clear()
 
-    def _hand_over(self, due: HostCall, late: HostCall | None, before: HostCall | None) -> HandOver:
-        if (due, late, before) not in self._handed:
-            self._handed[due, late, before] = self._experts.hand_over(due, late, before)
-        return self._handed[due, late, before]
+    def _hand_over(self, immediate: HostCall, deferred: HostCall | None, previous: HostCall | None) -> HandOver:
+        if (immediate, deferred, previous) not in self._handed:
+            self._handed[immediate, deferred, previous] = self._experts.hand_over(immediate, deferred, previous)
+        return self._handed[immediate, deferred, previous]
 
     def check(self) -> None:
         """Raise what went wrong in a call since the last check: C functions have no way to."""

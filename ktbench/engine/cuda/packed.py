@@ -264,9 +264,9 @@ class PackedSlots(Slots):
         inside = (slots >= first) & (slots < last)
         return torch.where(inside[:, None], made[(place - starts[0]).clamp(min=0)], outputs)
 
-    def memory_for(self, come: int, go: int) -> Tensor:
-        """Uint8 [bytes], where expert `come` is to be written: it takes the slot of expert `go`, see `take`."""
-        return self._memory[self.take(come, go)]
+    def memory_for(self, incoming: int, outgoing: int) -> Tensor:
+        """Uint8 [bytes], where to write expert `incoming`, which takes the slot of expert `outgoing` (see `take`)."""
+        return self._memory[self.take(incoming, outgoing)]
 
     def matrices(self, i: int) -> ExpertMatrices:
         """The weights of expert `i` as they are held. Raises ValueError where it does not live here."""

@@ -16,7 +16,7 @@ from ktbench.engine.cuda.packed import PackedSlots
 from ktbench.engine.cuda.stream import SideStream
 from ktbench.engine.cuda.streamed import StreamedExperts
 from ktbench.engine.forms import ExpertMatrices, ExpertStore
-from ktbench.engine.placement import Move
+from ktbench.engine.placement import ExpertSwap
 
 
 class PackedResidents:
@@ -28,10 +28,10 @@ class PackedResidents:
         self._memory, self._transfers = host.memory, transfers
         self.backend = PackedSlots(host.memory, _numbers(at_device), host.layout, host.glu, device)
 
-    def move(self, move: Move) -> None:
+    def move(self, move: ExpertSwap) -> None:
         """See `DeviceExperts`."""
         self._transfers.fork()
-        self._transfers.copy(self.backend.memory_for(move.come, move.go), self._memory[move.come])
+        self._transfers.copy(self.backend.memory_for(move.incoming, move.outgoing), self._memory[move.incoming])
 
     def arrived(self) -> bool:
         """See `DeviceExperts`."""
@@ -50,17 +50,17 @@ class Bf16Residents:
     ) -> None:
         self._memory, self._layout, self._glu = host.memory, host.layout, host.glu
         self._device, self._transfers = device, transfers
-        self._arriving: list[tuple[Move, Tensor]] = []
+        self._arriving: list[tuple[ExpertSwap, Tensor]] = []
         self.backend = SlotExperts(len(at_device), _numbers(at_device), self._placed, device)
 
     def _placed(self, i: int) -> ExpertMatrices:
         return self._layout.matrices(self._memory[i].to(self._device), self._glu)
 
-    def move(self, move: Move) -> None:
+    def move(self, move: ExpertSwap) -> None:
         """See `DeviceExperts`."""
         packed = torch.empty(self._memory.shape[1], dtype=torch.uint8, device=self._device)
         self._transfers.fork()
-        self._transfers.copy(packed, self._memory[move.come])
+        self._transfers.copy(packed, self._memory[move.incoming])
         self._arriving.append((move, packed))
 
     def arrived(self) -> bool:
@@ -68,7 +68,7 @@ class Bf16Residents:
         if not self._transfers.done():
             return False
         for move, packed in self._arriving:
-            self.backend.move(move.come, move.go, self._layout.matrices(packed, self._glu))
+            self.backend.move(move.incoming, move.outgoing, self._layout.matrices(packed, self._glu))
         self._arriving.clear()
         return True
 
@@ -84,9 +84,9 @@ class UnpackedResidents:
         self._store = store
         self.backend = SlotExperts(len(at_device), _numbers(at_device), store, device)
 
-    def move(self, move: Move) -> None:
+    def move(self, move: ExpertSwap) -> None:
         """See `DeviceExperts`."""
-        self.backend.move(move.come, move.go, self._store(move.come))
+        self.backend.move(move.incoming, move.outgoing, self._store(move.incoming))
 
     def arrived(self) -> bool:
         """They are there in the order of the device's work."""

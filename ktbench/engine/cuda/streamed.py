@@ -129,12 +129,12 @@ class StreamedExperts(Backend):
         return super().start(hidden, routing) if self.stream.takes(len(hidden)) else self._host.start(hidden, routing)
 
     def begin(
-        self, hidden: Tensor, due: Routing, late: Routing | None, before: Fetch | None
+        self, hidden: Tensor, immediate: Routing, deferred: Routing | None, previous: Fetch | None
     ) -> tuple[Fetch, Fetch | None]:
         """See `Backend`; of a pass all layers stream or none."""
         if self.stream.takes(len(hidden)):
-            return super().begin(hidden, due, late, before)
-        return self._host.begin(hidden, due, late, before)
+            return super().begin(hidden, immediate, deferred, previous)
+        return self._host.begin(hidden, immediate, deferred, previous)
 
     def _streamed(self, hidden: Tensor, routing: Routing) -> Tensor:
         """Waits for the device once: which experts have tokens decides what is copied."""
@@ -184,7 +184,7 @@ def crossover(experts: StreamedExperts, top_k: int, finish: Callable[[], None]) 
         x = torch.randn(tokens, experts.hidden, generator=draw).to(torch.bfloat16).to(stream.device)
         ids = torch.rand(tokens, count, generator=draw).argsort(dim=1)[:, :top_k].to(stream.device)
         routing = Routing(ids=ids, gates=torch.full(ids.shape, 1 / top_k, device=stream.device))
-        before, stream.from_tokens = stream.from_tokens, from_tokens
+        previous, stream.from_tokens = stream.from_tokens, from_tokens
         try:
             for _ in range(2):  # the first call makes room
                 finish()
@@ -193,7 +193,7 @@ def crossover(experts: StreamedExperts, top_k: int, finish: Callable[[], None]) 
                 finish()
                 taken = perf_counter() - began
         finally:
-            stream.from_tokens = before
+            stream.from_tokens = previous
         return taken
 
     few, many, streamed = seconds(_FEW_TOKENS, None), seconds(_MANY_TOKENS, None), seconds(_MANY_TOKENS, 1)

@@ -39,7 +39,7 @@ class RunnerPool:
         """Why steps of this model cannot be recorded, once that was tried; else empty."""
         return self._why or next((decoder.why for decoder in self._decoders.values() if decoder.why), "")
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Record anew from now on."""
         self._decoders, self._widest, self._why = {}, 1, ""
 

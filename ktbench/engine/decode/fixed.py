@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ktbench.engine.routing import PassRouting
 
 
-class Given(NamedTuple):
+class PassInputs(NamedTuple):
     """What changes from pass to pass: ids [B, T], the slot of the first of them, and a routing in place of routers'."""
 
     ids: Tensor
@@ -53,7 +53,7 @@ class FixedPass:
         self._needs_masks = True
 
     @torch.inference_mode()
-    def record(self, given: Given) -> None:
+    def record(self, given: PassInputs) -> None:
         """Record a pass; it is done as well, so the cache holds its tokens and counters have moved."""
         self._set(given)
         before = self._attention.by_mask
@@ -65,7 +65,7 @@ class FixedPass:
         self._needs_masks = not self.recorded or self._attention.by_mask > before
 
     @torch.inference_mode()
-    def do(self, given: Given) -> Tensor:
+    def run(self, given: PassInputs) -> Tensor:
         """The logits of a pass, replayed where it is recorded; the next one may overwrite them."""
         self._set(given)
         if self.recorded:
@@ -75,14 +75,14 @@ class FixedPass:
         return self._logits
 
     @torch.inference_mode()
-    def run_model(self, given: Given) -> Tensor:
+    def run_model(self, given: PassInputs) -> Tensor:
         """The same through the modelling code in any case."""
         self._set(given)
         return self._run()
 
     @torch.inference_mode()
-    def watched(self, given: Given) -> list[Segment]:
-        """A pass as `do` runs it, with the times of its parts."""
+    def profile(self, given: PassInputs) -> list[Segment]:
+        """A pass as `run` runs it, with the times of its parts."""
         self._set(given)
         if self.recorded:
             return joined(self._recording.replay_timed())
@@ -90,7 +90,7 @@ class FixedPass:
             self._run()
         return joined(segments)
 
-    def _set(self, given: Given) -> None:
+    def _set(self, given: PassInputs) -> None:
         """Write what changes from pass to pass to where the recording reads it."""
         ids, slot, routing = given
         self._inputs.set(ids, slot)

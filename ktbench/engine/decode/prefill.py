@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ktbench.engine.decode.fixed import FixedPass, Given
+from ktbench.engine.decode.fixed import FixedPass, PassInputs
 from ktbench.engine.decode.inputs import StepInputs, fixed_cache
 from ktbench.engine.decode.program import StepRecording
 from ktbench.engine.decode.timeline import Segment
@@ -73,14 +73,14 @@ class ReplayPrefill:
 
     def record(self, ids: Tensor, routing: StepRouting) -> None:
         """Record the first chunk of the prompts `ids`; it is done as well."""
-        run, given = next(self._parts(ids, routing))
-        run.record(given)
+        fixed, given = next(self._parts(ids, routing))
+        fixed.record(given)
 
     def step(self, ids: Tensor, routing: StepRouting) -> Tensor:
         """See `PassRunner`."""
-        for run, given in self._parts(ids, routing):
-            self._counted["eager_passes"] += not run.recorded
-            logits = run.do(given)
+        for fixed, given in self._parts(ids, routing):
+            self._counted["eager_passes"] += not fixed.recorded
+            logits = fixed.run(given)
         return logits
 
     def undo(self, tokens: int) -> bool:
@@ -89,18 +89,18 @@ class ReplayPrefill:
 
     def run_model(self, ids: Tensor, routing: StepRouting) -> Tensor:
         """See `PassRunner`."""
-        for run, given in self._parts(ids, routing):
-            logits = run.run_model(given)
+        for fixed, given in self._parts(ids, routing):
+            logits = fixed.run_model(given)
         return logits
 
-    def watched(self, ids: Tensor, routing: StepRouting) -> list[Segment]:
+    def profile(self, ids: Tensor, routing: StepRouting) -> list[Segment]:
         """See `PassRunner`."""
         parts = self._parts(ids, routing)
-        return [segment for run, given in parts for segment in run.watched(given)]
+        return [segment for fixed, given in parts for segment in fixed.profile(given)]
 
-    def _parts(self, ids: Tensor, routing: StepRouting) -> Iterator[tuple[FixedPass, Given]]:
-        """Who runs each chunk of the prompts, on what."""
+    def _parts(self, ids: Tensor, routing: StepRouting) -> Iterator[tuple[FixedPass, PassInputs]]:
+        """What runs each chunk of the prompts, with its inputs."""
         parts = torch.split(ids, self._chunk, dim=1)
         of_passes: Sequence[PassRouting | None] = routing or [None] * len(parts)
         for number, (part, of_pass) in enumerate(zip(parts, of_passes, strict=True)):
-            yield self._passes[part.shape[1]], Given(part, number * self._chunk, of_pass)
+            yield self._passes[part.shape[1]], PassInputs(part, number * self._chunk, of_pass)

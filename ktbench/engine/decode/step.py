@@ -33,7 +33,7 @@ from transformers.cache_utils import (
     DynamicSlidingWindowLayer,
 )
 
-from ktbench.engine.decode.fixed import FixedPass, Given
+from ktbench.engine.decode.fixed import FixedPass, PassInputs
 from ktbench.engine.decode.inputs import CACHE, StepInputs, fill, fixed_cache
 from ktbench.engine.decode.prefill import ReplayPrefill
 from ktbench.engine.decode.program import StepRecording
@@ -74,22 +74,22 @@ class Forward:
         self._padded = False
         self.seen = 0
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Empty the cache."""
         self.cache, self.seen = None, 0
 
-    def pad(self, padding: Tensor) -> None:
+    def set_padding(self, padding: Tensor) -> None:
         """Sequences from now on begin after so many positions [B]."""
         self.padding, self._padded = padding, bool(padding.any())
 
     @torch.inference_mode()
-    def whole(self, ids: Tensor) -> Tensor:
+    def prefill(self, ids: Tensor) -> Tensor:
         """Logits [B, vocab] of one pass over whole prompts, nothing cached."""
         logits: Tensor = self.network(input_ids=ids, use_cache=False, logits_to_keep=1, **self._masks(ids, 0)).logits
         return logits[:, -1]
 
     @torch.inference_mode()
-    def onward(self, ids: Tensor) -> Tensor:
+    def extend(self, ids: Tensor) -> Tensor:
         """Logits [B, vocab] of one pass that continues what the cache holds."""
         masks = self._masks(ids, self.seen)
         self.seen += ids.shape[1]
@@ -107,13 +107,13 @@ class Forward:
         positions = (columns[seen:] - self.padding[:, None]).clamp(min=0)
         return {"attention_mask": inside, "position_ids": positions}
 
-    def remember(self) -> DecodeState:
+    def snapshot(self) -> DecodeState:
         """Where the sequences stand, in a copy that later passes leave alone."""
         return DecodeState(cache=_copied(self.cache), seen=self.seen, padding=self.padding)
 
     def restore(self, state: DecodeState) -> None:
         """Continue from `state`, which is copied."""
-        self.pad(state.padding)
+        self.set_padding(state.padding)
         self.cache, self.seen = _copied(state.cache), state.seen
 
     def crop(self, tokens: int) -> bool:
@@ -137,7 +137,7 @@ class Forward:
         assert self.cache is not None
         rows = rows.to(self.padding.device)
         self.cache.reorder_cache(rows)  # type: ignore[arg-type]
-        self.pad(self.padding[rows])
+        self.set_padding(self.padding[rows])
 
 
 def _copied(cache: Cache | None) -> Cache | None:
@@ -177,10 +177,10 @@ class PassRunner:
         """One step; the next one may overwrite its logits. This is what is timed: it copies no cache."""
         parts = torch.split(ids, self._chunk or ids.shape[1], dim=1)
         of_passes: Sequence[PassRouting | None] = routing or [None] * len(parts)
-        run = self._forward.onward
+        run = self._forward.extend
         if self._prefill:
-            self._forward.forget()
-            run = self._forward.whole if self._chunk is None else run
+            self._forward.reset()
+            run = self._forward.prefill if self._chunk is None else run
         for part, of_pass in zip(parts, of_passes, strict=True):
             self._state.begin(of_pass)
             logits = run(part)
@@ -197,7 +197,7 @@ class PassRunner:
         """One step through the modelling code, whatever `step` runs."""
         return self.step(ids, routing)
 
-    def watched(self, ids: Tensor, routing: StepRouting) -> list[Segment]:
+    def profile(self, ids: Tensor, routing: StepRouting) -> list[Segment]:
         """One step as `step` runs it, with the times of its parts."""
         with self._state.recorder.watch.on(self._forward.network) as segments:
             self.step(ids, routing)
@@ -257,7 +257,7 @@ class ReplayDecoder:
         """See `PassRunner`. The first step is recorded before, unless `record` was called."""
         if not self.recorded and not self.why:
             self.record(ids, routing)
-        logits = self._pass.do(self._given(ids, routing))
+        logits = self._pass.run(self._given(ids, routing))
         self._slot += 1
         return logits
 
@@ -272,15 +272,15 @@ class ReplayDecoder:
         self._slot += 1
         return logits
 
-    def watched(self, ids: Tensor, routing: StepRouting) -> list[Segment]:
+    def profile(self, ids: Tensor, routing: StepRouting) -> list[Segment]:
         """See `PassRunner`."""
-        segments = self._pass.watched(self._given(ids, routing))
+        segments = self._pass.profile(self._given(ids, routing))
         self._slot += 1
         return segments
 
-    def _given(self, ids: Tensor, routing: StepRouting) -> Given:
+    def _given(self, ids: Tensor, routing: StepRouting) -> PassInputs:
         (of_pass,) = routing or (None,)
-        return Given(ids, self._slot, of_pass)
+        return PassInputs(ids, self._slot, of_pass)
 
     def select(self, rows: Tensor) -> DecodeState:
         """Where these sequences of the batch stand, in a copy."""

@@ -124,7 +124,7 @@ def _stacked(parts: Sequence[Tensor], axis: int) -> Tensor:
     return torch.cat(list(parts), axis) if isinstance(parts[0], torch.Tensor) else np.concatenate(parts, axis)
 
 
-class Squeezed(TensorChange):
+class DepthwiseKernel(TensorChange):
     """A convolution of each channel by itself, whose kernels the file holds without their dimension of 1."""
 
     keeps_rows = False
@@ -138,7 +138,7 @@ class Squeezed(TensorChange):
         return parts[0].unsqueeze(1)
 
 
-class OneAbove(TensorChange):
+class NormPlusOne(TensorChange):
     """A norm that scales by 1 + its weight, where the file holds the sum, in float32."""
 
     keeps_rows = False

@@ -32,7 +32,7 @@ _TOKENIZER = "tokenizer.json"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class KeptFile:
+class CachedFile:
     """`experts` and `dense` are the types that it is written in, `weights` the digest that it must name as its own.
 
     A model that is a GGUF file itself is run as it is: then `weights` is None.
@@ -44,17 +44,17 @@ class KeptFile:
     weights: str | None
 
 
-def kept_file(spec: RunSpec) -> KeptFile:
+def kept_file(spec: RunSpec) -> CachedFile:
     """The file of a cell, which need not be there yet: its name holds model, types and the digest of its numbers."""
     types = peer_of(spec.system).types
     experts, dense = (cast("GgufType", types[one]) for one in (spec.precision, spec.device_precision))
     model = spec.model
     if model.path is not None and is_gguf(model.path):
-        return KeptFile(path=Path(model.path), experts=experts, dense=dense, weights=None)
+        return CachedFile(path=Path(model.path), experts=experts, dense=dense, weights=None)
     weights = weights_digest(model, experts, dense)
     kinds = experts if experts == dense else f"{experts}-{dense}"
     name = f"{Path(model.name).name}-{model.shape.layers}-layers-{kinds}-{weights[:_DIGITS]}.gguf"
-    return KeptFile(path=Path(spec.peer.exports) / name, experts=experts, dense=dense, weights=weights)
+    return CachedFile(path=Path(spec.peer.exports) / name, experts=experts, dense=dense, weights=weights)
 
 
 def no_file(spec: RunSpec) -> str:
@@ -108,14 +108,14 @@ def export_gguf(
     row is no whole number of blocks, a checkpoint lacks weights, or the disk is too small, and NotWritten.
     """
     from ktbench.engine.gguf.sources import complete_config, open_source
-    from ktbench.engine.gguf.writing import TensorFile, Types, plan_file, write_head
+    from ktbench.engine.gguf.writing import TensorFile, TensorTypes, plan_file, write_head
     from ktbench.engine.synthetic import skeleton
 
     config = complete_config(model.config)
     family = family_of(config)
     metadata = family.metadata(config)
     network = skeleton(model)
-    plan = plan_file(network, family, config, Types(experts=experts, dense=dense))
+    plan = plan_file(network, family, config, TensorTypes(experts=experts, dense=dense))
     _require_room(path, plan)
     _remark(model, family.remark, say)
     ours = {OUR_CONFIG: json.dumps(model.config), OUR_WEIGHTS: weights_digest(model, experts, dense)}

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from ktbench.engine.gguf.changes import (
     DecayRate,
     DeltaHeads,
+    DepthwiseKernel,
     LatentHeads,
-    OneAbove,
+    NormPlusOne,
     RotaryRows,
-    Squeezed,
     TensorChange,
     VectorRow,
 )
@@ -102,7 +102,7 @@ def expert_tensors(module: str, form: ExpertsForm) -> dict[str, tuple[str, tuple
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Mapped:
+class TensorNames:
     """Where a tensor of the network lies in a file: `names` of what `change` splits it into, as numbers of `kind`."""
 
     names: tuple[str, ...]
@@ -162,7 +162,7 @@ class Family:
             raise ValueError(f"GGUF metadata has no {self.architecture}.{missing.args[0]}") from None
         return facts
 
-    def mapped(self, name: str) -> Mapped:
+    def mapped(self, name: str) -> TensorNames:
         """Where the network's tensor `name` lies in a file. Raises ValueError where llama.cpp has none such.
 
         Routed experts go by `expert_tensors`.
@@ -177,7 +177,7 @@ class Family:
         else:
             raise ValueError(f"{self.model_type} as GGUF: llama.cpp has no tensor for {name}")
         change = self.changes.get(module, TensorChange())
-        return Mapped(names=tuple(prefix + one for one in names), kind=kind_of(module, last), change=change)
+        return TensorNames(names=tuple(prefix + one for one in names), kind=kind_of(module, last), change=change)
 
 
 def _fields(metadata: Mapping[str, Any], architecture: str) -> dict[str, Any]:
@@ -247,10 +247,10 @@ FAMILIES: tuple[Family, ...] = (
         entries=ENTRIES["qwen3_next"],
         modules=_LATE_NORMS | _HEADS | _HEAD_NORMS | _ROUTER | _GATED | _DELTA,
         changes={
-            **dict.fromkeys(("model.norm", *_LATE_NORMS, *_HEAD_NORMS), OneAbove()),
+            **dict.fromkeys(("model.norm", *_LATE_NORMS, *_HEAD_NORMS), NormPlusOne()),
             "mlp.shared_expert_gate": VectorRow(),
             "linear_attn.in_proj_qkvz": DeltaHeads(),
-            "linear_attn.conv1d": Squeezed(),
+            "linear_attn.conv1d": DepthwiseKernel(),
             "linear_attn.A_log": DecayRate(),
         },
         remark="llama.cpp divides queries and keys by their length or 1e-6, the model adds 1e-6 to the length's square",

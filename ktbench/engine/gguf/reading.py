@@ -24,10 +24,10 @@ from ktbench.engine.forms import (
     is_experts,
     read_form,
 )
-from ktbench.engine.gguf.families import Family, Mapped, expert_tensors, family_of
+from ktbench.engine.gguf.families import Family, TensorNames, expert_tensors, family_of
 from ktbench.engine.gguf.header import EXPERTS, PRECISIONS, RECODED, GgufHeader, TensorInfo, TensorType, read_header
 from ktbench.engine.gguf.recoded import recode
-from ktbench.engine.synthetic import PLAIN, Filling, distinct_tensors, fill, fill_experts, skeleton
+from ktbench.engine.synthetic import PLAIN, WeightFilling, distinct_tensors, fill, fill_experts, skeleton
 from ktbench.engine.weight_plan import WeightPlan
 from ktbench.spec.run_spec import ModelSpec
 from ktbench.spec.weights import BLOCK_BYTES, FORMATS, Precision, stands_for_all
@@ -43,7 +43,7 @@ E2M1 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 _PIECE = 1 << 18
 
 
-class Kept:
+class PackedFormats:
     """Which matrices of a file are packed as they are stored.
 
     Files in super-blocks mix formats: where one of those is asked for, all are kept.
@@ -101,9 +101,9 @@ class MappedWeights:
         """The precision of which those bytes are blocks; bf16 for plain numbers."""
         return PRECISIONS.get(self.info(name).kind, "bf16")
 
-    def kept(self, *, experts: bool) -> Kept:
+    def kept(self, *, experts: bool) -> PackedFormats:
         """Which matrices of its experts, or of all else, are packed as they are stored."""
-        return Kept({self.format_of(name) for name in self.tensors if (EXPERTS in name) == experts})
+        return PackedFormats({self.format_of(name) for name in self.tensors if (EXPERTS in name) == experts})
 
     def require(self, name: str, shape: tuple[int, ...]) -> None:
         """Raise ValueError where the file has no tensor of this name and shape."""
@@ -216,7 +216,7 @@ class Lookup:
             if name not in used and not (layer and int(layer[1]) >= self._config["num_hidden_layers"]):
                 raise ValueError(f"{self._weights.path}: the model has no tensor for {name}")
 
-    def _require(self, name: str, mapped: Mapped, expected: tuple[int, ...]) -> None:
+    def _require(self, name: str, mapped: TensorNames, expected: tuple[int, ...]) -> None:
         shapes = [self._weights.info(one).shape for one in mapped.names]
         try:
             held = tuple(mapped.join([torch.empty(shape, device="meta") for shape in shapes], self._config).shape)
@@ -289,7 +289,7 @@ class GgufModel:
     and as `read_header`.
     """
 
-    def __init__(self, model: ModelSpec, holding: WeightPlan, filling: Filling = PLAIN) -> None:
+    def __init__(self, model: ModelSpec, holding: WeightPlan, filling: WeightFilling = PLAIN) -> None:
         assert model.path is not None
         weights = MappedWeights(read_header(model.path))
         self.network, self._holding = skeleton(model), holding

@@ -10,7 +10,7 @@ from transformers import AutoConfig, PreTrainedModel
 from ktbench.engine.checkpoint import is_mxfp4, stored_weights
 from ktbench.engine.folder import Folder, StoredExperts
 from ktbench.engine.forms import is_experts
-from ktbench.engine.synthetic import PassingExperts, WeightPool, materialise
+from ktbench.engine.synthetic import TransientExperts, WeightPool, materialise
 from ktbench.spec.run_spec import ModelSpec
 
 
@@ -48,7 +48,7 @@ class SyntheticSource:
 
     def experts(self, name: str) -> StoredExperts:
         """Routed experts, one at a time: a call overwrites what the call before gave."""
-        return StoredExperts(matrices=PassingExperts(self._network.get_submodule(name), name, self._pool))
+        return StoredExperts(matrices=TransientExperts(self._network.get_submodule(name), name, self._pool))
 
 
 # The numbers that the engine itself loads for the same model.

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from ktbench.engine.forms import is_experts, read_form
 from ktbench.engine.gguf.facts import Config, Value
-from ktbench.engine.gguf.families import Family, GgufType, Mapped, WeightClass, expert_tensors
+from ktbench.engine.gguf.families import Family, GgufType, TensorNames, WeightClass, expert_tensors
 from ktbench.engine.gguf.header import ALIGNMENT, TensorInfo, TensorType, aligned
 from ktbench.spec.weights import BLOCK
 
@@ -38,7 +38,7 @@ _FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Types:
+class TensorTypes:
     """The types of routed experts and of all other matrices."""
 
     experts: GgufType
@@ -53,11 +53,11 @@ class Types:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Whole:
+class NetworkTensor:
     """A tensor of the network outside of its routed experts."""
 
     name: str
-    mapped: Mapped
+    mapped: TensorNames
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,7 +73,7 @@ class Experts:
 class Plan:
     """`parts` of the network in its order, and `tensors` of the file by name, at offsets from where its data begin."""
 
-    parts: tuple[Whole | Experts, ...]
+    parts: tuple[NetworkTensor | Experts, ...]
     tensors: Mapping[str, TensorInfo]
 
     @property
@@ -83,18 +83,18 @@ class Plan:
         return aligned(last.offset + last.nbytes)
 
 
-def plan_file(network: PreTrainedModel, family: Family, config: Config, types: Types) -> Plan:
+def plan_file(network: PreTrainedModel, family: Family, config: Config, types: TensorTypes) -> Plan:
     """The file of a network, which may be on `meta`.
 
     Raises ValueError for a tensor that llama.cpp lacks, and for rows that are no whole number of blocks.
     """
     experts = {name: module for name, module in network.named_modules() if is_experts(module)}
-    parts: dict[str, Whole | Experts] = {}
+    parts: dict[str, NetworkTensor | Experts] = {}
     infos: list[TensorInfo] = []
     for key, tensor in network.state_dict().items():
         if (owner := key.rpartition(".")[0]) not in experts:
             mapped = family.mapped(key)
-            parts[key] = Whole(name=key, mapped=mapped)
+            parts[key] = NetworkTensor(name=key, mapped=mapped)
             split = mapped.split(tensor.to("meta"), config)
             infos += [_info(name, types.of(mapped.kind), tuple(one.shape)) for name, one in split.items()]
         elif owner not in parts:

@@ -18,7 +18,7 @@ from ktbench._kernels import OpenMPTeam
 from ktbench.engine.components import EngineComponents
 from ktbench.engine.decode.inputs import CACHE
 from ktbench.engine.device_placement import detach
-from ktbench.engine.generate import Chooser, require_plain
+from ktbench.engine.generate import TokenChooser, require_plain
 from ktbench.engine.load import load_components
 from ktbench.engine.loading.progress import SILENT, LoadProgress
 from ktbench.engine.protocol import HostRole, Unsupported, require
@@ -99,7 +99,7 @@ class BatchEngine:
         steps = PagedSteps(components.network, self._cache, team, components.state.recorder, operators)  # type: ignore[arg-type]
         table_pages = -(-self.max_positions // serving.page_tokens)
         self._runner = StepRunner(components, steps, engine, table_pages)
-        self._choosers: dict[ServedSequence, Chooser] = {}
+        self._choosers: dict[ServedSequence, TokenChooser] = {}
         self._ended: list[TokenEvent] = []
         self._counted: Counter[str] = Counter(batched_tokens=0, static_batch_tokens=0, prefill_chunks=0, steps=0)
         self._engine = engine
@@ -182,7 +182,7 @@ class BatchEngine:
             return likeliest
         chooser = self._choosers.get(sequence)
         if chooser is None:
-            chooser = self._choosers[sequence] = Chooser([request.sampling], request.max_new, [request.prompt])
+            chooser = self._choosers[sequence] = TokenChooser([request.sampling], request.max_new, [request.prompt])
         (token,) = chooser.choose(logits, [0], len(sequence.tokens) - len(request.prompt))
         return token
 
@@ -219,7 +219,7 @@ class BatchEngine:
             counted["prefill_chunks"] += sum(beside or not part.is_last for part in prompts)
 
     def move_cached(self, *, to_disk: bool) -> None:
-        """See `KeepsPages`."""
+        """See `TieredCache`."""
         self._scheduler.pool.drop_cached()
         if to_disk:
             self._copies.to_disk()

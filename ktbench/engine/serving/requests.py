@@ -147,7 +147,7 @@ class ServingEngine(Protocol):
 
 
 @runtime_checkable
-class KeepsPages(Protocol):
+class TieredCache(Protocol):
     """An engine whose prefix cache has levels of its own."""
 
     def move_cached(self, *, to_disk: bool) -> None:

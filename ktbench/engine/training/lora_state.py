@@ -13,7 +13,7 @@ _LEARNING_RATE = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class LoraSnapshot:
     """A copy of the factors, and of the moments of each by name; none before the first step."""
 
     factors: Sequence[Tensor]
@@ -33,21 +33,21 @@ class LoraState:
         """How many of the numbers are of experts."""
         return sum(one.numel() for name, one in self._named.items() if ".experts" in name)
 
-    def drawn(self, seed: int) -> Kept:
+    def drawn(self, seed: int) -> LoraSnapshot:
         """The first values that PEFT gives to LoRA, A uniform (He et al., 2015) and B zero, from seeded numbers."""
         draw = torch.Generator().manual_seed(seed)
         found = [torch.zeros(one.shape) for one in self.factors]
         for name, first in zip(self._named, found, strict=True):
             if ".lora_A." in name:
                 nn.init.kaiming_uniform_(first, a=math.sqrt(5), generator=draw)
-        return Kept(found, [{} for _ in found])
+        return LoraSnapshot(found, [{} for _ in found])
 
-    def kept(self) -> Kept:
+    def kept(self) -> LoraSnapshot:
         """What is there now."""
         moments = [{name: one.clone() for name, one in self._moments(factor).items()} for factor in self.factors]
-        return Kept([one.detach().clone() for one in self.factors], moments)
+        return LoraSnapshot([one.detach().clone() for one in self.factors], moments)
 
-    def restore(self, kept: Kept) -> None:
+    def restore(self, kept: LoraSnapshot) -> None:
         """Back to what was kept; there are no gradients then."""
         with torch.no_grad():
             for factor, value, moments in zip(self.factors, kept.factors, kept.moments, strict=True):

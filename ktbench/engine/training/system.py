@@ -21,7 +21,7 @@ from ktbench.engine.protocol import Diverged, ExpertsObservation, Unsupported, c
 from ktbench.engine.roles import use_threads
 from ktbench.engine.routing import PassRouting, Routing
 from ktbench.engine.training.completions import Sequences, Task, completes, drawn_batches, random_batches
-from ktbench.engine.training.lora_state import Kept, LoraState
+from ktbench.engine.training.lora_state import LoraSnapshot, LoraState
 from ktbench.engine.work import DenseWork, ExpertsWork, training_work
 from ktbench.spec.features import FeatureValue
 from ktbench.spec.record import HeldOut, Learning, StepParts, Work
@@ -58,8 +58,8 @@ class TrainingSystem:
     def __init__(self, model: ModelSpec, held: TrainedNetwork) -> None:
         self.model, self._held = model, held
         self._state = LoraState(held.network)
-        self._first: Kept | None = None
-        self._before_last: Kept | None = None
+        self._first: LoraSnapshot | None = None
+        self._before_last: LoraSnapshot | None = None
         self._spec: RunSpec | None = None
         self._tasks: dict[tuple[str, int], Task] = {}
         self._batches: list[Sequences] = []

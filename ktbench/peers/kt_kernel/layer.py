@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from time import sleep
 
-from ktbench.engine.layer import CacheColdReplicas, HeldLayer, LayerSystem, Trial
+from ktbench.engine.layer import CacheColdReplicas, LayerSystem, LoadedLayer, Trial
 from ktbench.engine.load_layer import LayerWeights
 from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.peers.kt_kernel.library import (
@@ -71,7 +71,7 @@ class KtLoader:
         return output_lost(expert, as_stored(expert, self.kind, 1))
 
 
-class KtLayer(HeldLayer):
+class KtLayer(LoadedLayer):
     """Made by `open_peer`. `held` has the copies for each setting by number of cores."""
 
     def __init__(self, loader: KtLoader, held: Mapping[int, Mapping[Setting, CacheColdReplicas]]) -> None:
@@ -80,7 +80,7 @@ class KtLayer(HeldLayer):
         self._tuned: dict[tuple[WorkloadSpec, int], Tuned[Setting]] = {}
 
     def choose(self, spec: RunSpec, trial: Trial) -> CacheColdReplicas:
-        """See `HeldLayer`. The first trial of a workload tries the settings for up to `peer.tune_s` seconds."""
+        """See `LoadedLayer`. The first trial of a workload tries the settings for up to `peer.tune_s` seconds."""
         if why := unsupported(spec):
             raise Unsupported(why)
         cores = self._loader.host.threads_of(spec.engine)
@@ -99,7 +99,7 @@ class KtLayer(HeldLayer):
         return held[self._tuned[key].settings]
 
     def notes(self, spec: RunSpec) -> tuple[str, ...]:
-        """See `HeldLayer`."""
+        """See `LoadedLayer`."""
         tuned = self._tuned[spec.workload, self._loader.host.threads_of(spec.engine)]
         choice = tuned.explain(self._loader.name)
         return (choice,) if self._loader.kind == "bf16" else (choice, self._quantisation)
@@ -113,7 +113,7 @@ class KtLayer(HeldLayer):
         )
 
     def close(self) -> None:
-        """See `HeldLayer`. Threads end here, but weights with the process only: kt-kernel does not free them."""
+        """See `LoadedLayer`. Threads end here, but weights with the process only: kt-kernel does not free them."""
         self._held.clear()
 
 

@@ -8,7 +8,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import ClassVar, NoReturn
 
-from ktbench.engine.gguf.export import KeptFile, kept_file
+from ktbench.engine.gguf.export import CachedFile, kept_file
 from ktbench.engine.gguf.families import OUR_WEIGHTS
 from ktbench.engine.gguf.header import EXPERTS, PRECISIONS, GgufHeader, TensorInfo, read_header
 from ktbench.engine.protocol import ExpertsObservation, Unsupported
@@ -95,7 +95,7 @@ def read_weights(path: Path, weights: str | None) -> GgufHeader:
     return header
 
 
-def file_of(spec: RunSpec) -> KeptFile:
+def file_of(spec: RunSpec) -> CachedFile:
     """The GGUF file of a cell, which must be there.
 
     Raises Unsupported where its routed experts are of another type than the precision needs; a file in super-blocks,

@@ -97,7 +97,7 @@ class RunningServer:
     def build(self) -> str:
         """The build that it says it is."""
         try:
-            with replace(self.address, path="").asked("GET", "/props", None, _ANSWER_S) as response:
+            with replace(self.address, path="").request("GET", "/props", None, _ANSWER_S) as response:
                 return str(json.load(response)["build_info"])
         except (OSError, HTTPException, ValueError, LookupError, TypeError):
             return "unknown"
@@ -112,7 +112,7 @@ class RunningServer:
 
     def _is_ready(self, timeout_s: float) -> bool:
         try:
-            with replace(self.address, path="").asked("GET", "/health", None, timeout_s):
+            with replace(self.address, path="").request("GET", "/health", None, timeout_s):
                 return True
         except (OSError, HTTPException):
             return False

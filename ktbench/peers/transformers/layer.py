@@ -8,7 +8,7 @@ import torch
 import transformers
 
 from ktbench.engine.experts import OriginalExperts
-from ktbench.engine.layer import CacheColdReplicas, HeldLayer, LayerSystem, Trial
+from ktbench.engine.layer import CacheColdReplicas, LayerSystem, LoadedLayer, Trial
 from ktbench.engine.load_layer import LayerWeights
 from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.engine.roles import use_threads
@@ -25,7 +25,7 @@ def open_layer(model: ModelSpec, host: HostRole) -> LayerSystem:
     return LayerSystem(weights.model, weights.number, TransformersLayer(weights, host))
 
 
-class TransformersLayer(HeldLayer):
+class TransformersLayer(LoadedLayer):
     """A family's own experts module, run by whichever of Transformers' ways a cell names."""
 
     def __init__(self, weights: LayerWeights, host: HostRole) -> None:
@@ -35,7 +35,7 @@ class TransformersLayer(HeldLayer):
         self._copies: CacheColdReplicas | None = CacheColdReplicas(self._experts, weights.form.experts)
 
     def choose(self, spec: RunSpec, trial: Trial) -> CacheColdReplicas:
-        """See `HeldLayer`. Runs a step: kernels refuse shapes when they are called."""
+        """See `LoadedLayer`. Runs a step: kernels refuse shapes when they are called."""
         if why := unsupported(spec):
             raise Unsupported(why)
         if self._copies is None:
@@ -48,12 +48,12 @@ class TransformersLayer(HeldLayer):
         return self._copies
 
     def notes(self, spec: RunSpec) -> tuple[str, ...]:
-        """See `HeldLayer`."""
+        """See `LoadedLayer`."""
         how = f"{experts_words(spec.peer)}, torch {torch.__version__}"
         return (f"transformers {transformers.__version__}: {how}, on threads={torch.get_num_threads()}",)
 
     def close(self) -> None:
-        """See `HeldLayer`."""
+        """See `LoadedLayer`."""
         self._experts, self._copies = [], None
 
 

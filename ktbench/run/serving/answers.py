@@ -22,7 +22,7 @@ _SAMPLED = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Answered:
+class ReplayedRequest:
     """One request of a replay: its number, its prompt, its answer, and the logits [T, V] that each token was chosen by.
 
     An engine that gives no logits leaves them empty [0].
@@ -75,7 +75,7 @@ def _alone(engine: ServingEngine, request: ServeRequest) -> tuple[Ids, list[Logi
                 return tuple(answer), logits
 
 
-def difference(seen: Answered, expected: Logits, tolerance: float) -> str:
+def difference(seen: ReplayedRequest, expected: Logits, tolerance: float) -> str:
     """Why an answer cannot be that of the model whose logits before its tokens, alone, are `expected` [T, V].
 
     Empty where it can. Every token must be about as likely as the likeliest: logits that carry a relative error of

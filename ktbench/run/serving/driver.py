@@ -9,7 +9,7 @@ from time import perf_counter, sleep
 
 from ktbench.engine.serving.requests import QueueFull, ServeRequest, ServingEngine, TokenEvent
 from ktbench.engine.workload.stream import StreamRequest
-from ktbench.run.serving.answers import Answered, Logits, stacked
+from ktbench.run.serving.answers import Logits, ReplayedRequest, stacked
 from ktbench.spec.serving.replay import Replay, ServedRequest, runs_of, spans_of
 
 # Times are kept in microseconds: steps take a hundred times as long at least.
@@ -73,14 +73,14 @@ class Driver:
             self._note(events, self._now_s())
 
     @property
-    def answers(self) -> tuple[Answered, ...]:
+    def answers(self) -> tuple[ReplayedRequest, ...]:
         """Of every request that was sent, in the order of the stream; the watched ones with logits."""
         return tuple(self._answered(number) for number in sorted(self._sent))
 
-    def _answered(self, number: int) -> Answered:
+    def _answered(self, number: int) -> ReplayedRequest:
         request = self._sent[number]
         logits = stacked(request.logits)
-        return Answered(number=number, prompt=request.prompt, answer=tuple(request.tokens), logits=logits)
+        return ReplayedRequest(number=number, prompt=request.prompt, answer=tuple(request.tokens), logits=logits)
 
     def replay(self) -> Replay:
         """What was noted. Raises ValueError where not every request is answered."""

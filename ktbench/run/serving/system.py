@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ktbench.engine.protocol import ExpertsObservation, Unsupported, configured
-from ktbench.engine.serving.requests import KeepsPages, ServingEngine
+from ktbench.engine.serving.requests import ServingEngine, TieredCache
 from ktbench.engine.workload.stream import StreamRequest, draw_stream, longest_request
-from ktbench.run.serving.answers import Answered, Ids, Logits, alone, difference, logits_alone, sampled
+from ktbench.run.serving.answers import Ids, Logits, ReplayedRequest, alone, difference, logits_alone, sampled
 from ktbench.run.serving.driver import Driver
 from ktbench.spec.engine import ServingSpec
 from ktbench.spec.features import FeatureValue
@@ -119,11 +119,11 @@ class StreamSystem:
                     return f"request {one.number}: the check would pass the logits {what}"
         return ""
 
-    def _seen(self) -> tuple[Answered, ...]:
+    def _seen(self) -> tuple[ReplayedRequest, ...]:
         answers = configured(self._driver).answers
         return tuple(answers[number] for number in sampled(len(answers)))
 
-    def _expected(self, one: Answered) -> Logits:
+    def _expected(self, one: ReplayedRequest) -> Logits:
         """The logits [T, V] before each token of its answer where it is alone; features of serving alter none."""
         engine = configured(self._spec).engine
         key = (replace(engine.without_serving, serving=ServingSpec()), one.prompt, one.answer)
@@ -131,7 +131,7 @@ class StreamSystem:
             self._alone[key] = logits_alone(configured(self._engine), one.prompt, one.answer)
         return self._alone[key]
 
-    def _mutants(self, one: Answered, seen: Sequence[Answered]) -> Iterator[tuple[str, Logits]]:
+    def _mutants(self, one: ReplayedRequest, seen: Sequence[ReplayedRequest]) -> Iterator[tuple[str, Logits]]:
         for other in seen:
             if other.prompt != one.prompt:
                 yield f"of request {other.number}", other.logits
@@ -202,7 +202,7 @@ class StreamSystem:
             self._open(empty=False)
         elif stream.cache != "warm":
             engine = configured(self._engine)
-            if not isinstance(engine, KeepsPages):
+            if not isinstance(engine, TieredCache):
                 raise Unsupported(f"workload.stream.cache={stream.cache}: its prefix cache is not ours to move")
             engine.move_cached(to_disk=stream.cache == "disk")
 

@@ -178,10 +178,10 @@ def test_no_experts_or_one_twice_are_refused(placed: list[int]) -> None:
 def test_moves_that_cannot_be_are_refused() -> None:
     store = Store(FORMS["plain"])
     experts = SlotExperts(E, [4, 1], store, CPU)
-    for come, go in ((1, 4), (0, 2)):
+    for incoming, outgoing in ((1, 4), (0, 2)):
         with pytest.raises(
-            ValueError, match=rf"expert {come} cannot take the place of {go}: at the device are \[1, 4\]"
+            ValueError, match=rf"expert {incoming} cannot take the place of {outgoing}: at the device are \[1, 4\]"
         ):
-            experts.move(come, go, store(come))
+            experts.move(incoming, outgoing, store(incoming))
     with pytest.raises(ValueError, match=r"expert 0 is not at the device: there are \[1, 4\]"):
         experts.matrices(0)

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ktbench.engine.cuda.fiddler import (
-    Copier,
-    Costs,
+    FiddlerCosts,
     FiddlerExperts,
+    FiddlerRuntime,
     copied_from,
     faster_at_device,
     measure_costs,
@@ -36,15 +36,17 @@ CPU = torch.device("cpu")
 FAMILIES = ["qwen3_30b_a3b", "gpt_oss_20b"]
 
 
-def costs(host_token_s: float = 0.0, copy_s: float = 0.0, host_call_s: float = 0.0, device_s: float = 0.0) -> Costs:
-    return Costs(host_call_s=host_call_s, host_token_s=host_token_s, copy_s=copy_s, device_s=device_s)
+def costs(
+    host_token_s: float = 0.0, copy_s: float = 0.0, host_call_s: float = 0.0, device_s: float = 0.0
+) -> FiddlerCosts:
+    return FiddlerCosts(host_call_s=host_call_s, host_token_s=host_token_s, copy_s=copy_s, device_s=device_s)
 
 
 # From so many tokens on an expert is copied.
 HOST, DEVICE = costs(copy_s=1.0), costs(host_token_s=1.0, copy_s=0.5)
 
 
-def copied_at(tokens: int) -> Costs:
+def copied_at(tokens: int) -> FiddlerCosts:
     return costs(host_token_s=1.0, copy_s=tokens - 0.5)
 
 
@@ -56,8 +58,8 @@ def original(family: str = FAMILIES[0]) -> OriginalExperts:
     return OriginalExperts(network.get_submodule(name))
 
 
-def fiddler(decided_by: Costs | None, family: str = FAMILIES[0], stream: Any = None) -> FiddlerExperts:
-    copier = Copier(CPU, stream or FakeDevice(), {})
+def fiddler(decided_by: FiddlerCosts | None, family: str = FAMILIES[0], stream: Any = None) -> FiddlerExperts:
+    copier = FiddlerRuntime(CPU, stream or FakeDevice(), {})
     copier.costs = decided_by
     return copier.experts(original(family))
 
@@ -94,13 +96,13 @@ def test_the_constants_of_fiddlers_own_code() -> None:
 
 
 @given(COSTS, st.integers(0, 10**6))
-def test_an_expert_is_copied_from_some_number_of_tokens_on(decided_by: Costs, tokens: int) -> None:
+def test_an_expert_is_copied_from_some_number_of_tokens_on(decided_by: FiddlerCosts, tokens: int) -> None:
     first = copied_from(decided_by)
     assert runs_at_device(tokens, decided_by) == (first is not None and tokens >= first)
 
 
 @given(COSTS)
-def test_the_sentence_names_that_number(decided_by: Costs) -> None:
+def test_the_sentence_names_that_number(decided_by: FiddlerCosts) -> None:
     first = copied_from(decided_by)
     assert decided_by.explain().endswith("is never copied" if first is None else f"is copied from {first} tokens on")
 
@@ -120,7 +122,7 @@ def test_costs_are_seconds(name: str, seconds: float) -> None:
 
 
 @given(ROWS, COSTS)
-def test_every_expert_has_one_side(rows: list[list[int]], decided_by: Costs) -> None:
+def test_every_expert_has_one_side(rows: list[list[int]], decided_by: FiddlerCosts) -> None:
     ids = torch.tensor(rows)
     hosts, devices = split_ids(ids, faster_at_device(ids, decided_by))
     assert torch.equal(torch.where(hosts >= 0, hosts, devices), ids)
@@ -141,7 +143,7 @@ def test_any_routing_and_any_rule_against_float32(rows: list[list[int]], tokens:
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("decided_by", [HOST, DEVICE, copied_at(3)], ids=["host", "device", "both"])
 @pytest.mark.parametrize("tokens", [1, 7])
-def test_type_and_counters(family: str, decided_by: Costs, tokens: int) -> None:
+def test_type_and_counters(family: str, decided_by: FiddlerCosts, tokens: int) -> None:
     experts, (hidden, routing) = fiddler(decided_by, family), call(drawn(tokens))
     output = experts(hidden, routing)
     assert (output.dtype, output.shape) == (hidden.dtype, hidden.shape)
@@ -202,7 +204,7 @@ class Noting(FakeDevice):
 
 def test_each_expert_is_copied_once_a_call_and_layers_share_the_room() -> None:
     stream = Noting()
-    copier = Copier(CPU, stream, {})
+    copier = FiddlerRuntime(CPU, stream, {})
     copier.costs = DEVICE
     layers = [copier.experts(original()) for _ in range(2)]
     hidden, routing = call([[5, 2, 5], [2, 0, -1]])

@@ -21,7 +21,7 @@ from ktbench.engine.cuda.residents import Bf16Residents, PackedResidents
 from ktbench.engine.device_placement import DevicePlacement, Residence
 from ktbench.engine.experts import Backend, ExpertsOperator, MoERuntimeState
 from ktbench.engine.forms import ExpertsPosition, Glu
-from ktbench.engine.placement import Move
+from ktbench.engine.placement import ExpertSwap
 from ktbench.engine.routing import Routing
 from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.weights import DEVICE_UNPACKS, PAIRS_AT_ONCE
@@ -168,8 +168,8 @@ def residents(kind: Any, host: Packed, precision: Any, transfers: Any) -> Any:
 def test_a_move_is_one_copy_of_packed_bytes(kind: Any, precision: str) -> None:
     host, transfers = Packed(precision, H, I, biases=True), Queue()
     experts = residents(kind, host, precision, transfers)
-    experts.move(Move(layer=0, come=1, go=3))
-    experts.move(Move(layer=0, come=2, go=0))
+    experts.move(ExpertSwap(layer=0, incoming=1, outgoing=3))
+    experts.move(ExpertSwap(layer=0, incoming=2, outgoing=0))
     assert [name for name, _ in transfers.put] == ["fork", "copy"] * 2
     assert all(to.nbytes == host.memory.shape[1] for name, to in transfers.put if isinstance(to, Tensor))
     assert not experts.arrived()
@@ -185,11 +185,11 @@ def test_a_move_is_one_copy_of_packed_bytes(kind: Any, precision: str) -> None:
 def test_memory_of_the_slots_does_not_move() -> None:
     experts = residents(PackedResidents, host := packed("int8"), "int8", FakeDevice())
     before = experts.backend._memory.data_ptr(), experts.backend._slot_of.data_ptr()
-    experts.move(Move(layer=0, come=1, go=3))
+    experts.move(ExpertSwap(layer=0, incoming=1, outgoing=3))
     assert before == (experts.backend._memory.data_ptr(), experts.backend._slot_of.data_ptr())
     assert torch.equal(experts.backend.matrices(1).down, host.matrices(1).down.bfloat16())
     with pytest.raises(ValueError, match="expert 1 cannot take the place of 3"):
-        experts.move(Move(layer=0, come=1, go=3))
+        experts.move(ExpertSwap(layer=0, incoming=1, outgoing=3))
 
 
 class Slow:
@@ -197,10 +197,10 @@ class Slow:
 
     def __init__(self) -> None:
         self.backend: Backend = DirectExperts()
-        self.moved: list[Move] = []
+        self.moved: list[ExpertSwap] = []
         self.is_there = True
 
-    def move(self, move: Move) -> None:
+    def move(self, move: ExpertSwap) -> None:
         self.moved.append(move)
         self.is_there = False
 
@@ -220,7 +220,7 @@ def test_the_host_serves_who_comes_and_who_goes_until_the_first_has_arrived() ->
     ]
     spec = PlacementSpec(policy="dynamic", ratio=0.5, every=1)
     placement = DevicePlacement(spec, model, lambda operator, _: slow[operator.position.number], CPU)
-    placement.enter(operators)
+    placement.attach(operators)
     first, second = (operator.residence for operator in operators)
     assert isinstance(first, Residence) and isinstance(second, Residence)
     before = first.at_device.clone()
@@ -229,16 +229,16 @@ def test_the_host_serves_who_comes_and_who_goes_until_the_first_has_arrived() ->
     selected = [np.stack([np.full((30, 1), one) for one in hots])]
     placement.after_step(selected)
     (move,) = slow[0].moved
-    assert move.come == hot
+    assert move.incoming == hot
     for step in range(3):
         placement.after_step(selected)
-        assert first.at_device.tolist() == [bool(held) and i != move.go for i, held in enumerate(before)], step
+        assert first.at_device.tolist() == [bool(held) and i != move.outgoing for i, held in enumerate(before)], step
         assert len(slow[0].moved) == 1, "nobody else comes meanwhile"
     assert placement.counters()["experts_moved"] == 0
     slow[0].is_there = True
     placement.after_step(selected)
     assert not first.at_device[hot], "one of the other layer is still on its way"
-    placement.leave()
+    placement.release()
     assert first.at_device[hot]
     assert first.at_device.sum() == before.sum()
     assert placement.counters()["experts_moved"] == 2

@@ -17,7 +17,7 @@ from ktbench.engine.device_placement import DevicePlacement, Residence, detach
 from ktbench.engine.experts import ExpertsOperator, MoERuntimeState
 from ktbench.engine.forms import ExpertMatrices, ExpertsPosition
 from ktbench.engine.observe import ExpertsReference
-from ktbench.engine.placement import Move
+from ktbench.engine.placement import ExpertSwap
 from ktbench.engine.routing import Routing
 from ktbench.spec.engine import PlacementSpec
 from tests.engine.cuda.fakes import DirectExperts, FakeCall, FakeDevice, FakeExperts
@@ -65,7 +65,7 @@ def operator() -> ExpertsOperator:
     offload = HostOffloadBackend(HostExperts(), HostLink(FakeDevice(), pinned=False), state.recorder.watch, layer=0)
     made = ExpertsOperator(ExpertsPosition(layer=0, number=0, is_last=True), state, original=None, fused=offload)
     made.residence = Residence(torch.isin(torch.arange(E), torch.tensor([1, 4])))
-    made.at_device = SlotExperts(E, [1, 4], MATRICES.__getitem__, torch.device("cpu"))
+    made.device_backend = SlotExperts(E, [1, 4], MATRICES.__getitem__, torch.device("cpu"))
     return made
 
 
@@ -84,11 +84,11 @@ def test_the_roles_add_up(operator: ExpertsOperator, seed: int) -> None:
 
 
 def test_moves_change_who_serves_and_not_what(operator: ExpertsOperator) -> None:
-    assert isinstance(operator.at_device, SlotExperts)
+    assert isinstance(operator.device_backend, SlotExperts)
     assert operator.residence is not None
-    operator.residence.leave(4)
-    operator.residence.arrive(0)
-    operator.at_device.move(0, 4, MATRICES[0])
+    operator.residence.evict(4)
+    operator.residence.admit(0)
+    operator.device_backend.move(0, 4, MATRICES[0])
     assert_adds_up(operator, 0)
     only_moved = Routing(ids=torch.zeros(T, 1, dtype=torch.int64), gates=torch.ones(T, 1))
     before = operator.residence.served.clone()
@@ -102,7 +102,7 @@ class Slots:
     def __init__(self) -> None:
         self.backend = DirectExperts()
 
-    def move(self, move: Move) -> None:
+    def move(self, move: ExpertSwap) -> None:
         """Nothing to copy."""
 
 
@@ -123,11 +123,11 @@ def test_the_memory_of_a_device_is_free_for_the_next_cell() -> None:
         for i in range(2)
     ]
     placement = DevicePlacement(half, tiny_spec().model, make, torch.device("cpu"))
-    placement.enter(operators)
-    placement.enter(operators)
+    placement.attach(operators)
+    placement.attach(operators)
     assert [slots() is not None for slots in held] == [True, True]
     detach(operators)
-    placement.leave()
+    placement.release()
     assert [slots() for slots in held] == [None, None]
-    placement.enter(operators)
+    placement.attach(operators)
     assert [slots() is not None for slots in held] == [False, False, True, True]

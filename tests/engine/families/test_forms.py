@@ -18,7 +18,7 @@ from ktbench.engine.experts import OriginalExperts
 from ktbench.engine.forms import ExpertsForm, Glu, is_experts, read_form
 from ktbench.engine.observe import ExpertsReference
 from ktbench.engine.routing import Routing
-from ktbench.engine.synthetic import PassingExperts, WeightPool, materialise_experts, skeleton
+from ktbench.engine.synthetic import TransientExperts, WeightPool, materialise_experts, skeleton
 from ktbench.engine.weight_plan import Packing
 from tests.engine.families.zoo import EXPERTS, FAMILIES, TOP_K, bare, tiny
 
@@ -91,7 +91,7 @@ def test_packed_experts_compute_the_same(name: str, isa: str) -> None:
 
 @pytest.mark.parametrize("name", FORMS)
 def test_experts_passed_on_one_by_one_are_those_of_the_module(name: str) -> None:
-    module, passing = materialised(name), PassingExperts(first_experts(name), "experts", WeightPool(5, 0.2))
+    module, passing = materialised(name), TransientExperts(first_experts(name), "experts", WeightPool(5, 0.2))
     for i in (0, EXPERTS - 1):
         held, passed = read_form(module).matrices(module, i), passing(i)
         for ours, theirs in zip(passed.tensors, held.tensors, strict=True):

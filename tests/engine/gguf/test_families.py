@@ -10,7 +10,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ktbench.engine.gguf.changes import DecayRate, DeltaHeads, LatentHeads, OneAbove, RotaryRows, Squeezed, VectorRow
+from ktbench.engine.gguf.changes import (
+    DecayRate,
+    DeltaHeads,
+    DepthwiseKernel,
+    LatentHeads,
+    NormPlusOne,
+    RotaryRows,
+    VectorRow,
+)
 from ktbench.engine.gguf.facts import short
 from ktbench.engine.gguf.families import ARCHITECTURE, FAMILIES, expert_tensors, family_in, family_of
 from tests.engine.tiny import NAMES, facts
@@ -170,15 +178,15 @@ def test_rows_of_a_delta_net_are_gathered_by_what_they_are(heads: int, each: int
 
 def test_numbers_of_a_delta_net_come_back_from_float32() -> None:
     weights = torch.linspace(-3, 3, 97).bfloat16()
-    for change, held in ((OneAbove(), weights.double() + 1), (DecayRate(), -weights.double().exp())):
+    for change, held in ((NormPlusOne(), weights.double() + 1), (DecayRate(), -weights.double().exp())):
         (split,) = change.split(weights, {})
         assert torch.allclose(split.double(), held, rtol=1e-6)
         assert split.dtype == torch.float32
         assert torch.equal(change.join([split], {}).bfloat16(), weights)
     kernel = torch.arange(6).reshape(3, 1, 2)
-    (split,) = Squeezed().split(kernel, {})
+    (split,) = DepthwiseKernel().split(kernel, {})
     assert torch.equal(split, kernel[:, 0])
-    assert torch.equal(Squeezed().join([split], {}), kernel)
+    assert torch.equal(DepthwiseKernel().join([split], {}), kernel)
 
 
 def test_layers_of_full_attention_are_at_an_interval() -> None:

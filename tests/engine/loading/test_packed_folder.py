@@ -18,7 +18,7 @@ from ktbench.engine.load import load_engine
 from ktbench.engine.loading.packed_folder import PackedFiles, PackedPart
 from ktbench.engine.loading.progress import Loading, LoadProgress
 from ktbench.engine.protocol import HostRole, Unsupported
-from ktbench.engine.synthetic import PassingExperts, WeightPool
+from ktbench.engine.synthetic import TransientExperts, WeightPool
 from ktbench.engine.weight_plan import Packing, WeightPlan
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.inject import InjectSpec
@@ -92,7 +92,7 @@ def test_every_precision_has_a_folder_of_its_own(precision: str, tmp_path: Path)
 def test_weights_that_are_mapped_are_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = cell(replace(tiny_model("qwen2_57b_a14b"), packed=str(tmp_path)), **BOTH)
     expected, filled, fill = logits(one), set[str](), WeightPool.fill
-    monkeypatch.setattr(PassingExperts, "__call__", lambda *_: pytest.fail("an expert was made"))
+    monkeypatch.setattr(TransientExperts, "__call__", lambda *_: pytest.fail("an expert was made"))
     monkeypatch.setattr(WeightPool, "fill", lambda self, to, name: (filled.add(name), fill(self, to, name))[1])
     assert all(map(torch.equal, logits(one), expected))
     assert not any(word in name for name in filled for word in ("q_proj", "down_proj", "lm_head"))
@@ -220,14 +220,14 @@ def test_what_was_interrupted_is_packed_anew(tmp_path: Path) -> None:
 def test_an_error_while_packing_leaves_no_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one, seen = cell(replace(tiny_model(), packed=str(tmp_path)), **FUSED), []
 
-    def fail(self: PassingExperts, i: int) -> None:
+    def fail(self: TransientExperts, i: int) -> None:
         seen.append(i)
         if len(seen) > self.form.experts:
             raise KeyboardInterrupt
 
-    make = PassingExperts.__call__
+    make = TransientExperts.__call__
     with monkeypatch.context() as patched:
-        patched.setattr(PassingExperts, "__call__", lambda self, i: (fail(self, i), make(self, i))[1])
+        patched.setattr(TransientExperts, "__call__", lambda self, i: (fail(self, i), make(self, i))[1])
         with pytest.raises(KeyboardInterrupt):
             loaded(one)
     assert not (tmp_path / "experts-int8" / "manifest.json").exists()

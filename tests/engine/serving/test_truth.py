@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from ktbench.engine.components import EngineComponents
-from ktbench.engine.generate import Chooser, Generator
+from ktbench.engine.generate import Generator, TokenChooser
 from ktbench.engine.serving.requests import Sampling, ServeRequest
 from ktbench.spec.run_spec import ModelSpec
 from tests.engine.engines import FUSED, TOLERANCE, cell, needs_vector, saved
@@ -133,7 +133,7 @@ def test_drawn_tokens_depend_on_the_request_alone(model: ModelSpec, sampling: Sa
         events = finished(engine)
         assert engine.counters()["preempted"]
     for i, prompt in enumerate(prompts):
-        alone = Chooser([sampling], NEW, [prompt])
+        alone = TokenChooser([sampling], NEW, [prompt])
         for number, one in enumerate(events[str(i)]):
             assert one.logits is not None
             assert alone.choose(torch.from_numpy(one.logits)[None], [0], number) == [one.token]
