@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -14,6 +15,7 @@ from omegaconf import OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from ktbench.config.axes import overridden, with_nodes
+from ktbench.config.files import OWN
 from ktbench.config.keys import known_keys, register_defaults
 from ktbench.config.launcher import is_launching
 from ktbench.config.lists import SplitOverrides, key_of, parsed, split_lists
@@ -94,16 +96,24 @@ def compose_once(overrides: Sequence[str], read_local: ReadLocal = no_local) -> 
     try:
         words = register_own_ablations(register_own_suite(register_own(words, read_local)))
         read_options(words)
-        return _composed([_WITHOUT.get(word, word) for word in words])
+        words = [_WITHOUT.get(word, word) for word in words]
+        # What ships is the same whenever it is asked for; files of the user's own may have changed.
+        is_shipped = not any(word.endswith(f"={OWN}") for word in words)
+        return deepcopy(_shipped(tuple(words))) if is_shipped else _composed(words)
     except (HydraException, OmegaConfBaseException, RecursionError) as error:
         raise RequestError(_one_line(error, words)) from None
     except ValueError as error:
         raise RequestError(str(error)) from None
 
 
-def _composed(words: list[str]) -> dict[str, Any]:
+@cache
+def _shipped(words: tuple[str, ...]) -> dict[str, Any]:
+    return _composed(words)
+
+
+def _composed(words: Sequence[str]) -> dict[str, Any]:
     with initialize_config_dir(str(data_folder("conf").resolve()), version_base="1.3"):
-        composed = hydra_compose("config", words, return_hydra_config=True)
+        composed = hydra_compose("config", [*words], return_hydra_config=True)
     machine = composed.hydra.runtime.choices.machine
     with open_dict(composed):
         del composed["hydra"]

@@ -10,6 +10,8 @@ from ktbench.resources import read_text
 from ktbench.spec.errors import did_you_mean
 from ktbench.spec.yaml_text import MOST_BYTES, plain_yaml
 
+OWN = "own"  # the option that a file of the user's own is registered as
+
 
 def read_yaml(file: str | Path, where: str, of: str) -> Any:
     """Content of a YAML file. Raises ValueError in one line that begins with `where`, see `plain_yaml`."""

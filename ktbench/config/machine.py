@@ -11,7 +11,7 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 
-from ktbench.config.files import check_keys, read_yaml
+from ktbench.config.files import OWN, check_keys, read_yaml
 from ktbench.config.lists import key_of
 from ktbench.resources import data_folder
 from ktbench.spec.errors import RequestError
@@ -24,7 +24,7 @@ ReadLocal = Callable[[], Mapping[str, Any]]
 
 # Values of `machine=` besides the names of presets.
 BESIDE_PRESETS = ("local", "FILE.yaml")
-_HERE, _LOCAL, _OWN = "here", "local", "own"
+_HERE, _LOCAL = "here", "local"
 _FIELDS = tuple(f.name for f in fields(MachineSpec))
 _DEFAULTS = {f.name: f.default for f in fields(MachineSpec) if f.default is not MISSING}
 
@@ -52,8 +52,8 @@ def _registered(word: str, read_local: ReadLocal) -> str:
     if not is_own(value):
         return word
     node = _read(value.strip("'\""), read_local)
-    ConfigStore.instance().store(group="machine", name=_OWN, node=node)
-    return f"machine={_OWN}"
+    ConfigStore.instance().store(group="machine", name=OWN, node=node)
+    return f"machine={OWN}"
 
 
 def _read(value: str, read_local: ReadLocal) -> Node:
@@ -83,8 +83,8 @@ def _node(content: Any, where: str) -> Node:
 
 def preset(option: str) -> Node:
     """The node of an option before any override."""
-    if option == _OWN:
-        return _plain(ConfigStore.instance().load(f"machine/{_OWN}.yaml").node)
+    if option == OWN:
+        return _plain(ConfigStore.instance().load(f"machine/{OWN}.yaml").node)
     return dict(_shipped(option))
 
 

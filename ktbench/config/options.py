@@ -12,7 +12,7 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from ktbench.config.files import read_yaml
+from ktbench.config.files import OWN, read_yaml
 from ktbench.config.keys import check_ablation
 from ktbench.config.lists import key_of
 from ktbench.config.machine import BESIDE_PRESETS
@@ -20,7 +20,6 @@ from ktbench.resources import OUTSIDE_CONF, data_folder, group_folder, option_fi
 from ktbench.spec.suite import SuiteSpec
 
 NO_SUITE = "null"  # takes the suite of an ablation away, which is then a sweep
-_OWN = "own"  # the option that a file of the user's own is registered as
 _FILE = "FILE.yaml"  # stands in lists of allowed values for a description that does not ship
 # Folders of `conf` that are not groups.
 _NO_GROUPS = ("calibration",)
@@ -104,8 +103,8 @@ def _with_own_ablation(word: str) -> str:
         raise ValueError(f"{where}: {name} is a shipped ablation with other content, change the name")
     for group, option in _defaults(content.get("defaults")):
         _read_named(group, option)
-    _register("ablation", _OWN, content, where)
-    return f"+ablation={_OWN}"
+    _register("ablation", OWN, content, where)
+    return f"+ablation={OWN}"
 
 
 def register_suite(name: str, content: dict[str, Any], where: str) -> None:

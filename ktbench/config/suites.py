@@ -8,14 +8,13 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from ktbench.config.files import check_keys, read_yaml
+from ktbench.config.files import OWN, check_keys, read_yaml
 from ktbench.config.lists import key_of
 from ktbench.config.options import is_file, register_suite, suite_names
 from ktbench.resources import data_folder
 from ktbench.spec.suite import SuiteSpec, TaskSpec
 from ktbench.spec.wire import from_plain
 
-_OWN = "own"
 _KEYS, _TASK_KEYS = ([field.name for field in fields(kind)] for kind in (SuiteSpec, TaskSpec))
 
 
@@ -32,8 +31,8 @@ def _registered(word: str) -> str:
     if not is_file(value):
         return word
     file = value.strip("'\"")
-    register_suite(_OWN, _read(file), f"suite={file}")
-    return f"suite={_OWN}"
+    register_suite(OWN, _read(file), f"suite={file}")
+    return f"suite={OWN}"
 
 
 def _read(file: str) -> dict[str, Any]:

@@ -106,6 +106,11 @@ def test_a_checkpoint_brings_its_own_configuration() -> None:
     assert (model.name, model.shape.hidden) == ("somewhere", 1024)
 
 
+def test_what_is_made_of_one_composition_is_not_in_the_next() -> None:
+    compose(["model=tiny"]).run["model"]["config"]["hidden_size"] = 8
+    assert spec_of("model=tiny").model.shape.hidden != 8
+
+
 def test_lists_kept_per_layer_are_cut_with_the_depth() -> None:
     facts = compose(["model.layers=3"]).run["model"]
     facts["config"]["layer_types"] = ["full", "sliding"] * 24

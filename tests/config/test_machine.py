@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,12 @@ def refusal(*overrides: str) -> str:
         cells_of(*overrides)
     assert "\n" not in str(raised.value)
     return str(raised.value)
+
+
+def test_a_description_that_has_changed_is_read_again(tmp_path: Path) -> None:
+    word = written(tmp_path, described())
+    before = machine_of(word)
+    assert machine_of(written(tmp_path, described(cores=7))) == replace(before, cores=7)
 
 
 def test_without_a_machine_a_cell_is_measured_here() -> None:

@@ -159,6 +159,7 @@ def seen(name: str, kind: str, missing: str = "") -> Seen:
 
 
 def main(requests: list[str]) -> None:
+    torch.set_num_threads(1)  # threads that wait for each other crawl on a busy machine
     with FactoryMode():
         for request in requests:
             print(json.dumps(asdict(seen(*request.split(":")))), flush=True)
