@@ -13,6 +13,8 @@ from docs.gen.repository import DOCS, ROOT
 
 LINK = re.compile(r"(?<=\]\()([^)#\s]+)")
 WEB = ("http://", "https://", "mailto:")
+# Folders of the repository that have a page of the site.
+FOLDERS = {ROOT / "ablations": "ablations/index.md"}
 
 
 def links_of(text: str) -> list[str]:
@@ -38,6 +40,8 @@ def led(markdown: str, page: str) -> str:
 
     def lead(link: re.Match[str]) -> str:
         target = (DOCS / here / link.group()).resolve()
+        if target in FOLDERS:
+            return os.path.relpath(FOLDERS[target], here)
         if target.is_relative_to(DOCS) or not target.is_file():
             return link.group()
         return os.path.relpath(page_of(target), here)

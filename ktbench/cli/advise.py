@@ -17,6 +17,7 @@ from ktbench.results.settings import model_title
 from ktbench.run.feasibility import Machine, feasibility, gib
 from ktbench.run.request import cells_of, new_file, read_request
 from ktbench.spec.errors import RequestError, did_you_mean, refusing
+from ktbench.spec.features import FEATURES
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.memory import routed_bytes
 from ktbench.spec.run_spec import RunSpec
@@ -176,7 +177,10 @@ def _require_positions(cell: RunSpec) -> None:
 
 
 def _why_not(spec: RunSpec) -> str:
-    reason = None if spec.machine is None else feasibility(spec, Machine.described(spec.machine))
+    if spec.machine is None:
+        return ""
+    machine = Machine.described(replace(spec.machine, name="the machine"))  # whose parts the first line has
+    reason = feasibility(spec, machine)
     return "" if reason is None else reason.why
 
 
@@ -187,9 +191,12 @@ def _lines(asked: Asked, question: Question) -> Iterator[str]:
     found = options(question)
     yield f"{model_title(asked.model)} on {asked.machine.title}, context {asked.context:,}"
     program = "ktbench's engine on cores" if asked.machine.gpu is None else "KTransformers as published"
-    reports = f"{len(shipped_errors())} users' reports in decode"
-    yield f"All speeds are simulated: {program}, one request. In brackets 90 % intervals, by the errors"
-    yield f"at {reports} and at held-out published cells in prefill{_borrowed(asked)}.\n"
+    yield f"All speeds are simulated: {program}, one request. In brackets are 90 % intervals, from the errors on"
+    yield f"{len(shipped_errors())} users' reports (decode) and on published speeds that no fit used (prefill)."
+    if asked.machine.gpu is None:
+        yield "None of these is of ktbench's engine."
+    legend = _legend(found)
+    yield f"{legend}\n" if legend else ""
     yield from _precisions(asked, found)
     target = asked.target
     best = advised(found, None if target is None else lambda speed: _reach(speed, target) == "yes")
@@ -200,8 +207,13 @@ def _lines(asked: Asked, question: Question) -> Iterator[str]:
     yield from _upgrades(asked, question, best)
 
 
-def _borrowed(asked: Asked) -> str:
-    return "; none of these is of ktbench" if asked.machine.gpu is None else ""
+def _legend(found: Sequence[Option | Unfit]) -> str:
+    """What the letters of the settings stand for; empty where nothing fits."""
+    from ktbench.sim.advice import Option as Fitting
+
+    engines = [one.decode.engine for one in found if isinstance(one, Fitting)]
+    used = [f for f in FEATURES if f.letter and any(engine.features[f.name] for engine in engines)]
+    return "; ".join(f"{feature.mark} {feature.title}" for feature in used)
 
 
 def _precisions(asked: Asked, found: Sequence[Option | Unfit]) -> Iterator[str]:
@@ -260,10 +272,11 @@ def _upgrades(asked: Asked, question: Question, best: Option) -> Iterator[str]:
 
     if asked.box is None:
         return
+    titles = _TITLES if asked.box.gpu else {**_TITLES, "gpu": "a GPU"}
     gains: list[tuple[float, str]] = []
     yield f"\nsingle upgrades (gains within {comparison_error():.0%} are too close to call):"
     for name, box in upgrades(asked.box).items():
-        title = _TITLES[name]
+        title = titles[name]
         if asked.budget is not None and asked.prices.get(name, asked.budget + 1) > asked.budget:
             yield f"  {title}: {_beyond(asked, name)}"
             continue
@@ -272,7 +285,7 @@ def _upgrades(asked: Asked, question: Question, best: Option) -> Iterator[str]:
             gains.append((more.decode_speed / best.decode_speed - 1, title))
             speed = f"{_speed(more.decode_speed, 'decode')} tokens/s, {gains[-1][0]:+.0%}"
             yield f"  {title} ({box.title}): {speed}{_reached(asked, more.decode_speed)}{_alone(box)}"
-    for name, title in _TITLES.items():
+    for name, title in titles.items():
         if name not in upgrades(asked.box):
             yield f"  {title}: none in the catalogue for this machine"
     yield _most(sorted(gains, reverse=True), comparison_error())

@@ -10,6 +10,7 @@ import yaml
 
 from ktbench.cli.keys import OF_A_CELL, OF_RUN, OF_RUNS, OF_SUITES, SPECS, Key, keys_of
 from ktbench.resources import data_folder, option_files
+from ktbench.serve.settings import ChatSettings, ServerSettings
 
 _OUTPUT = Key(name="output", default="", kind="FILE", about="where to write")
 _ON_NODES = (
@@ -113,8 +114,10 @@ HELP: Mapping[str, Help] = {
             ("+ablation=accuracy_deferral", "a study: deferral beside skipping"),
         ),
     ),
-    "serve": _of_cells(examples=(("model=nano", "an OpenAI-compatible API; keys serve.KEY"),)),
-    "chat": _of_cells(examples=(("model=nano", "in the terminal; keys chat.KEY"),)),
+    "serve": _of_cells(
+        *keys_of("serve", ServerSettings), examples=(("model=nano", "an OpenAI-compatible API of the nano model"),)
+    ),
+    "chat": _of_cells(*keys_of("chat", ChatSettings), examples=(("model=nano", "with the nano model"),)),
     "trace": _of_cells(
         *OF_RUNS[:1],
         examples=(("model.layers=4 engine.roles=split engine.avx512=true", "what overlaps in one step"),),

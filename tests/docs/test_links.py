@@ -31,6 +31,10 @@ def test_links_out_of_docs_lead_to_pages_of_the_site() -> None:
     assert led(text, "accuracy.md") == text.replace("../evals", "files/evals")
 
 
+def test_a_folder_with_a_page_of_its_own_is_led_there() -> None:
+    assert led("[all](../../ablations)", "howto/ablation.md") == "[all](../ablations/index.md)"
+
+
 def test_code_holds_no_links() -> None:
     assert links_of("`x[i](a)` ![a](b.png)\n```\n[a](c.md)\n```\n") == ["b.png"]
 
