@@ -314,7 +314,7 @@ def absence_of(row: AccuracyRow) -> str:
     """Why a cell is no point of the frontier, whose errors are scores or measures; empty for one that is."""
     result = row.result()
     if result is None and not row.measures:
-        return "has no score"
+        return row.row.ending if row.row.outcome and not row.row.timed else "has no score"
     if result is not None and result.score is None:
         return result.missing["score"]
     if row.row.timed:

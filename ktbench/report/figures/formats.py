@@ -10,13 +10,12 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from ktbench.report.accuracy_table import undrawn
 from ktbench.report.figures.curves import REFERENCE, reason_of
 from ktbench.report.figures.frame import Frame, decades
 from ktbench.report.figures.sheet import COLUMN_IN, WHISKER, PanelGrid, Sheet, mark_cells, reach, scaled
 from ktbench.report.table import Table
 from ktbench.report.text import not_drawn
-from ktbench.results.accuracy import AccuracyRow
+from ktbench.results.accuracy import AccuracyRow, absence_of
 from ktbench.results.formats import (
     FormatPlane,
     FormatPoint,
@@ -42,7 +41,9 @@ _SHOWN_BITS = (4, 8, 16)
 
 def draw_formats_of_answers(rows: Sequence[AccuracyRow], caption: Sequence[str]) -> Sheet:
     """The divergence from the baseline over the speed."""
-    return _draw(plane_of_answers(rows), [*caption, *undrawn(rows)])
+    cells = [row.row for row in rows]
+    absent = ((f"precision={_words(row.row, cells)}", why) for row in rows if (why := absence_of(row)))
+    return _draw(plane_of_answers(rows), [*caption, *not_drawn(absent)])
 
 
 def draw_formats(rows: Sequence[Row], table: Table) -> Sheet:
