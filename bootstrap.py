@@ -201,7 +201,7 @@ class Setup:
 
         What is incomplete is installed anew; a package that was so before the set-up began is not ours to judge.
         """
-        say("the last set-up was killed: going on from there")
+        say("the last set-up did not complete: going on from there")
         end_programs_of(self.root)
         journal.seek(0)
         before = journal.read().splitlines()

@@ -24,9 +24,9 @@ from ktbench.spec.errors import (
 
 # Each verb, a module of this package with a function `run`, and what it does. Listing them imports none.
 VERBS = {
-    "doctor": "the capabilities of this machine; each feature and peer: available, or why not",
-    "probe": "the roofs: read bandwidth by core placement, peak per ISA and dtype; saved as a machine description",
-    "plan": "the cells of a sweep, minutes and bytes; what was dropped and why",
+    "doctor": "what this machine supports; each feature and peer: available, or why not",
+    "probe": "measure this machine's read bandwidth and arithmetic peaks; saved as its description (machine=local)",
+    "plan": "the cells of a sweep, their time and memory, and why others cannot run; nothing is loaded",
     "run": "measure one cell, or simulate it (machine=NAME)",
     "sweep": "measure or simulate an ablation (+ablation=NAME), then write tables and figures",
     "eval": "accuracy of the same cells on a suite (+suite=NAME), paired with the unmodified model",
@@ -38,8 +38,8 @@ VERBS = {
     "report": "tables and figures of a run again, from its log alone: RUN [md|csv|json|tex|figure|html|pdf|kit ...]",
     "compare": "two runs or commits cell by cell: A B [tolerance=0.03] [different_machines=true]",
     "advise": "the best settings of a model on a machine (cpu= ram= gpu= model=), its speed, and what to upgrade",
-    "validate": "judge the machine model on published numbers, after fitting it (fit=true), or on a run (run=RUN)",
-    "list": "ablations, models, machines, suites, systems, features, precisions: what can be named",
+    "validate": "judge the simulator on published numbers, after fitting it (fit=true), or on a run (run=RUN)",
+    "list": "what can be named: ablations, models, machines, workloads, suites, systems, features, precisions",
     "completion": "a script that completes verbs, keys and values in bash, zsh or fish",
 }
 _MODULES = {"list": "listing"}  # a module of the name would stand for the built-in type here
@@ -151,11 +151,12 @@ def _quiet() -> AbstractContextManager[None]:
 def usage() -> str:
     """The help text: one line per verb."""
     lines = "\n".join(f"  {verb:<12}{summary}" for verb, summary in VERBS.items())
+    codes = "\n".join(f"  {code} {meaning}" for code, meaning in EXIT_CODES.items())
     return (
         f"usage: ktbench VERB [KEY=VALUE ...]   (or python -m ktbench)\n\n{lines}\n\n"
-        "ktbench VERB --help: its keys, with defaults, values and examples; --quiet: no progress; "
-        f"--json: JSON lines ({', '.join(_WITH_JSON)})\n"
-        f"start with: ktbench sweep +ablation=decode\nexit codes: {exit_codes()}"
+        "ktbench VERB --help: its keys, with defaults, values and examples\n"
+        f"--quiet: no progress; --json: JSON lines ({', '.join(_WITH_JSON)})\n"
+        f"start with: ktbench sweep +ablation=decode\n\nexit codes:\n{codes}"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import takewhile
@@ -67,7 +68,7 @@ def _options(group: str, sign: str = "") -> Iterator[Entry]:
 
 
 def _first_sentence(text: str) -> str:
-    return text.split(". ", maxsplit=1)[0].rstrip(".")
+    return re.split(r"(?<!\bFig)\. ", text, maxsplit=1)[0].rstrip(".")
 
 
 def _content(path: Path) -> dict[str, Any]:

@@ -13,11 +13,10 @@ from ktbench.resources import data_folder, option_files
 from ktbench.serve.settings import ChatSettings, ServerSettings
 
 _OUTPUT = Key(name="output", default="", kind="FILE", about="where to write")
+_LAUNCHERS = ("joblib", "ray", "submitit_local", "submitit_slurm")
 _ON_NODES = (
-    Key(
-        name="hydra/launcher", default="", choices=("joblib", "ray", "submitit_local", "submitit_slurm"), about="nodes"
-    ),
-    Key(name="spread.jobs", default="", kind="N", about="shards at most"),
+    Key(name="hydra/launcher", default="", choices=_LAUNCHERS, about="spreads cells over nodes"),
+    Key(name="spread.jobs", default="", kind="N", about="parts of such a sweep at most"),
 )
 _WHAT_IF = (
     Key(name="what_if", default="", kind="PRICES.yaml", about="a price list of machines"),

@@ -35,6 +35,11 @@ def test_every_key_of_the_configuration_has_its_line() -> None:
     assert known - KEYS.keys() == set()
 
 
+def test_every_line_says_what_its_key_is() -> None:
+    own = (key for verb in ("serve", "chat") for key in HELP[verb].keys)
+    assert [key.name for key in (*KEYS.values(), *own) if not key.about] == []
+
+
 def test_every_line_is_a_key() -> None:
     with_train = {f"workload.{key}" for key in TRAINING}
     with_stream = {f"workload.stream.{key.partition('stream.')[2]}" for key in KEYS if "stream." in key}
