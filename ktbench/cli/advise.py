@@ -284,7 +284,7 @@ def _upgrades(asked: Asked, question: Question, best: Option) -> Iterator[str]:
         if isinstance(more, Fitting):
             gains.append((more.decode_speed / best.decode_speed - 1, title))
             speed = f"{_speed(more.decode_speed, 'decode')} tokens/s, {gains[-1][0]:+.0%}"
-            yield f"  {title} ({box.title}): {speed}{_reached(asked, more.decode_speed)}{_alone(box)}"
+            yield f"  {title} ({box.title}): {speed}{_reached(asked, more.decode_speed)}"
     for name, title in titles.items():
         if name not in upgrades(asked.box):
             yield f"  {title}: none in the catalogue for this machine"
@@ -298,10 +298,6 @@ def _beyond(asked: Asked, name: str) -> str:
 
 def _reached(asked: Asked, speed: float) -> str:
     return "" if asked.target is None else f", reaches {asked.target:g}: {_reach(speed, asked.target)}"
-
-
-def _alone(box: Box) -> str:
-    return " (what GPUs say to each other takes no time here)" if box.gpus > 1 else ""
 
 
 def _most(gains: Sequence[tuple[float, str]], error: float) -> str:

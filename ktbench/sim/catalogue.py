@@ -44,7 +44,10 @@ class Cpu:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gpu:
-    """A card: memory in GiB and its bandwidth in GB/s, dense bf16 peak in TFLOPS with float32 sums, boost clock."""
+    """A card: memory in GiB and its bandwidth in GB/s, dense bf16 peak in TFLOPS with float32 sums, boost clock.
+
+    `nvlink` is the GB/s each way of cards that have it on board.
+    """
 
     memory_gib: float
     gb_per_s: float
@@ -52,6 +55,7 @@ class Gpu:
     ghz: float
     pcie: int
     source: str
+    nvlink: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -256,6 +260,7 @@ def _with_gpus(machine: MachineSpec, box: Box) -> MachineSpec:
     card = f"{name}: {_link_of(gpu.source)}"
     sources = dict.fromkeys(("gpu_memory_gib", "gpu_gb_per_s", "gpu_tflops", "gpu_ghz"), card)
     sources |= {"gpus": "as stated", "link_gb_per_s": f"PCIe {link}.0 x16, {parts.links[str(link)].source}"}
+    sources |= {} if gpu.nvlink is None else {"nvlink_gb_per_s": card}
     return replace(
         machine,
         gpu=name,
@@ -265,6 +270,7 @@ def _with_gpus(machine: MachineSpec, box: Box) -> MachineSpec:
         gpu_tflops=gpu.tflops,
         gpu_ghz=gpu.ghz,
         link_gb_per_s=parts.links[str(link)].gb_per_s,
+        nvlink_gb_per_s=gpu.nvlink,
         sources=machine.sources | sources,
     )
 

@@ -179,6 +179,10 @@ class CpuCosts:
         numbers = shape.moe_layers * shape.experts * lora.expert if on_host else shape.layers * lora.attention
         return numbers * ADAMW_BYTES / self.device_team.read_bytes_per_s
 
+    def all_reduce(self, work: Pass) -> DeviceTask | None:
+        """None: there is no GPU."""
+        return None
+
     def device_experts(self, work: Pass, layer: int) -> DeviceTask | None:
         """None: all experts are the host's."""
         return None

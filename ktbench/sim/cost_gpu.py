@@ -151,6 +151,23 @@ class GpuCosts:
         numbers = shape.moe_layers * shape.experts * lora.expert
         return numbers * ADAMW_BYTES / (self.machine.domains * self._experts.moved_bytes_per_s)
 
+    def all_reduce(self, work: Pass) -> DeviceTask | None:
+        """A ring over all GPUs, by the faster one of NCCL's protocols: LL, with less latency and bandwidth, or Simple.
+
+        A step sends each GPU's share of the hidden states to the next one, twice around the ring but for its own
+        (Patarasuk and Yuan 2009); the latencies, a kernel and its launch included, are those that NCCL chooses by.
+        """
+        count = self._together
+        if count == 1:
+            return None
+        cost, nvlink, steps = self.cost, self.machine.nvlink_gb_per_s, 2 * (count - 1)
+        link = cost["ring_link"] * (nvlink or self._of(self.machine.link_gb_per_s)) * 1e9
+        sent_s = steps / count * work.rows * self.sizes.hidden * BF16_BYTES / link
+        low, simple = ("ll_nvlink_hop_us", "simple_nvlink_hop_us") if nvlink else ("ll_hop_us", "simple_hop_us")
+        by_low_latency = (cost["ll_us"] + steps * cost[low]) * 1e-6 + sent_s / cost["ll_link"]
+        by_simple = (cost["simple_us"] + steps * cost[simple]) * 1e-6 + sent_s
+        return DeviceTask(name="all-reduce", kind="copy", seconds=min(by_low_latency, by_simple))
+
     def device_experts(self, work: Pass, layer: int) -> DeviceTask | None:
         """Routed experts that are placed on the device or stream to it, for their expected share of the selections."""
         if self.streams(work):

@@ -153,6 +153,9 @@ class CostModel(Protocol):
     def optimiser_s(self, role: Resource) -> float:
         """AdamW on the LoRA that a role (`host` or `device`) holds."""
 
+    def all_reduce(self, work: Pass) -> DeviceTask | None:
+        """Adding up what each of several GPUs has computed a part of; None where there is nothing to add up."""
+
     def device_experts(self, work: Pass, layer: int) -> DeviceTask | None:
         """The routed experts of a layer that are placed on the device; None where there are none."""
 
@@ -197,11 +200,12 @@ class _Builder:
         cost, shape = self._cost, self._shape
         attention, dense, shared = cost.attention(work), cost.dense(work), cost.shared(work)
         for layer in range(shape.layers):
-            attended = self._device(attention, layer, self.last)
+            attended = self._reduced(work, layer, self._device(attention, layer, self.last))
             if layer < shape.dense_layers:
-                self.last = self._device(dense, layer, attended)
+                last = self._device(dense, layer, attended)
             else:
-                self.last = self._moe(work, layer, attended, shared)
+                last = self._moe(work, layer, attended, shared)
+            self.last = self._reduced(work, layer, last)
         self.last = self._device(cost.head(work), None, self.last)
 
     def add_training(self, forth: Pass) -> None:
@@ -260,6 +264,11 @@ class _Builder:
         if hand_over_s is None:
             return after
         return (self.graph.add(f"{name} {layer}{self._suffix}", "copy", "link", hand_over_s / 2, *after, layer=layer),)
+
+    def _reduced(self, work: Pass, layer: int, last: int) -> int:
+        """Tensor parallelism adds up the GPUs' parts after attention and at a layer's end (Shoeybi et al. 2019)."""
+        reduce = self._cost.all_reduce(work)
+        return last if reduce is None else self._device(reduce, layer, last)
 
     def _device(self, task: DeviceTask, layer: int | None, *after: int | None) -> int:
         name = (task.name if layer is None else f"{task.name} {layer}") + self._suffix

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.special import gammaincinv
 from scipy.stats import poisson
 
-from ktbench.engine.workload.recorded import read_trace
+from ktbench.engine.workload.recorded import Trace, read_trace
 from ktbench.engine.workload.routing import layer_selections, route
 from ktbench.sim.calibration import Calibration
 from ktbench.spec.run_spec import RunSpec, WorkloadSpec
@@ -79,12 +79,17 @@ def popularity_of(spec: RunSpec, cost: Calibration, *, lately: bool = False) -> 
     return np.asarray(many / many.sum(axis=1, keepdims=True))
 
 
+def recorded_trace(work: WorkloadSpec, shape: MoEShape) -> Trace:
+    """The recording of a workload. Raises ValueError where it is not there or does not fit the model."""
+    return read_trace(str(work.trace), shape.experts, shape.top_k, work.seed)
+
+
 def _by_workload(spec: RunSpec, tokens: int, picks: int) -> Selections:
     """The first `picks` selections of each token, as recorded or as the workload's kind of routing draws them."""
     work, shape = spec.workload, spec.model.shape
     assert work.routing != "model"
     if work.routing == "recorded":
-        trace = read_trace(str(work.trace), shape.experts, shape.top_k, work.seed)
+        trace = recorded_trace(work, shape)
         return tuple(trace.draw(tokens, step)[:, :picks] for step in range(SAMPLES))
     among = work.active_experts or shape.experts
     return tuple(route(work.routing, tokens, among, picks, (work.seed, step))[0] for step in range(SAMPLES))

@@ -37,6 +37,9 @@ CONSTANTS: tuple[MachineConstant, ...] = (
     MachineConstant(name="gpu_tflops", unit="TFLOPS", title="dense bf16 peak of a GPU", of="device"),
     MachineConstant(name="gpu_ghz", unit="GHz", title="boost clock of a GPU", of="device"),
     MachineConstant(name="link_gb_per_s", unit="GB/s", title="link to a GPU, each way", of="device"),
+    MachineConstant(
+        name="nvlink_gb_per_s", unit="GB/s", title="NVLink of a GPU to others, each way", of="device", optional=True
+    ),
 )
 BY_NAME: Mapping[str, MachineConstant] = {constant.name: constant for constant in CONSTANTS}
 
@@ -73,6 +76,7 @@ class MachineSpec:
     gpu_tflops: float | None = None
     gpu_ghz: float | None = None
     link_gb_per_s: float | None = None
+    nvlink_gb_per_s: float | None = None
     calibration: str = "ktransformers"
 
     def __post_init__(self) -> None:
@@ -86,7 +90,7 @@ class MachineSpec:
     def _check(self, constant: MachineConstant) -> None:
         name, value = constant.name, getattr(self, constant.name)
         if value is None:
-            if constant.of == "device" and self.gpu is not None:
+            if constant.of == "device" and self.gpu is not None and not constant.optional:
                 raise ValueError(f"machine.{name}: missing, machine.gpu={self.gpu} needs it ({constant.title})")
             return
         if not 0 < value < inf:

@@ -51,6 +51,8 @@ def spec_id(spec: RunSpec) -> str:
     machine = content.pop("machine")
     if machine is not None:
         content["machine"] = {key: value for key, value in machine.items() if key not in ("name", "title", "sources")}
+        if spec.machine is not None and spec.machine.nvlink_gb_per_s is None:
+            del content["machine"]["nvlink_gb_per_s"]  # that earlier descriptions did not have
     return digest(content)
 
 

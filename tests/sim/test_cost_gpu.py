@@ -157,6 +157,42 @@ def test_all_gpus_of_a_machine_work_on_a_part() -> None:
     assert attention_s(gpu(gpus=4), context=32) == pytest.approx(attention_s(gpu(), context=32) / 4)
 
 
+def reduce_s(tokens: int, gpus: int, nvlink: float | None = None) -> float:
+    sources = real_machine().sources | {"nvlink_gb_per_s": "made up for a test"}
+    task = gpu(cost=COST, gpus=gpus, nvlink_gb_per_s=nvlink, sources=sources).all_reduce(work(tokens))
+    return 0.0 if task is None else task.seconds
+
+
+def test_one_gpu_has_nothing_to_add_up() -> None:
+    assert gpu(cost=COST).all_reduce(work(512)) is None
+
+
+@pytest.mark.parametrize(
+    ("tokens", "gpus", "nvlink", "seconds"),
+    [
+        # Six steps of LL, and 1.5 times 14,336 bytes at half of 24 GB/s.
+        (1, 4, None, 12.6e-6 + 1.792e-6),
+        # 14 steps of Simple, and 1.75 times 117.4 MB at 24 GB/s.
+        (8192, 8, None, 88.2e-6 + 8.563371e-3),
+        # Two steps of LL over NVLink, and 14,336 bytes at half of 337.5 GB/s.
+        (1, 2, 450.0, 7.8e-6 + 0.084954e-6),
+        # Two steps of Simple over NVLink, and 117.4 MB at 337.5 GB/s.
+        (8192, 2, 450.0, 15.2e-6 + 347.972e-6),
+    ],
+)
+def test_an_all_reduce_is_a_ring_by_the_faster_protocol(
+    tokens: int, gpus: int, nvlink: float | None, seconds: float
+) -> None:
+    """Of DeepSeek-V3's hidden states, 7,168 numbers of bf16 a token; latencies are those of NCCL's table."""
+    assert reduce_s(tokens, gpus, nvlink) == pytest.approx(seconds, rel=1e-5)
+
+
+@given(st.integers(1, 15), st.integers(1, 40_000), st.integers(1, 40_000), st.sampled_from([None, 450.0]))
+def test_an_all_reduce_grows_with_gpus_and_with_bytes(count: int, tokens: int, more: int, nvlink: float | None) -> None:
+    many_s = reduce_s(tokens, count + 1, nvlink)
+    assert reduce_s(tokens, count, nvlink) < many_s < reduce_s(tokens + more, count + 1, nvlink)
+
+
 @given(
     st.sampled_from(["gpu_gb_per_s", "gpu_tflops", "gpu_ghz", "gpus"]),
     st.sampled_from(NAMES),

@@ -195,6 +195,15 @@ def test_a_large_hand_over_is_mapped_anew() -> None:
         assert more_s == pytest.approx(0.5e-3 * moved_mb if fresh else 0.0)
 
 
+@pytest.mark.parametrize("phase", ["decode", "prefill"])
+def test_several_gpus_wait_for_each_other_twice_in_every_layer(phase: str) -> None:
+    """Of a microsecond more for an all-reduce; one GPU has none, nor have GPUs that hold different layers."""
+    slow = COST.changed({name: COST[name] + 1.0 for name in ("ll_us", "simple_us")})
+    for gpus, waits in ((1, 0), (2, 2), (8, 2)):
+        spec = real_cell(V3, phase=phase, machine=real_machine(gpus=gpus))
+        assert step_s(spec, slow) - step_s(spec) == pytest.approx(waits * V3.shape.layers * 1e-6, rel=1e-6)
+
+
 def test_a_slow_link_bounds_the_copies_of_prefill() -> None:
     slow, fast = (real_cell(V3, phase="prefill", machine=real_machine(link_gb_per_s=link)) for link in (1.0, 32.0))
     moved_gb = 3 * 2 * 512 * 7168 * 2 * 1e-9  # layers, there and back, tokens, width, bytes

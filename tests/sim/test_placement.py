@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from itertools import pairwise
 from math import comb
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from ktbench.sim.calibration import read_calibration
 from ktbench.sim.placement import ALL_ON_HOST, Coverage, coverage
@@ -59,6 +62,26 @@ def test_every_token_of_a_batch_may_need_the_host() -> None:
     alone = coverage(placed("uniform", 0.9), COST, 0)
     batch = coverage(placed("uniform", 0.9, batch=3), COST, 0)
     assert 1 - batch.any_on_host == pytest.approx((1 - alone.any_on_host) ** 3)
+
+
+def recorded(path: Path, ids: NDArray[np.int64], policy: str) -> float:
+    """The share of the selections `ids` [T, 8] that a sixteenth of 128 experts serves, eight of a layer."""
+    np.savez(path, decode=ids[:, None, :])
+    return coverage(placed(policy, 1 / 16, routing="recorded", trace=str(path)), COST, 0).device
+
+
+def test_of_recorded_routing_the_most_selected_experts_serve_their_share(tmp_path: Path) -> None:
+    """Three of four tokens select the same eight experts, which is what the model's own skew does not know."""
+    ids = np.tile(np.array([[0], [0], [0], [120]]) + np.arange(8), (256, 1))
+    assert recorded(tmp_path / "trace.npz", ids, "frequency") == 0.75
+
+
+def test_where_the_subject_of_a_recording_changes_the_dynamic_policy_serves_more(tmp_path: Path) -> None:
+    """Eight experts for 1,024 tokens, then eight others: what was selected most serves half in the long run."""
+    ids = np.repeat(np.array([[40], [120]]), 1024, axis=0) + np.arange(8)
+    fixed, moving = (recorded(tmp_path / "trace.npz", ids, policy) for policy in ("frequency", "dynamic"))
+    assert fixed == pytest.approx(0.5, abs=1e-9)
+    assert 0.7 < moving < 1.0
 
 
 def test_front_loading_takes_whole_layers_from_the_first_on() -> None:

@@ -50,7 +50,7 @@ def test_a_constant_is_a_finite_number(value: float) -> None:
 def test_a_constant_without_a_source_is_refused_by_name(name: str, source: str | None) -> None:
     sources = without(name) | ({} if source is None else {name: source})
     with pytest.raises(ValueError, match=rf"machine\.{name}=.*: has no source.*machine\.sources\.{name}"):
-        machine(sources=sources)
+        machine(sources=sources, nvlink_gb_per_s=450.0)
 
 
 @pytest.mark.parametrize("name", REQUIRED)
@@ -66,6 +66,11 @@ def test_a_gpu_needs_all_its_constants_and_they_need_the_gpu(name: str) -> None:
     alone = dict.fromkeys(GPU) | {name: GPU[name]}
     with pytest.raises(ValueError, match=rf"machine\.{name}=.*: name the GPU with machine\.gpu"):
         machine(gpu=None, **alone)
+
+
+def test_a_description_without_nvlink_is_the_cell_that_it_was_before_there_was_any() -> None:
+    without_it, with_it = (replace(tiny_spec(), machine=machine(nvlink_gb_per_s=rate)) for rate in (None, 450.0))
+    assert spec_id(without_it) == "55fac65d4f8b" != spec_id(with_it)
 
 
 def test_amx_has_both_peaks_or_none() -> None:
