@@ -6,12 +6,13 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from ktbench.cli import VERBS
+from ktbench.cli import VERBS, main
 from ktbench.host.capabilities import machine_capabilities
 from ktbench.results import read_run
 from ktbench.results.log import encode
@@ -23,22 +24,32 @@ pytest.importorskip("ktbench._kernels", reason="the kernel extension is not buil
 QUICK = ("model=tiny", "model.layers=2", "workload.prompt=8", "workload.steps=2", "measure.max_rounds=6")
 LAYER = ("model=tiny", "workload.steps=2", "measure.min_rounds=1", "measure.max_rounds=1")
 PARTS = "sweep.parts=[kernels/few_tokens,kernels/domains]"
-
-
-def ktbench(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*KTBENCH, *words],
-        cwd=folder, env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(folder)},
-        capture_output=True, text=True, timeout=200, check=False,
-    )  # fmt: skip
+Done = subprocess.CompletedProcess[str]
+Verb = Callable[..., Done]
 
 
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the run `first`, in a process as a person starts it; what follows are calls of `main`."""
     folder = tmp_path_factory.mktemp("sweep")
-    done = ktbench(folder, "sweep", "+ablation=decode", "run_name=first", *QUICK)
+    done = subprocess.run(
+        [*KTBENCH, "sweep", "+ablation=decode", "run_name=first", *QUICK],
+        cwd=folder, env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(folder)},
+        capture_output=True, text=True, timeout=200, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return folder
+
+
+@pytest.fixture
+def ktbench(swept: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Verb:
+    monkeypatch.chdir(swept)
+
+    def called(*words: str) -> Done:
+        code = main(words)
+        return Done(words, code, *capfd.readouterr())
+
+    return called
 
 
 def test_sweep_measures_or_names_a_reason_for_every_row_of_the_papers_order(swept: Path) -> None:
@@ -61,36 +72,36 @@ def test_sweep_names_the_files_it_wrote(swept: Path) -> None:
     } | {"page.html"}
 
 
-def test_report_rebuilds_the_same_bytes(swept: Path) -> None:
+def test_report_rebuilds_the_same_bytes(ktbench: Verb, swept: Path) -> None:
     folder = swept / "runs/first/report"
     before = {file.name: file.read_bytes() for file in folder.iterdir()}
-    assert ktbench(swept, "report", "first").returncode == 0
+    assert ktbench("report", "first").returncode == 0
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
 
 
-def test_resuming_a_finished_run_measures_nothing(swept: Path) -> None:
+def test_resuming_a_finished_run_measures_nothing(ktbench: Verb, swept: Path) -> None:
     before = read_run(swept / "runs/first").records
     table = (swept / "runs/first/report/table.md").read_bytes()
-    done = ktbench(swept, "sweep", "+ablation=decode", "resume=first", *QUICK)
+    done = ktbench("sweep", "+ablation=decode", "resume=first", *QUICK)
     assert done.returncode == 0, done.stderr
     assert read_run(swept / "runs/first").records == before
     assert (swept / "runs/first/report/table.md").read_bytes() == table
 
 
-def test_run_of_one_cell(swept: Path) -> None:
-    done = ktbench(swept, "run", *QUICK, "workload=prefill")
+def test_run_of_one_cell(ktbench: Verb) -> None:
+    done = ktbench("run", *QUICK, "workload=prefill")
     assert done.returncode == 0, done.stderr
     assert "tokens/s" in done.stdout
 
 
-def test_run_of_one_layer(swept: Path) -> None:
-    done = ktbench(swept, "run", *LAYER, "workload=layer")
+def test_run_of_one_layer(ktbench: Verb) -> None:
+    done = ktbench("run", *LAYER, "workload=layer")
     assert done.returncode == 0, done.stderr
     assert "one MoE layer of " in done.stdout
 
 
-def test_sweep_of_parts_measures_and_reports_each(swept: Path) -> None:
-    done = ktbench(swept, "sweep", PARTS, *LAYER, "sweep.title=Two parts", "workload.batch=2", "run_name=parts")
+def test_sweep_of_parts_measures_and_reports_each(ktbench: Verb, swept: Path) -> None:
+    done = ktbench("sweep", PARTS, *LAYER, "sweep.title=Two parts", "workload.batch=2", "run_name=parts")
     assert done.returncode == 0, done.stderr
     run = read_run(swept / "runs/parts")
     assert [(part.name, part.baseline, part.figure) for part in run.header.parts] == [
@@ -105,30 +116,30 @@ def test_sweep_of_parts_measures_and_reports_each(swept: Path) -> None:
         assert f"\n{part.title}\n" in done.stdout
 
 
-def test_run_of_a_cell_that_cannot_run_here(swept: Path) -> None:
-    done = ktbench(swept, "run", *QUICK, "engine.avx512=true", "engine.numa=true")
+def test_run_of_a_cell_that_cannot_run_here(ktbench: Verb) -> None:
+    done = ktbench("run", *QUICK, "engine.avx512=true", "engine.numa=true")
     if done.returncode == 4:
         assert "UNSUPPORTED" in done.stdout
     else:
         assert done.returncode == 0, done.stderr
 
 
-def test_plan_loads_nothing_and_says_bytes_and_minutes(swept: Path) -> None:
-    done = ktbench(swept, "plan", "+ablation=prefill")
+def test_plan_loads_nothing_and_says_bytes_and_minutes(ktbench: Verb) -> None:
+    done = ktbench("plan", "+ablation=prefill")
     assert done.returncode == 0, done.stderr
     assert re.search(r"memory: [\d.]+ GiB", done.stdout)
 
 
-def test_plan_of_a_sweep_of_parts_names_them_and_the_workers_of_each(swept: Path) -> None:
-    done = ktbench(swept, "plan", "+ablation=kernels", "model=tiny")
+def test_plan_of_a_sweep_of_parts_names_them_and_the_workers_of_each(ktbench: Verb) -> None:
+    done = ktbench("plan", "+ablation=kernels", "model=tiny")
     assert done.returncode == 0, done.stderr
     for part in ("qwen3_layer", "deepseek_layer", "few_tokens", "scheduling", "domains"):
         assert re.search(rf"^{part}: .* \(\d+ cells\)$", done.stdout, re.MULTILINE)
     assert re.search(r"^worker: tiny int4_g64: .* packed [\d.]+ GiB", done.stdout, re.MULTILINE)
 
 
-def test_recorded_routing_without_a_trace_is_a_row_that_says_what_to_set(swept: Path) -> None:
-    done = ktbench(swept, "plan", "+ablation=kernels/scheduling", "model=tiny", "sweep.arms=[+v]")
+def test_recorded_routing_without_a_trace_is_a_row_that_says_what_to_set(ktbench: Verb) -> None:
+    done = ktbench("plan", "+ablation=kernels/scheduling", "model=tiny", "sweep.arms=[+v]")
     lines = [line for line in done.stdout.splitlines() if "routing recorded" in line]
     assert len(lines) == 2
     assert all("dropped: " in line for line in lines)
@@ -136,8 +147,8 @@ def test_recorded_routing_without_a_trace_is_a_row_that_says_what_to_set(swept: 
 
 
 @pytest.mark.parametrize("words", [[], ["--help"], ["--version"], *([verb, "--help"] for verb in VERBS)])
-def test_help(tmp_path: Path, words: list[str]) -> None:
-    done = ktbench(tmp_path, *words)
+def test_help(ktbench: Verb, words: list[str]) -> None:
+    done = ktbench(*words)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -167,25 +178,25 @@ def test_help(tmp_path: Path, words: list[str]) -> None:
         (["doctor", "now"], "now"),
     ],
 )
-def test_wrong_request_is_one_line_and_exit_code_2(swept: Path, words: list[str], says: str) -> None:
-    done = ktbench(swept, *words)
+def test_wrong_request_is_one_line_and_exit_code_2(ktbench: Verb, words: list[str], says: str) -> None:
+    done = ktbench(*words)
     assert done.returncode == 2, done.stderr
     assert says in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert done.stdout == ""
 
 
-def test_a_run_of_other_code_is_not_resumed_unless_told(swept: Path) -> None:
+def test_a_run_of_other_code_is_not_resumed_unless_told(ktbench: Verb, swept: Path) -> None:
     log = swept / "runs/first/log.jsonl"
     run = read_run(swept / "runs/first")
     changed = swept / "runs/changed"
     changed.mkdir()
     header = replace(run.header, run="changed", code_id="another")
     (changed / "log.jsonl").write_bytes(encode(header) + b"".join(log.read_bytes().splitlines(keepends=True)[1:]))
-    refused = ktbench(swept, "sweep", "+ablation=decode", "resume=changed", *QUICK)
+    refused = ktbench("sweep", "+ablation=decode", "resume=changed", *QUICK)
     assert (refused.returncode, refused.stdout) == (2, "")
     assert f"its code was another, this is code {run.header.code_id}" in refused.stderr
-    told = ktbench(swept, "sweep", "+ablation=decode", "resume=changed", "resume_changed=true", *QUICK)
+    told = ktbench("sweep", "+ablation=decode", "resume=changed", "resume_changed=true", *QUICK)
     assert told.returncode == 0, told.stderr
 
 

@@ -20,12 +20,12 @@ from ktbench.spec.weights import FORMATS, expert_bytes
 from tests.engine.arrays import relative
 from tests.engine.families.plain import build
 from tests.engine.prompts import together
-from tests.engine.tiny import NAMES, decode, facts, load, logits_of_steps, prefill, run, spec, tiny_model
+from tests.engine.tiny import DISTINCT, decode, facts, load, logits_of_steps, prefill, run, spec, tiny_model
 
 
 @pytest.mark.peers
 @pytest.mark.parametrize("batch", [1, 3])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", DISTINCT)
 def test_base_gives_the_logits_of_transformers(name: str, batch: int) -> None:
     model = tiny_model(name)
     network = build(model)
@@ -82,7 +82,7 @@ def routed(system: HybridEngine) -> list[tuple[list[list[int]], list[list[float]
     return [(seen.ids.tolist(), seen.gates.tolist()) for seen in system.observe()]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", DISTINCT)
 @pytest.mark.parametrize("workload", [decode(batch=3), prefill(batch=2)], ids=["decode", "prefill"])
 def test_observed_outputs_agree_with_the_reference(name: str, workload: WorkloadSpec) -> None:
     system = ready(workload, name)

@@ -24,7 +24,7 @@ from ktbench.run.check import check, check_the_check
 from ktbench.spec.record import Outcome
 from ktbench.spec.run_spec import ModelSpec, WorkloadSpec
 from tests.engine.arrays import exact_output, relative
-from tests.engine.tiny import NAMES, PACKABLE, layer, run, spec, tiny_model
+from tests.engine.tiny import DISTINCT, PACKABLE, layer, run, spec, tiny_model
 
 ONE = HostRole(cores=1)
 LAYER_BYTES = 2 * 8 * 3 * 64 * 32
@@ -58,7 +58,7 @@ def test_base_agrees_with_float64(name: str, routing: Any) -> None:
         assert relative(output.numpy(), exact(system.model, prepared)) < 0.01
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", DISTINCT)
 def test_base_runs_the_experts_of_transformers(name: str) -> None:
     system = ready(layer(batch=5), name)
     outputs = run(system, 3)

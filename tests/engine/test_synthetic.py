@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from ktbench.engine.synthetic import TransientExperts, WeightPool
 from ktbench.engine.weight_plan import Packing
 from tests.engine.families.plain import build
-from tests.engine.tiny import NAMES, load, tiny_model
+from tests.engine.tiny import DISTINCT, load, tiny_model
 
 
 def state(name: str, seed: int = 0, **changes: Any) -> dict[str, torch.Tensor]:
@@ -27,7 +27,7 @@ def test_equal_seeds_give_equal_weights_and_others_do_not(name: str) -> None:
     assert not any(torch.equal(one[key], other[key]) for key in matrices)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", DISTINCT)
 def test_weights_have_the_scale_of_an_initialised_model(name: str) -> None:
     for key, tensor in state(name).items():
         content = tensor.float()
@@ -47,7 +47,7 @@ def test_weights_have_the_scale_of_an_initialised_model(name: str) -> None:
             assert content.std() == pytest.approx(expected, rel=0.15 if len(tensor) > 1 else 0.5), key
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", DISTINCT)
 def test_buffers_are_those_of_a_model_built_by_transformers(name: str) -> None:
     model = tiny_model(name)
     built = AutoModelForCausalLM.from_config(AutoConfig.for_model(**model.config), dtype=torch.bfloat16)

@@ -19,7 +19,6 @@ from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
 MODELS = Path(__file__).parents[2] / "conf" / "model"
 # Architectures; a model that ships has weights, and its configuration with them.
 NAMES = sorted(path.stem for path in MODELS.glob("*.yaml") if yaml.safe_load(path.read_text())["path"] is None)
-PACKABLE = [name for name in NAMES if not name.startswith("gpt_oss")]
 EXPERTS = 8
 
 _SIZES: dict[str, Any] = {
@@ -66,6 +65,11 @@ def shrunk(name: str) -> dict[str, Any]:
     if "linear_num_value_heads" in config:
         config["layer_types"] = ["linear_attention", "full_attention"]
     return config
+
+
+# Of models that shrink to the same, one.
+DISTINCT = sorted({repr(sorted(shrunk(name).items())): name for name in NAMES}.values())
+PACKABLE = [name for name in DISTINCT if not name.startswith("gpt_oss")]
 
 
 def tiny_model(name: str = "qwen3_30b_a3b", *, seed: int = 0, path: str | None = None, **changes: Any) -> ModelSpec:

@@ -142,7 +142,12 @@ def on_device(model: ModelSpec, case: Case, missing: str) -> tuple[list[Tensor],
 def seen(name: str, kind: str, missing: str = "") -> Seen:
     model, case = tiny_model(name), CASES[kind]
     expected = 2 * run(engine(model, case, case.same), case.workload.steps)
-    logits, system, counts = on_device(model, case, missing)
+    try:
+        logits, system, counts = on_device(model, case, missing)
+    except IndexError as error:  # the host reads ids that were never written
+        if not missing or "expert id" not in str(error):
+            raise
+        return Seen(model=name, case=kind, error=float("inf"), notes=(), waits=(), operations=(), counters={})
     with AsyncDevice.now:  # type: ignore[union-attr]
         counters = {key: int(value) for key, value in system.counters().items()}
         notes = system.notes()

@@ -21,7 +21,7 @@ from ktbench.engine.weight_plan import WeightPlan
 from ktbench.spec.engine import EngineSpec
 from tests.engine.engines import LEAN, stirred
 from tests.engine.families.plain import build
-from tests.engine.tiny import NAMES, tiny_model
+from tests.engine.tiny import DISTINCT, tiny_model
 
 # Of rounding to bf16, whose significand has 8 bits, relative; and of two values that were each rounded once.
 ROUNDING = 2.0**-8
@@ -76,7 +76,7 @@ def test_the_comparison_can_fail() -> None:
         assert ((changed(x).double() - exact).abs() > BOTH_ROUNDED * exact.abs()).any()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", DISTINCT)
 def test_shipped_rules_place_them_in_every_family(name: str) -> None:
     """Where the device is a CUDA device, and in the same places as the operator of CPU cores."""
     heads = {"linear_num_value_heads": 8} if name == "qwen3_next_80b_a3b" else {}  # enough outputs for every rule

@@ -12,7 +12,7 @@ import pytest
 
 from ktbench.spec.weights import Precision
 from tests.engine.engines import needs_vector
-from tests.engine.tiny import NAMES
+from tests.engine.tiny import DISTINCT
 
 pytestmark = needs_vector()
 
@@ -32,7 +32,7 @@ def run(*requests: str) -> dict[str, dict[str, Any]]:
 
 
 CASES = [f"deepseek_v3:{name}_{precision}" for name in ("few", "many", "moving") for precision in PRECISIONS]
-RULES = [f"{name}:rules" for name in NAMES]
+RULES = [f"{name}:rules" for name in DISTINCT]
 LATE = [f"deepseek_v3:moving_{precision}:late" for precision in PRECISIONS]
 BIASED = ["gpt_oss_20b:few_int4_g32", "gpt_oss_20b:many_int4_g32", "gpt_oss_20b:moving_int4_g32"]
 UNPACKED = "deepseek_v3:moving_unpacked"
