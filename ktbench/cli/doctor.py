@@ -20,6 +20,7 @@ from ktbench.host.memory import read_memory
 from ktbench.host.roofs import core_to_core_ns
 from ktbench.host.software import PACKAGES, find_peer, package_version, peer_reason, program_versions
 from ktbench.host.topology import read_topology
+from ktbench.report.text import names_by
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.errors import RequestError
 from ktbench.spec.features import BY_NAME, FEATURES
@@ -33,7 +34,7 @@ _ACCURACY = ("lm_eval",)
 
 
 def run(overrides: Sequence[str]) -> int:
-    """Print four sections: machine, features, peers, health. Raises RequestError for any argument."""
+    """Print five sections: machine, features, kernels, peers, health. Raises RequestError for any argument."""
     if overrides:
         raise RequestError(f"doctor {overrides[0]}: unknown argument; doctor takes none")
     print("\n".join(report()))
@@ -42,10 +43,10 @@ def run(overrides: Sequence[str]) -> int:
 
 def report() -> list[str]:
     """The lines of the report."""
-    machine = [*_hardware(), *_grant_lines(), *_software()]
     return [
-        *_section("machine", machine),
+        *_section("machine", [*_hardware(), *_software()]),
         *_section("features", _features(feature_reasons(machine_capabilities()))),
+        *_section("kernels", _kernel_lines(load_extension())),
         *_section("peers", _peers()),
         *_section("health", health_lines()),
     ]
@@ -88,35 +89,34 @@ def _default_split(cpus: Sequence[int]) -> str:
     return f"device role on cpu {device}; host role on cpu {host} (change with engine.device_threads)"
 
 
-def _grant_lines() -> list[Line]:
-    """Instruction sets with kernels: the granted ones, each refused one with its reason, and features that use them."""
-    extension = load_extension()
+def _kernel_lines(extension: Extension) -> list[Line]:
+    """Granted instruction sets and why others are not, then for each format which of them and which loops run."""
     if extension.module is None:
         return [("instruction sets", dash(extension.reason))]
     isas = isa_reasons(extension)
-    granted = [isa for isa, reason in isas.items() if not reason]
-    refused = [(f"isa {isa}", dash(reason)) for isa, reason in isas.items() if reason]
-    return [("instruction sets", ", ".join(granted)), *refused, *_kernel_lines(extension), *_loop_lines(extension)]
+    granted = ", ".join(isa for isa, reason in isas.items() if not reason)
+    loops = crossover_lines(read_crossovers(extension.module, read_topology().core_cpus))
+    return [
+        ("instruction sets", granted),
+        *((isa, dash(reason)) for isa, reason in isas.items() if reason),
+        *_by_format("runs", ((name, _isas_used(of)) for name, of in kernel_isas(extension).items())),
+        *_by_format("loops", loops),
+    ]
 
 
-def _kernel_lines(extension: Extension) -> list[Line]:
+def _isas_used(features: Mapping[str, Sequence[str]]) -> str:
     def used(feature: str, names: Sequence[str]) -> str:
         tag = BY_NAME[feature].tag(True)
         return f"{tag} runs {names[0]}" if len(names) == 1 else f"{tag} runs the faster of {' and '.join(names)}"
 
-    return [
-        (
-            f"{precision} kernels",
-            "; ".join(used(*pair) for pair in features.items()) or dash("no feature has any here"),
-        )
-        for precision, features in kernel_isas(extension).items()
-    ]
+    return "; ".join(used(*pair) for pair in features.items()) or dash("no feature has any here")
 
 
-def _loop_lines(extension: Extension) -> list[Line]:
-    """Which loops the kernels of each precision use, by tokens per expert."""
-    lines = crossover_lines(read_crossovers(extension.module, read_topology().core_cpus)) if extension.module else ()
-    return [(f"{precision} loops", text) for precision, text in lines]
+def _by_format(what: str, texts: Iterable[tuple[str, str]]) -> list[Line]:
+    """(format, text) with formats of one text in one line, the most of them last and as `other formats`."""
+    groups = sorted(names_by(texts).items(), key=lambda group: len(group[1]))
+    lines = [(f"{what}: {', '.join(names)}", text) for text, names in groups]
+    return [*lines[:-1], (f"{what}: other formats" if len(lines) > 1 else what, lines[-1][1])] if lines else []
 
 
 def _software() -> list[Line]:

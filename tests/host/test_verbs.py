@@ -27,7 +27,13 @@ def test_doctor_has_a_line_for_every_feature(capsys: pytest.CaptureFixture[str])
     out = capsys.readouterr().out
     for feature in FEATURES:
         assert feature.title in out
-    assert [line for line in out.splitlines() if not line.startswith(" ")] == ["machine", "features", "peers", "health"]
+    assert [line for line in out.splitlines() if not line.startswith(" ")] == [
+        "machine",
+        "features",
+        "kernels",
+        "peers",
+        "health",
+    ]
     assert all(line == line.rstrip() for line in out.splitlines())
 
 
@@ -37,26 +43,24 @@ def test_doctor_has_a_line_for_every_feature(capsys: pytest.CaptureFixture[str])
         (
             (),
             [
-                "bf16 kernels +a runs avx2; +v runs the faster of avx512 and avx512_bf16; +m runs amx",
-                "int4_g128 kernels "
-                "+a runs the faster of avx2 and avx2_vnni; +v runs the faster of avx512 and avx512_vnni; +m runs amx",
-                "q8_0 kernels "
+                "runs: bf16 +a runs avx2; +v runs the faster of avx512 and avx512_bf16; +m runs amx",
+                "runs: other formats "
                 "+a runs the faster of avx2 and avx2_vnni; +v runs the faster of avx512 and avx512_vnni; +m runs amx",
             ],
         ),
         (
             ("amx", "avx512_bf16"),
             [
-                "isa amx - (the CPU has no amx)",
-                "isa avx512_bf16 - (the CPU has no avx512_bf16)",
-                "bf16 kernels +a runs avx2; +v runs avx512",
+                "amx - (the CPU has no amx)",
+                "avx512_bf16 - (the CPU has no avx512_bf16)",
+                "runs: bf16 +a runs avx2; +v runs avx512",
             ],
         ),
         (
             ("amx", "avx512", "avx512_vnni", "avx512_vbmi", "avx512_bf16"),
             [
                 "instruction sets reference, avx2, avx2_vnni, amx_emulated",
-                "int4_g32 kernels +a runs the faster of avx2 and avx2_vnni",
+                "runs: other formats +a runs the faster of avx2 and avx2_vnni",
             ],
         ),
     ],
