@@ -18,6 +18,8 @@ PRECISION_KEYS = ("precision", "device_precision")
 # What an axis can vary: keys of a run's spec, and whole groups.
 _ROOTS = ("workload", "engine", "system", "peer", *PRECISION_KEYS, "machine")
 WHOLE_GROUPS = ("model", "machine")
+# Keys whose one value is a list.
+_LISTS = ("sweep.arms", "sweep.features", "sweep.parts", "sweep.published", "tasks")
 _MAX_VALUES = 256
 _MOST_CHARACTERS = 10_000
 _SHOWN = 200  # characters in a message
@@ -73,6 +75,9 @@ def parsed(word: str) -> Override:
 
 def _require_axis(override: Override, groups: Container[str], overrides: Sequence[str]) -> None:
     key, root = override.key_or_group, override.key_or_group.partition(".")[0]
+    if key in _LISTS:
+        value = str(override.input_line).partition("=")[2]
+        raise RequestError(f'{override.input_line}: is several values; as one list it is written "{key}=[{value}]"')
     if key not in WHOLE_GROUPS and (key in groups or root not in _ROOTS):
         raise RequestError(
             f"{override.input_line}: {key} takes one value, run sweep once for each; "

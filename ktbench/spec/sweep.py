@@ -8,7 +8,7 @@ from itertools import combinations, product
 from typing import Any, Literal, TypeVar, get_args
 
 from ktbench.spec.engine import EngineSpec
-from ktbench.spec.errors import at_least, repeated, require_name
+from ktbench.spec.errors import at_least, did_you_mean, repeated, require_name
 from ktbench.spec.features import BY_NAME, FUSED, FeatureValue, features_label, parse_features
 from ktbench.spec.peers import BY_NAME as BY_PEER
 from ktbench.spec.peers import IMPLEMENTATIONS, OURS, OWN
@@ -60,7 +60,8 @@ def arm_features(arm: str) -> dict[str, FeatureValue]:
         return parse_features(words)
     except ValueError as error:
         allowed = ", ".join((*PRECISIONS, *STARTS, *sorted(BY_PEER)))
-        raise ValueError(f"arm {arm!r}: {error}, one of {allowed}") from None
+        hint = next(filter(None, (did_you_mean(word, known, cutoff=0.7) for word in words.split())), "")
+        raise ValueError(f"arm {arm!r}{hint}: {error}, one of {allowed}") from None
 
 
 def arm_precision(arm: str) -> Precision | None:

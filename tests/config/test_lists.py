@@ -144,6 +144,8 @@ def test_any_values_come_back_in_order(values: list[Any]) -> None:
         (["measure.goal=0.1,0.2"], "lists are for keys of workload, engine, system, peer, precision"),
         (["sweep.control=true,false"], "sweep.control takes one value"),
         (["resume=a,b"], "resume takes one value"),
+        (["sweep.arms=base,+v"], '"sweep.arms=[base,+v]"'),
+        (["system=ktbench,lama.cpp"], "did you mean llama.cpp?"),
         (["workload.promp=1,2"], "workload.promp: unknown key, did you mean workload.prompt?"),
         (["+workload.promp=1,2"], "workload.promp: unknown key"),
         (["workload.prompt=interval(1,2)"], "allowed are A,B,C and range(START,STOP,STEP)"),
