@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ktbench.report.text import number
-from ktbench.run.feasibility import Machine, feasibility
+from ktbench.run.feasibility import Machine, feasibility, require_simulated_rules
 from ktbench.run.request import read_request
 from ktbench.spec.errors import RequestError, refusing
 from ktbench.spec.peers import OURS
@@ -53,11 +53,13 @@ def read_what_if(overrides: Sequence[str]) -> WhatIfRequest | None:
 
 def answer(request: WhatIfRequest) -> int:
     """Print the speed and price of each machine, then the cheapest that reaches the target. Raises RequestError."""
-    from ktbench.sim.cost_search import entry_cells, read_prices
+    from ktbench.sim.cost_search import entry_cells, read_prices, with_all_features
 
     with refusing():
         prices = read_prices(request.prices)
         specs = list(entry_cells(prices, lambda name: _spec((*request.overrides, f"machine={name}"))))
+        for _, spec in specs:
+            require_simulated_rules(with_all_features(spec))
     print("\n".join(_lines(specs, prices, request.target)))
     return 0
 

@@ -28,7 +28,8 @@ _STRIP_ROWS = 16
 class DenseHost:
     """The dense operators of a network, and the threads that they share with PyTorch; `lean` switches them all.
 
-    `blocks_of` is there for a file that has blocks in `precision`: what it does not give stays in bf16.
+    Linear layers are packed in `precision` unless a rule names another. `blocks_of` is there for a file that has blocks
+    in `precision`: what it does not give stays in bf16.
     """
 
     def __init__(
@@ -46,20 +47,22 @@ class DenseHost:
         self.team = OpenMPTeam(threads)
         self._matrices: list[DenseMatrix] = []
 
-    def matrix(self, modules: Sequence[nn.Linear]) -> DenseMatrix:
-        """The weights of layers that get the same input, packed one below the other."""
-        self._matrices.append(DenseMatrix(modules, self, self._packed(modules)))
+    def matrix(self, modules: Sequence[nn.Linear], named: Precision | None = None) -> DenseMatrix:
+        """The weights of layers that get the same input, packed one below the other, see `precision_of`."""
+        precision = self.precision_of(modules, named)
+        self._matrices.append(DenseMatrix(modules, self, self._packed(modules, precision)))
         return self._matrices[-1]
 
-    def _packed(self, modules: Sequence[nn.Linear]) -> PackedMatrix:
+    def _packed(self, modules: Sequence[nn.Linear], precision: Precision) -> PackedMatrix:
         """Those that the `files` of the host have are mapped, and the weights of `modules` are not asked for them."""
         if self._files is None:
-            return self._pack(modules)
-        return self._files.take(f"matrix-{len(self._matrices):04}", PackedMatrix, lambda: self._pack(modules))
+            return self._pack(modules, precision)
+        name = f"matrix-{len(self._matrices):04}"
+        return self._files.take(name, PackedMatrix, lambda: self._pack(modules, precision))
 
-    def _pack(self, modules: Sequence[nn.Linear]) -> PackedMatrix:
+    def _pack(self, modules: Sequence[nn.Linear], precision: Precision) -> PackedMatrix:
         rows, columns = sum(module.out_features for module in modules), modules[0].in_features
-        packed, row = PackedMatrix(rows, columns, self.precision_of(modules)), 0
+        packed, row = PackedMatrix(rows, columns, precision), 0
         for module in modules:
             self._write(packed, module, row)
             row += module.out_features
@@ -75,22 +78,19 @@ class DenseHost:
     def _stored(self, module: nn.Module) -> LinearRows | None:
         return None if self.blocks_of is None else self.blocks_of(module)
 
-    def precision_of(self, modules: Sequence[nn.Linear]) -> Precision:
-        """What layers of one matrix are packed in: `precision`, or what a file has all of them in.
+    def precision_of(self, modules: Sequence[nn.Linear], named: Precision | None = None) -> Precision:
+        """What layers of one matrix are packed in: `named`, else `precision`, or what a file has all of them in.
 
         Rows that are no whole number of blocks stay bf16, as llama.cpp leaves them.
         """
-        row = FORMATS[self.precision]
+        precision = named or self.precision
+        row = FORMATS[precision]
         if row.whole_blocks and any(module.in_features % row.group for module in modules):
             return "bf16"
-        if self.blocks_of is None:
-            return self.precision
+        if named or self.blocks_of is None:
+            return precision
         found = {stored.precision if (stored := self._stored(module)) else "bf16" for module in modules}
         return found.pop() if len(found) == 1 else "bf16"
-
-    def share_precision(self, modules: Sequence[nn.Linear]) -> bool:
-        """Whether layers can share a matrix as they are stored."""
-        return len({self.precision_of([module]) for module in modules}) == 1
 
     def resize(self, threads: int) -> None:
         """Run on so many threads from now on."""
@@ -179,15 +179,19 @@ class PackedLinear(nn.Module):
         return result
 
 
-def pack_linears(modules: Sequence[nn.Linear], host: DenseHost) -> list[PackedLinear]:
-    """Operators for linear layers of one input, in the order given, which share a matrix where their rows allow."""
-    widths = [module.out_features for module in modules]
-    alike = len({(module.in_features, module.bias is None) for module in modules}) == 1 and host.share_precision(
-        modules
-    )
-    if len(modules) > 1 and not (alike and all(width % _STRIP_ROWS == 0 for width in widths[:-1])):
-        return [packed for module in modules for packed in pack_linears([module], host)]
-    projection = FusedProjection(host.matrix(modules), widths)
+def pack_linears(
+    modules: Sequence[nn.Linear], host: DenseHost, named: Sequence[Precision | None]
+) -> list[PackedLinear]:
+    """Operators for linear layers of one input, in the order given, which share a matrix where their rows allow.
+
+    `named` has the format that a rule names for each, None where none does.
+    """
+    widths, pairs = [module.out_features for module in modules], list(zip(modules, named, strict=True))
+    kinds = {(module.in_features, module.bias is None, host.precision_of([module], own)) for module, own in pairs}
+    if len(modules) > 1 and not (len(kinds) == 1 and all(width % _STRIP_ROWS == 0 for width in widths[:-1])):
+        return [packed for module, own in pairs for packed in pack_linears([module], host, [own])]
+    *_, precision = kinds.pop()
+    projection = FusedProjection(host.matrix(modules, precision), widths)
     return [PackedLinear(module, projection, number) for number, module in enumerate(modules)]
 
 

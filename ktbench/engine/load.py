@@ -323,9 +323,10 @@ def _replace(
 def _pack_linears(network: PreTrainedModel, found: Sequence[Replacement], device: DenseHost) -> None:
     from ktbench.engine.dense import pack_linears
 
-    for names in _groups([one.name for one in _of(found, "linear")]):
+    named = {one.name: one.rule.precision for one in _of(found, "linear")}
+    for names in _groups([*named]):
         modules: list[nn.Linear] = [network.get_submodule(name) for name in names]  # type: ignore[misc]
-        for name, packed in zip(names, pack_linears(modules, device), strict=True):
+        for name, packed in zip(names, pack_linears(modules, device, [named[name] for name in names]), strict=True):
             network.set_submodule(name, packed)
 
 

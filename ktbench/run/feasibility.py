@@ -22,17 +22,26 @@ from ktbench.host.cuda import read_cuda_devices
 from ktbench.host.software import peer_reason
 from ktbench.host.topology import read_topology
 from ktbench.run.gpu_memory import gpu_memory, gpu_workers
+from ktbench.sim.simulation import rules_not_simulated
 from ktbench.spec.cells import points_of
 from ktbench.spec.engine import STREAM_MEMORY
 from ktbench.spec.errors import RequestError, refusing
 from ktbench.spec.features import FEATURES
 from ktbench.spec.machine import MachineSpec
-from ktbench.spec.memory import MachineMemory, cache_bytes, device_bytes, routed_bytes, trained_bytes, worker_bytes
+from ktbench.spec.memory import (
+    MachineMemory,
+    cache_bytes,
+    device_bytes,
+    linear_bytes,
+    routed_bytes,
+    trained_bytes,
+    worker_bytes,
+)
 from ktbench.spec.peers import OURS, peer_of
 from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.support import Reason, features_missing, rules_broken
-from ktbench.spec.weights import BY_ACCURACY, DEVICE_UNPACKS, Precision, dense_bytes
+from ktbench.spec.weights import BY_ACCURACY, DEVICE_UNPACKS, Precision
 
 _GIB = 2**30
 _CUDA = "engine.device=cuda"
@@ -154,8 +163,8 @@ def _simulation_reasons(spec: RunSpec, machine: MachineSpec) -> Iterator[Reason]
         yield Reason("workload.phase=serve", "is not simulated, leave out machine=")
     if spec.workload.phase == "train":
         yield from _simulated_training_reasons(spec)
-    if spec.engine.fused and spec.inject.precisions:
-        yield Reason(f"inject={spec.inject.name}", "precisions of single layers are not simulated, set machine=here")
+    if why := rules_not_simulated(spec):
+        yield Reason(f"inject={spec.inject.name}", why)
     if spec.engine.handover == "flags":
         yield Reason("engine.handover=flags", "is not simulated, leave it out or set machine=here")
     work, most = spec.workload, spec.model.shape.positions
@@ -244,15 +253,24 @@ def _lighter(
 def unsupported_simulated(cells: Iterable[Cell]) -> dict[str, str]:
     """Why described machines cannot run the cells that are simulated on them, by cell key; other cells are skipped.
 
-    Raises RequestError for a placement profile or a routing trace that cannot be read.
+    Raises RequestError for a placement profile or a routing trace that cannot be read, and for injection rules that
+    are not simulated on any machine.
     """
     simulated = [cell for cell in cells if cell.spec.machine is not None]
     with refusing():
+        for cell in simulated:
+            require_simulated_rules(cell.spec)
         for text in {cell.spec.workload.trace for cell in simulated} - {None}:
             require_arrays("workload.trace", str(text))
         for text in {cell.spec.engine.placement.profile for cell in simulated} - {None}:
             require_arrays("engine.placement.profile", str(text))
     return _unsupported(simulated, lambda spec: None if spec.machine is None else Machine.described(spec.machine))
+
+
+def require_simulated_rules(spec: RunSpec) -> None:
+    """Raises ValueError for injection rules that are not simulated on any machine."""
+    if spec.system == OURS and (why := rules_not_simulated(spec)):
+        raise ValueError(f"inject={spec.inject.name}: {why}")
 
 
 def unsupported_locally(cells: Sequence[Cell], *, cuda_is_needed: bool) -> dict[str, str]:
@@ -348,7 +366,7 @@ def _require_packed(specs: Iterable[RunSpec]) -> None:
 def _parts_of(spec: RunSpec) -> list[tuple[PackedPart, int]]:
     """What a cell keeps packed, with its bytes."""
     engine, model = spec.engine, spec.model
-    sizes = {"experts": routed_bytes(spec), "linear": dense_bytes(model.shape, spec.device_precision)}
+    sizes = {"experts": routed_bytes(spec), "linear": linear_bytes(spec)}
     experts, linear = (
         (spec.precision if engine.fused else None),
         (spec.device_precision if engine.packed_dense else None),

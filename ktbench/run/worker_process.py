@@ -192,7 +192,7 @@ def prepare_host(cpus: Sequence[int], specs: Sequence[RunSpec]) -> None:
     """
     kernels = load_extension().module
     fused = [spec for spec in specs if spec.system == OURS and spec.engine.fused]
-    precisions = [one for spec in fused for one in (spec.precision, *spec.inject.precisions)]
+    precisions = [one for spec in fused for one in (spec.precision, *spec.inject.precisions_of("experts"))]
     if kernels is not None:
         use_crossovers(kernels, precisions, cpus)
     device = max((split_cpus(cpus, spec.engine).device for spec in specs), key=len)

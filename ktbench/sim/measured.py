@@ -9,6 +9,7 @@ from statistics import median
 
 import numpy as np
 
+from ktbench.sim.simulation import rules_not_simulated
 from ktbench.spec.core_layout import core_layout_of
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.peers import OURS
@@ -45,8 +46,8 @@ def can_be_judged(spec: RunSpec) -> bool:
     """Whether the simulator can be held against a measured cell.
 
     Not where files in super-blocks mix formats, of which a spec names one, nor beside a CUDA device, since the
-    calibration of this engine is of cores, nor where plain PEFT trains, examples are learned or latents are expanded in
-    every step, which is not simulated.
+    calibration of this engine is of cores, nor where plain PEFT trains, examples are learned, latents are expanded in
+    every step or injection rules say otherwise than those that are simulated.
     """
     expanded = (
         spec.engine.packed_dense
@@ -55,7 +56,8 @@ def can_be_judged(spec: RunSpec) -> bool:
     )
     supers = any(FORMATS[one].super_blocks for one in (spec.precision, spec.device_precision))
     trained = spec.workload.phase != "train" or (spec.engine.fused and spec.workload.examples is None)
-    return spec.engine.device != "cuda" and trained and not expanded and (spec.model.path is None or not supers)
+    modelled = trained and not expanded and not rules_not_simulated(spec)
+    return spec.engine.device != "cuda" and modelled and (spec.model.path is None or not supers)
 
 
 def measured_cell(spec: RunSpec, records: Sequence[Record], machine: MachineSpec) -> MeasuredCell | None:

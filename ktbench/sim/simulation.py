@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Literal
 
+import yaml
+
+from ktbench.resources import data_folder
 from ktbench.sim.calibration import Calibration, read_calibration
 from ktbench.sim.cost_cpu import cpu_graph
 from ktbench.sim.cost_gpu import gpu_costs
@@ -14,11 +18,13 @@ from ktbench.sim.graph import LOSS, OPTIMISER, build_graph, machine_of, passes_o
 from ktbench.sim.work import step_counters, step_work
 from ktbench.spec.engine import choose_deferral, deferral_candidates, seen_features
 from ktbench.spec.features import FeatureValue
+from ktbench.spec.inject import InjectRule, InjectSpec
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.peers import OURS
 from ktbench.spec.record import RoofSample, StepParts, Work
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.timeline import RESOURCES, Span, Timeline
+from ktbench.spec.wire import from_plain
 
 # The calibration of our own engine where the device role runs on CPU cores.
 ON_CORES = "ktbench"
@@ -28,6 +34,11 @@ _TITLES = {
     "link": "copies between host and device",
     "launch": "launches",
 }
+
+
+# Injection rules whose operators the costs are those of, and which of these act where the device role is a GPU.
+_RULES = "lean"
+_ON_GPUS = ("linear", "rms_norm", "latent_attention")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -142,6 +153,49 @@ def _require_gpu_cell(spec: RunSpec) -> None:
         raise ValueError(f"system={spec.system}: only system=ktbench is simulated")
     if spec.engine.packed_dense:
         raise ValueError("+l: the lean device role is one of CPU cores; with a GPU linear layers are PyTorch's")
+
+
+def rules_not_simulated(spec: RunSpec) -> str:
+    """Why a cell with these injection rules has no model; empty where it has one.
+
+    Rules of your own have to be those of `lean` for the operators that act in the cell.
+    """
+    inject, allowed = spec.inject, f"; set inject={_RULES} or machine=here"
+    if spec.engine.fused and inject.precisions_of("experts"):
+        return f"precisions of single layers are not simulated{allowed}"
+    if inject.name == _RULES or inject == InjectSpec():
+        return ""
+    own, known = (_acting(rules, spec) for rules in (inject, _simulated_rules()))
+    if others := [rule for key, rule in own.items() if key not in known]:
+        return f"the rule {_titled(others[0])} is not one of {_RULES}, whose operators are simulated{allowed}"
+    if missing := [rule for key, rule in known.items() if key not in own]:
+        return f"the rule {_titled(missing[0])} of {_RULES}, whose operators are simulated, is missing{allowed}"
+    return ""
+
+
+def _acting(inject: InjectSpec, spec: RunSpec) -> dict[str, InjectRule]:
+    """By what they replace and with what: names of rules, and their order, change nothing."""
+    acting = (rule for rule in inject.rules if _acts(rule.operator, spec))
+    return {f"{rule.operator} {rule.wants} {sorted(rule.args.items())}": rule for rule in acting}
+
+
+def _acts(operator: str, spec: RunSpec) -> bool:
+    """Whether it is for rules to say what an operator replaces in a cell; routed experts are replaced in every cell."""
+    if operator == "experts" or spec.workload.phase == "layer":
+        return False
+    if operator == "shared":
+        return spec.engine.roles_concurrent
+    return operator in _ON_GPUS if spec.engine.device == "cuda" else spec.engine.packed_dense
+
+
+def _titled(rule: InjectRule) -> str:
+    return f"{rule.name} (operator {rule.operator})"
+
+
+@cache
+def _simulated_rules() -> InjectSpec:
+    text = (data_folder("conf") / "inject" / f"{_RULES}.yaml").read_text(encoding="utf-8")
+    return from_plain(yaml.safe_load(text), InjectSpec)
 
 
 def _notes(spec: RunSpec, resolved: RunSpec) -> Iterator[str]:

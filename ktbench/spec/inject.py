@@ -92,10 +92,10 @@ class InjectSpec:
         if twice := repeated([rule.name for rule in self.rules]):
             raise ValueError(f"inject={self.name}: two rules are called {twice}")
 
-    @property
-    def precisions(self) -> tuple[Precision, ...]:
-        """The formats that rules name, each once."""
-        return tuple(dict.fromkeys(rule.precision for rule in self.rules if rule.precision is not None))
+    def precisions_of(self, operator: str) -> tuple[Precision, ...]:
+        """The formats that rules of an operator name, each once."""
+        named = (rule.precision for rule in self.rules if rule.operator == operator)
+        return tuple(dict.fromkeys(precision for precision in named if precision is not None))
 
 
 def _check_word(what: str, word: str) -> None:

@@ -93,7 +93,7 @@ def estimate_memory(cells: Sequence[Cell], memory: MachineMemory) -> MemoryEstim
     if specs[0].system != OURS and peer_of(specs[0].system).remote:
         fixed = _PROCESS_BYTES + _ROOF_BYTES
         return MemoryEstimate(original=0, packed=0, others=0, dense=0, trained=0, cache=0, workspace=0, fixed=fixed)
-    shape, is_layer = specs[0].model.shape, specs[0].workload.phase == "layer"
+    is_layer = specs[0].workload.phase == "layer"
 
     def copied(nbytes: int) -> int:
         return nbytes * (layer_copies(nbytes, memory.cache_bytes) if is_layer else 1)
@@ -102,7 +102,7 @@ def estimate_memory(cells: Sequence[Cell], memory: MachineMemory) -> MemoryEstim
         original=_original(specs, copied(_bytes_in(specs[0], [("bf16", "bf16")]))),
         packed=_packed(specs, copied(_packed_bytes(specs[0]))) + _saved(specs),
         others=0 if is_layer else _others(specs[0]),
-        dense=dense_bytes(shape, _held_as(specs[0], specs[0].device_precision)) if _packs_dense(specs) else 0,
+        dense=linear_bytes(specs[0]) if _packs_dense(specs) else 0,
         trained=max(_trained_here(spec) for spec in specs),
         cache=max(*(_cache(spec, memory) for spec in specs), _slots(specs)),
         workspace=max(_workspace(spec) for spec in specs),
@@ -143,15 +143,19 @@ def _packed_bytes(spec: RunSpec) -> int:
     """
     model = spec.model
     if spec.system == OURS:
-        return max(_bytes_in(spec, model.expert_formats(one)) for one in _precisions(spec))
+        precisions = spec.precision, *spec.inject.precisions_of("experts")
+        return max(_bytes_in(spec, model.expert_formats(one)) for one in precisions)
     if _is_mapped(spec) and model.stored and str(model.path).endswith(_GGUF):
         return sum(layer.nbytes for layer in model.stored_here)
     held = _held_as(spec, spec.precision)
     return _bytes_in(spec, [(held, held)])
 
 
-def _precisions(spec: RunSpec) -> tuple[Precision, ...]:
-    return spec.precision, *spec.inject.precisions
+def linear_bytes(spec: RunSpec) -> int:
+    """Bytes of the packed linear layers, or as a peer holds them; of precisions that rules name, the largest counts."""
+    named = spec.inject.precisions_of("linear") if spec.system == OURS else ()
+    precisions = (_held_as(spec, spec.device_precision), *named)
+    return max(dense_bytes(spec.model.shape, one) for one in precisions)
 
 
 def _bytes_in(spec: RunSpec, formats: Sequence[tuple[Precision, Precision]]) -> int:

@@ -347,7 +347,7 @@ class RunSpec:
     def is_quantised(self) -> bool:
         """Whether what runs multiplies quantised weights; base and plain Transformers run bf16 always."""
         if self.system == OURS:
-            return self.engine.fused and {self.precision, *self.inject.precisions} != {"bf16"}
+            return self.engine.fused and {self.precision, *self.inject.precisions_of("experts")} != {"bf16"}
         return peer_of(self.system).types.get(self.precision, "bf16").lower() != "bf16"
 
     @property

@@ -133,10 +133,10 @@ def _stored_rules(spec: RunSpec) -> Iterator[Reason]:
 
 def _mixed_rules(spec: RunSpec) -> Iterator[Reason]:
     """Rules that give experts of some layers a precision of their own."""
-    if not (spec.engine.fused and spec.inject.precisions):
+    precisions, where = spec.inject.precisions_of("experts"), f"inject={spec.inject.name}"
+    if not (spec.engine.fused and precisions):
         return
-    where = f"inject={spec.inject.name}"
-    for precision in spec.inject.precisions:
+    for precision in precisions:
         yield from _width_rules(spec, f"{where} precision={precision}", precision)
     if spec.workload.phase in ("layer", "train"):
         yield Reason(where, f"workload.phase={spec.workload.phase} has experts of one precision, set precision=")

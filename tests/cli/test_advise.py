@@ -114,6 +114,7 @@ def test_upgrades_that_are_about_as_good_are_not_ranked() -> None:
         ((*DESK, "model=deepseek_v33"), ("deepseek_v33", "deepseek_v3")),
         ((*DESK, *SMALL, "gppu=RTX 4090"), ("gppu=RTX 4090", "did you mean gpu?")),
         ((*DESK, *SMALL, "gpu=RTX 3090"), ("given twice",)),
+        ((*DESK, *SMALL, "inject=experts"), ("inject=experts",)),
         ((*DESK, *SMALL, "target=fast"), ("target=fast", "above 0")),
         ((*DESK, *SMALL, "target=-1"), ("target=-1", "above 0")),
         ((*DESK, "model=deepseek_v2_lite", "context=0"), ("context=0", "whole number")),

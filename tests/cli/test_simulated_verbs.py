@@ -104,6 +104,27 @@ def test_run_of_one_cell(home: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert record.samples_s and record.work and record.notes[-1].startswith("bottleneck: ")
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", "engine.avx512=true", "engine.packed_dense=true", "machine=box.yaml"),
+        ("run", "engine.avx512=true", "machine=paper_a100"),
+        ("sweep", ARMS, BOTH),
+        ("plan", "engine.avx512=true", "machine=paper_a100"),
+        ("trace", "engine.avx512=true", "machine=paper_a100"),
+    ],
+)
+def test_rules_that_are_not_simulated_are_a_wrong_request(
+    words: tuple[str, ...], home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (home / "box.yaml").write_text(yaml.safe_dump(to_plain(testbed(gpu=None)) | {"name": "box"}))
+    assert main([words[0], *CELL, *words[1:], "inject=experts"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("ktbench: inject=experts: the rule ") and err.count("\n") == 1
+    assert not (home / "runs").exists()
+
+
 def test_run_of_a_cell_that_the_machine_lacks_something_for(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", *CELL, "engine.avx512=true", "machine=core_14900kf_4090"]) == 4
     assert "UNSUPPORTED: +v: core_14900kf_4090 has no AVX-512" in capsys.readouterr().out

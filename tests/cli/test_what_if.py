@@ -120,6 +120,7 @@ def test_presets_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         (("what_if=LIST", "what_if.target=1", "machine=paper_4080"), "machine=paper_4080: what_if takes its machines"),
         (("what_if=LIST", "what_if.target=1", "+ablation=decode"), "what_if: takes one cell"),
         (("what_if=LIST", "what_if.target=1", "system=llama.cpp"), "system=llama.cpp: what_if simulates ktbench"),
+        (("what_if=LIST", "what_if.target=1", "inject=experts"), "inject=experts: the rule "),
         (("what_if=LIST", "what_if.target=1", "workload.prompt=0"), "workload.prompt=0: must be at least 1"),
         (
             ("what_if=LIST", "what_if.target=1", "workload=layer", "model.layers=null", "workload.prompt=1"),

@@ -5,8 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
+import pytest
+
 from ktbench.report.latex import latex
 from ktbench.results.rows import rows_of
+from ktbench.spec.inject import InjectRule, InjectSpec
 from ktbench.spec.record import Outcome, Record
 from tests.report.reading import csv_of_run, headings, json_of_run, table
 from tests.report.synthetic import DECODE, Arm, Store
@@ -50,6 +53,34 @@ def test_all_codes_and_machines_are_named_where_a_run_mixes_them(tmp_path: Path)
     mixed = replace(run, records=(*run.records[:-1], replace(run.records[-1], code_id="other0000000")))
     ids = next(sentence for sentence in table(mixed).conditions if sentence.startswith("Ids: "))
     assert f"code {run.header.code_id} and other0000000, machine {run.header.env_id}, " in ids
+
+
+@pytest.mark.parametrize("lean", [False, True])
+def test_precisions_of_injection_rules_are_named_where_they_act(lean: bool, tmp_path: Path) -> None:
+    named = {"experts": "int4_g64", "linear": "q5_k"}
+    rules = tuple(
+        InjectRule(name=operator, operator=operator, module=".*", args={"precision": precision})
+        for operator, precision in named.items()
+    )
+    run = Store(arms=PAIR).write(tmp_path)
+    cells = [
+        replace(
+            cell,
+            spec=replace(
+                cell.spec,
+                inject=InjectSpec(name="mine", rules=rules),
+                engine=replace(cell.spec.engine, packed_dense=lean and cell.spec.engine.fused),
+            ),
+        )
+        for cell in run.header.cells
+    ]
+    changed = replace(run, header=replace(run.header, cells=tuple(cells)))
+    (sentence,) = (one for one in table(changed).conditions if one.startswith("System"))
+    assert {word for word in ("mine", "int4_g64", "q5_k") if word in sentence} == {
+        "mine",
+        "int4_g64",
+        *(["q5_k"] if lean else []),
+    }
 
 
 def test_a_machine_nobody_described_is_said_to_be_so(tmp_path: Path) -> None:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from ktbench.config.inject import read_rules
 from ktbench.host.capabilities import feature_reasons
+from ktbench.resources import data_folder
 from ktbench.run.feasibility import Machine, feasibility, unsupported_simulated
 from ktbench.run.request import cells_of, read_request
 from ktbench.spec.engine import PlacementSpec
+from ktbench.spec.errors import RequestError
+from ktbench.spec.inject import InjectRule, InjectSpec
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import RunSpec
@@ -158,6 +163,71 @@ def test_rules_of_the_engine_hold_there_too() -> None:
     base = cell_on(testbed(), device="cuda", avx512=False, dynamic=False)
     assert changed(base, precision="int8").startswith("precision=int8: ")
     assert on(testbed(), device="cuda", deferral=2, phase="prefill").startswith("engine.deferral=2: ")
+
+
+LEAN, ALONE = (read_rules(data_folder("conf") / "inject" / f"{name}.yaml") for name in ("lean", "experts"))
+OWN_CORES, ON_GPU, LAYER = cell_on(HOST_ONLY), SPEC, replace(tiny_spec(phase="layer", avx512=True), machine=HOST_ONLY)
+PACKED, APART = cell_on(HOST_ONLY, packed_dense=True), cell_on(HOST_ONLY, roles="split", device_threads=30)
+BASE = cell_on(HOST_ONLY, avx512=False, dynamic=False)
+
+
+def own(change: Callable[[InjectRule], InjectRule | None], rules: InjectSpec = LEAN) -> InjectSpec:
+    """The rules under another name, each as `change` makes it, without those that it drops."""
+    return InjectSpec(name="own", rules=tuple(rule for rule in map(change, rules.rules) if rule is not None))
+
+
+def without(operator: str) -> InjectSpec:
+    return own(lambda rule: None if rule.operator == operator else rule)
+
+
+def with_other(operator: str, **changes: Any) -> InjectSpec:
+    return own(lambda rule: replace(rule, **changes) if rule.operator == operator else rule)
+
+
+@pytest.mark.parametrize(
+    ("spec", "inject"),
+    [
+        *((spec, LEAN) for spec in (OWN_CORES, PACKED, APART, ON_GPU, LAYER, BASE)),
+        (PACKED, own(lambda rule: replace(rule, name=f"my_{rule.name}"), replace(LEAN, rules=LEAN.rules[::-1]))),
+        (PACKED, with_other("experts", module=None)),
+        *((spec, ALONE) for spec in (OWN_CORES, LAYER, BASE)),
+        (OWN_CORES, without("attention")),
+        (ON_GPU, without("attention")),
+        (APART, with_other("linear", module="lm_head")),
+        (BASE, with_other("experts", args={"precision": "int8"})),
+        (OWN_CORES, with_other("linear", args={"precision": "int8"})),
+    ],
+)  # fmt: skip
+def test_rules_of_your_own_are_simulated_where_they_change_nothing_else_than_lean(
+    spec: RunSpec, inject: InjectSpec
+) -> None:
+    assert changed(spec, inject=inject) == ""
+
+
+@pytest.mark.parametrize(
+    ("spec", "inject", "said"),
+    [
+        (PACKED, ALONE, "inject=experts: the rule linears (operator linear) of lean"),
+        (PACKED, without("attention"), "inject=own: the rule attention (operator attention) of lean"),
+        (PACKED, with_other("attention", class_name="MineAttention"), "the rule attention (operator attention) is not"),
+        (PACKED, with_other("linear", module="lm_head"), "inject=own: the rule linears (operator linear) is not"),
+        (PACKED, with_other("linear", args={"precision": "int8"}), "inject=own: the rule linears"),
+        (PACKED, InjectSpec(name="none", rules=LEAN.rules[:1]), "inject=none: the rule "),
+        (APART, ALONE, "inject=experts: the rule shared_experts"),
+        (ON_GPU, ALONE, "inject=experts: the rule "),
+        (ON_GPU, without("latent_attention"), "inject=own: the rule latent_attention"),
+        (ON_GPU, with_other("linear", args={"precision": "int8"}), "inject=own: the rule linears"),
+        (OWN_CORES, with_other("experts", args={"precision": "int8"}), "inject=own: precisions of single layers"),
+    ],
+)
+def test_rules_whose_operators_have_no_model_are_refused_as_a_request(
+    spec: RunSpec, inject: InjectSpec, said: str
+) -> None:
+    spec = replace(spec, inject=inject)
+    assert said in why(spec)
+    assert why(spec).endswith("; set inject=lean or machine=here")
+    with pytest.raises(RequestError, match=rf"^inject={inject.name}: "):
+        unsupported_simulated([Cell(label="+v", spec=spec, spec_id=spec_id(spec))])
 
 
 def test_cells_that_are_not_simulated_are_skipped() -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from ktbench.engine.inject.registry import OPERATORS, OperatorKind
+from ktbench.engine.inject.registry import ELSEWHERE, OPERATORS, OperatorKind
 from ktbench.spec.errors import did_you_mean
 from ktbench.spec.inject import InjectRule, InjectSpec
 from ktbench.spec.weights import Precision
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _HEADINGS = ("module", "", "class", "operator", "rule")
 _KEPT = "kept"
-# Name with a star for the layer, class, operator, rule.
+# Name with a star for the layer, class, operator with its arguments, rule.
 _Row = tuple[str, str, str, str]
 
 
@@ -46,8 +46,13 @@ def _rows(network: nn.Module, replacements: Sequence[Replacement]) -> Iterator[t
         one = replaced.get(name)
         if name.startswith(gone) or (one is None and not _holds(module)):
             continue
-        operator, rule = (one.operator.name, one.rule.name) if one else (_KEPT, "")
+        operator, rule = (_operator(one.rule), one.rule.name) if one else (_KEPT, "")
         yield name, (_starred(name), type(module).__name__, operator, rule)
+
+
+def _operator(rule: InjectRule) -> str:
+    """`linear precision=int8`."""
+    return " ".join((rule.operator, *(f"{key}={value}" for key, value in rule.args.items())))
 
 
 def _holds(module: nn.Module) -> bool:
@@ -113,7 +118,8 @@ def require_operators(inject: InjectSpec) -> None:
         for key, value in rule.args.items():
             if key not in kind.arguments:
                 allowed = f"allowed are {', '.join(kind.arguments)}" if kind.arguments else "it takes none"
-                raise ValueError(f"{_label(rule)}: the operator {kind.name} has no argument {key!r}; {allowed}")
+                hint = f"; {ELSEWHERE[key]}" if key in ELSEWHERE else ""
+                raise ValueError(f"{_label(rule)}: the operator {kind.name} has no argument {key!r}; {allowed}{hint}")
             if value not in (values := kind.arguments[key]):
                 raise ValueError(f"{_label(rule)}: args.{key}={value}: allowed are {', '.join(map(str, values))}")
 

@@ -17,6 +17,20 @@ if TYPE_CHECKING:
 _LEAST_FEATURES = 16  # rows of a strip of the packed layout
 _PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")
 _QK_NORMS = ("q_norm", "k_norm")
+_PRECISION: Mapping[str, Sequence[Argument]] = {
+    "precision": [name for name, one in FORMATS.items() if one.from_numbers],
+}
+# Arguments of KTransformers' rules, and what does here what they do there.
+_DEVICE = "modules have no device of their own: engine.device is that of all but the routed experts, engine.placement"
+_KERNELS = "kernels are features: +a, +v and +m of experts, +l of the rest on CPU cores"
+ELSEWHERE: Mapping[str, str] = {
+    "device": f"{_DEVICE} puts experts there",
+    "out_device": f"{_DEVICE} puts experts there",
+    "generate_device": f"{_DEVICE} puts experts there",
+    "prefill_device": f"{_DEVICE} and engine.device_prefill_tokens put experts there",
+    "generate_op": _KERNELS,
+    "prefill_op": _KERNELS,
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -146,12 +160,13 @@ OPERATORS: dict[str, OperatorKind] = {
             name="experts",
             summary="routed experts in the host role, as the features +v, +m, +d and +n say",
             fits=fits_experts,
-            arguments={"precision": [name for name, one in FORMATS.items() if one.from_numbers]},
+            arguments=_PRECISION,
         ),
         OperatorKind(
             name="linear",
             summary="a linear layer of the device role, packed in device_precision",
             fits=fits_linear,
+            arguments=_PRECISION,
         ),
         OperatorKind(
             name="rms_norm",

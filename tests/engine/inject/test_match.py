@@ -185,7 +185,7 @@ def test_the_network_itself_is_never_replaced() -> None:
         ),
         (
             rules({"module": "head", "args": {"bits": 4}}),
-            "inject rule a: the operator linear has no argument 'bits'; it takes none",
+            "inject rule a: the operator linear has no argument 'bits'; allowed are precision",
         ),
         (
             rules({"module": ".*gate"}),

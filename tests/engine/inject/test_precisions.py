@@ -11,18 +11,14 @@ from torch import Tensor
 
 from ktbench.engine.hybrid import HybridEngine
 from ktbench.engine.inject.match import require_operators
-from ktbench.results.settings import shipped
 from ktbench.run.check import check
-from ktbench.run.feasibility import Machine, feasibility
-from ktbench.spec.engine import EngineSpec, PlacementSpec
+from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.inject import InjectRule, InjectSpec
-from ktbench.spec.machine import MachineSpec
 from ktbench.spec.memory import routed_bytes
 from ktbench.spec.record import Outcome
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.support import unsupported
 from ktbench.spec.weights import Precision, expert_bytes
-from ktbench.spec.wire import from_plain
 from tests.engine.engines import FUSED, cell, engine_for, logits, needs_vector
 from tests.engine.tiny import decode, layer, tiny_model
 
@@ -109,7 +105,11 @@ def test_mixed_experts_are_held_to_the_error_of_quantised_ones_and_base_to_that_
         ("experts", {"precision": "iq2"}, "args.precision=iq2: allowed are bf16"),
         ("experts", {"precision": 8}, "args.precision=8: allowed are bf16"),
         ("experts", {"device": "cuda"}, "has no argument 'device'; allowed are precision"),
-        ("linear", {"precision": "int8"}, "has no argument 'precision'; it takes none"),
+        ("linear", {"precision": "iq1"}, "args.precision=iq1: allowed are bf16, int8"),
+        ("linear", {"device": "cpu"}, "allowed are precision; modules have no device of their own: engine.device is"),
+        ("experts", {"generate_device": "cuda"}, "engine.placement puts experts there"),
+        ("linear", {"generate_op": "KLinearMarlin"}, "kernels are features"),
+        ("rms_norm", {"precision": "int8"}, "has no argument 'precision'; it takes none"),
     ],
 )
 def test_arguments_that_are_wrong_are_refused(operator: str, args: dict[str, Any], says: str) -> None:
@@ -128,6 +128,3 @@ def test_what_has_experts_of_one_precision_refuses_such_rules() -> None:
     assert unsupported(placed).startswith("inject=mixed: ")
     narrow = replace(requested(mixed(LATE, EARLY, "q4_0")), model=tiny_model(moe_intermediate_size=48))
     assert "widths must be multiples of 32" in unsupported(narrow)
-    machine = from_plain(shipped("machine", "ryzen_5950x"), MachineSpec)
-    described = replace(asked, machine=machine, engine=EngineSpec(avx2=True))
-    assert "not simulated" in str(feasibility(described, Machine.described(machine)))
