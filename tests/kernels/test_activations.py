@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -194,15 +195,21 @@ def gpt_oss(rng: np.random.Generator, layer: Layer, biases: Sequence[Biases]) ->
     return module
 
 
-@pytest.mark.parametrize(("precision", "isa"), kernels())
-def test_it_is_gpt_oss_of_transformers(precision, isa, pool, rng):
+@cache
+def computed_by_transformers():
+    rng = np.random.default_rng(1)
     layer = random_layer(rng, 4, 256, 128)
     biases, batch = random_biases(rng, layer), random_batch(rng, layer, 24, 4)
     batch = Batch(to_bf16(4 * widen(batch.x_th)), batch.ids_tk, batch.gates_tk)  # one in twelve beyond the limit of 7
     module = gpt_oss(rng, layer, biases)
     with torch.no_grad():
         hidden, ids, gates = (torch.from_numpy(a) for a in (widen(batch.x_th), batch.ids_tk, batch.gates_tk))
-        expected = module(hidden.float(), ids, gates).numpy().astype(np.float64)
+        return layer, biases, batch, module(hidden.float(), ids, gates).numpy().astype(np.float64)
+
+
+@pytest.mark.parametrize(("precision", "isa"), kernels())
+def test_it_is_gpt_oss_of_transformers(precision, isa, pool):
+    layer, biases, batch, expected = computed_by_transformers()
     errors = {}
     for limit in (7.0, None):
         packed = layer.packed(precision, glu=replace(GPT_OSS, limit=limit), biases=biases)
