@@ -187,7 +187,7 @@ class CpuCosts:
         """None: all experts are the host's."""
         return None
 
-    def hand_over_s(self, work: Pass) -> float | None:
+    def hand_over_s(self, work: Pass, layer: int) -> float | None:
         """None: both roles share memory."""
         return None
 

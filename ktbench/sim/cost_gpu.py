@@ -230,9 +230,14 @@ class GpuCosts:
         drawn = loads_of(self.spec, self.cost, self.spec.workload.batch, self.spec.model.shape.top_k)
         return float(np.mean([self._call_s(loads, ALL_ON_HOST) for loads in drawn]))
 
-    def hand_over_s(self, work: Pass) -> float:
-        """Both copies of a layer; where experts stream, which of them have tokens is read back alone."""
-        return self.cost["sync_ms"] * 1e-3 if self.streams(work) else self._handed_over_s(work)
+    def hand_over_s(self, work: Pass, layer: int) -> float:
+        """Both copies of a layer; where experts stream, which of them have tokens is read back alone.
+
+        A layer whose experts all live on the device has what `idle_copies` says.
+        """
+        if self.streams(work):
+            return self.cost["sync_ms"] * 1e-3
+        return self._handed_over_s(work) * (1.0 if self._placed(layer).any_on_host else self.cost["idle_copies"])
 
     def _handed_over_s(self, work: Pass) -> float:
         """In prefill through memory that is not pinned, and mapped anew where it is large."""

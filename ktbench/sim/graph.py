@@ -162,8 +162,8 @@ class CostModel(Protocol):
     def routed_s(self, work: Pass, layer: int, first: int, last: int) -> float:
         """One call of the host's experts of a layer, for the selections `first` to `last` of each token."""
 
-    def hand_over_s(self, work: Pass) -> float | None:
-        """Copies to the host and back for one layer; None where both roles share memory."""
+    def hand_over_s(self, work: Pass, layer: int) -> float | None:
+        """Copies to the host and back for a layer; None where both roles share memory."""
 
     def layer_alone_s(self) -> float:
         """One call of the experts in the layer phase."""
@@ -229,7 +229,7 @@ class _Builder:
 
     def _moe(self, work: Pass, layer: int, attended: int | None, shared: DeviceTask | None) -> int:
         """The experts' calls between the copies, the shared expert at its place, and the sum."""
-        order, hand_over_s = self._cost.shared_order(work), self._cost.hand_over_s(work)
+        order, hand_over_s = self._cost.shared_order(work), self._cost.hand_over_s(work, layer)
         ready = self._device(shared, layer, attended) if shared and order == "before" else attended
         sent = self._copy("submit", layer, hand_over_s, ready)
         routed = self._routed(work, layer, sent)

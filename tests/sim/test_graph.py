@@ -195,6 +195,15 @@ def test_a_large_hand_over_is_mapped_anew() -> None:
         assert more_s == pytest.approx(0.5e-3 * moved_mb if fresh else 0.0)
 
 
+@pytest.mark.parametrize(("idle", "layers"), [(0.0, 2), (1.0, 3)])
+def test_a_layer_whose_experts_all_live_on_the_device_copies_what_its_system_says(idle: float, layers: int) -> None:
+    """Of three layers with experts the first one is on the device."""
+    spec = real_cell(V3, placement=PlacementSpec(policy="front_loading", ratio=1 / 3))
+    tasks = step_graph(spec, COST.changed({"idle_copies": idle})).tasks
+    copies = [task.seconds for task in tasks if task.kind == "copy"]
+    assert sum(copies) == pytest.approx(layers * COST["sync_ms"] * 1e-3)
+
+
 @pytest.mark.parametrize("phase", ["decode", "prefill"])
 def test_several_gpus_wait_for_each_other_twice_in_every_layer(phase: str) -> None:
     """Of a microsecond more for an all-reduce; one GPU has none, nor have GPUs that hold different layers."""
