@@ -21,8 +21,9 @@ from tests.command import KTBENCH
 
 ROOT = Path(__file__).parents[2]
 pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built", exc_type=ImportError)
-QUICK = ("model=tiny", "model.layers=2", "workload.prompt=8", "workload.steps=2", "measure.max_rounds=6")
-LAYER = ("model=tiny", "workload.steps=2", "measure.min_rounds=1", "measure.max_rounds=1")
+FEW = ("model=tiny", "workload.steps=2", "measure.min_rounds=1")
+QUICK = (*FEW, "model.layers=2", "workload.prompt=8", "measure.max_rounds=2")
+LAYER = (*FEW, "measure.max_rounds=1")
 PARTS = "sweep.parts=[kernels/few_tokens,kernels/domains]"
 Done = subprocess.CompletedProcess[str]
 Verb = Callable[..., Done]
@@ -209,7 +210,7 @@ verb = SimpleNamespace(SUMMARY="", run=lambda words: print("x" * int(words[0])) 
 sys.modules["ktbench.cli.doctor"] = verb
 sys.exit(main(sys.argv[1:]))
 """
-FEW, MANY = "10", "1000000"
+LITTLE, MUCH = "10", "1000000"
 
 
 def unread(*words: str) -> tuple[int, str]:
@@ -231,15 +232,15 @@ def printed_to(stdout: int, *words: str) -> tuple[int, str]:
 
 
 def test_a_reader_that_has_gone_does_not_change_what_was_found() -> None:
-    assert unread("doctor", FEW) == (3, "")
+    assert unread("doctor", LITTLE) == (3, "")
     assert unread("--help") == (0, "")
 
 
 def test_a_reader_that_goes_in_the_middle_ends_the_verb_as_a_shell_says_it() -> None:
-    assert unread("doctor", MANY) == (141, "")
+    assert unread("doctor", MUCH) == (141, "")
 
 
-@pytest.mark.parametrize("size", [FEW, MANY])
+@pytest.mark.parametrize("size", [LITTLE, MUCH])
 def test_output_that_a_full_disk_does_not_take_is_said_once(size: str) -> None:
     with Path("/dev/full").open("wb") as full:
         assert printed_to(full.fileno(), "doctor", size) == (4, "ktbench: No space left on device\n")
