@@ -11,7 +11,7 @@ from ktbench.results.formats import experts_bytes, format_of
 from ktbench.results.row import Row
 from ktbench.results.run import facts_of
 from ktbench.results.settings import model_title
-from ktbench.spec.weights import dense_bytes
+from ktbench.spec.memory import linear_bytes
 
 _HEADINGS = ("model", "size", "params", "backend", "threads", "arm", "test", "t/s", "provenance")
 _NUMERIC = tuple(heading in ("size", "params", "threads", "test", "t/s") for heading in _HEADINGS)
@@ -57,7 +57,7 @@ def _nbytes(row: Row) -> int:
     if not spec.engine.packed_dense:
         return experts_bytes(row) + 2 * shape.other_params
     table = 0 if shape.tied_head else shape.vocab * shape.hidden
-    return experts_bytes(row) + dense_bytes(shape, spec.device_precision) + 2 * table
+    return experts_bytes(row) + linear_bytes(spec) + 2 * table
 
 
 def _test(row: Row) -> str:

@@ -28,6 +28,7 @@ from tests.engine.families.zoo import ALL
 from tests.engine.gguf.rounding import MATRICES, PRECISIONS, UNQUANTISED, blocks_of, quantise, quantised, stored_experts
 from tests.engine.gguf.tinies import FAMILIES, tiny_of
 from tests.engine.gguf.written import Written
+from tests.engine.inject.test_linear_precisions import VALUES, mixed
 from tests.engine.prompts import together
 from tests.engine.test_packed_dense import packed_layers, stored
 from tests.engine.tiny import decode, load, prefill, run, spec
@@ -136,6 +137,23 @@ def test_linear_layers_of_another_precision_are_rounded_to_bf16_first(kind: Any,
     for (place, layer), (_, other) in zip(*map(packed_layers, systems), strict=True):
         assert layer.projection.matrix.packed.precision == precision
         assert torch.equal(stored(layer), stored(other)), place
+
+
+@pytest.mark.parametrize("named", ["int8", "q8_0", "q4_0"])
+def test_linear_layers_that_a_rule_gives_another_precision_are_rounded_to_bf16_first(named: Any, exported: Any) -> None:
+    """Beside others that are those of the file; what the file has in that precision is taken as it is."""
+    model, truth = exported("mixtral_8x7b", "Q4_0")
+    quantise(truth, "Q4_0")
+    folder = Path(str(model.path)).with_name("rounded")
+    truth.save_pretrained(folder)
+    alone = cell(replace(model, path=str(folder)), decode(), **FUSED, packed_dense=True, device_precision=named)
+    asked = replace(lean_cell(model, "Q4_0"), inject=mixed(VALUES, named))
+    expected = {(True, place): layer for place, layer in packed_layers(engine_for(alone))}
+    expected |= {(False, place): layer for place, layer in packed_layers(engine_for(lean_cell(model, "Q4_0")))}
+    for place, layer in packed_layers(engine_for(asked)):
+        is_named = place.endswith("v_proj") and named != "q4_0"
+        assert layer.projection.matrix.packed.precision == (named if is_named else "q4_0")
+        assert torch.equal(stored(layer), stored(expected[is_named, place])), place
 
 
 @torch.no_grad()
