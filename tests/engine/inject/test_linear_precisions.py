@@ -40,18 +40,18 @@ VALUES = r".*\.v_proj"
 ALL = ".*"
 
 
-def mixed(own: str, precision: Precision = "int8", rules: InjectSpec = LEAN) -> InjectSpec:
-    """The rules with the linear layers whose name matches `own` in a precision."""
-    (linears,) = [rule for rule in rules.rules if rule.operator == "linear"]
-    kept = tuple(rule for rule in rules.rules if rule is not linears)
+def mixed(own: str, precision: Precision = "int8") -> InjectSpec:
+    """The rules `lean` with the linear layers whose name matches `own` in a precision."""
+    (linears,) = [rule for rule in LEAN.rules if rule.operator == "linear"]
+    kept = tuple(rule for rule in LEAN.rules if rule is not linears)
     named = InjectRule(
         name="own",
-        module=f"(?={own}$){linears.module}",
+        module=f"(?=(?:{own})$){linears.module}",
         class_name="Linear",
         operator="linear",
         args={"precision": precision},
     )
-    others = replace(linears, module=f"(?!{own}$){linears.module}", optional=True)
+    others = replace(linears, module=f"(?!(?:{own})$){linears.module}", optional=True)
     return InjectSpec(name="mixed", rules=(*kept, named, others))
 
 
