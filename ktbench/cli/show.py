@@ -8,6 +8,9 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
+from itertools import groupby
+from pathlib import Path
+from textwrap import fill
 
 from ktbench.cli.streams import is_json
 from ktbench.report.accuracy_table import accuracy_table, grids_below
@@ -44,9 +47,16 @@ def show(run: Run, *, alone: bool = False) -> int:
     else:
         print(f"{run.header.title}\n")
         print("\n".join(_text(run)))
-        print("", *(f"wrote {file}" for file in files), sep="\n")
+        print("", *_written(files), sep="\n")
     fine = _FINE_ALONE if alone else _FINE_IN_A_SWEEP
     return DONE if all(outcome in fine for outcome in _outcomes(run)) else FAILED
+
+
+def _written(files: Iterable[Path]) -> Iterator[str]:
+    """`wrote runs/decode/report: table.md, table.csv, …`, a line for each folder, broken where it is long."""
+    for folder, inside in groupby(files, key=lambda file: file.parent):
+        names = ", ".join(file.name for file in inside)
+        yield fill(f"wrote {folder}: {names}", 120, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def _tell_trackers(run: Run) -> None:
