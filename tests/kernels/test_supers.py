@@ -1,5 +1,6 @@
 """Formats of super-blocks, of files and of numbers: what they stand for is what their own libraries say."""
 
+from functools import cache
 from math import ceil
 
 import numpy as np
@@ -14,7 +15,17 @@ from ktbench.engine.gguf.header import RECODED
 from ktbench.engine.gguf.recoded import recode
 from ktbench.engine.stored.blocks import block_numbers
 from tests.kernels.arithmetic import accepts, exact, int8_of
-from tests.kernels.layers import Batch, forward, forward_proven, random_batch, random_layer, stored, to_bf16, widen
+from tests.kernels.layers import (
+    Batch,
+    Expert,
+    forward,
+    forward_proven,
+    random_batch,
+    random_layer,
+    stored,
+    to_bf16,
+    widen,
+)
 from tests.kernels.tables import FORMATS, SUPERS, granted_isas_of, kernels, quantises_activations
 
 gguf = pytest.importorskip("gguf", reason="the truth about GGUF's formats is its own package")
@@ -60,13 +71,15 @@ def random_packable(rng: np.random.Generator, precision: str, rows: int, columns
     return packable(random_blocks(rng, kind, rows, columns), kind)
 
 
-def random_experts(rng: np.random.Generator, precision: str, sizes: tuple[int, int, int]) -> _kernels.PackedExperts:
-    experts, hidden, intermediate = sizes
+@cache
+def random_experts(precision: str, sizes: tuple[int, int, int]) -> tuple[_kernels.PackedExperts, list[Expert]]:
+    """Packed, and as stored: the same for every ISA."""
+    rng, (experts, hidden, intermediate) = np.random.default_rng(list(sizes)), sizes
     packed = _kernels.PackedExperts(*sizes, precision)
     for e in range(experts):
         shapes = [(intermediate, hidden), (intermediate, hidden), (hidden, intermediate)]
         packed.write_expert_blocks(e, *(random_packable(rng, precision, *shape) for shape in shapes))
-    return packed
+    return packed, stored(packed)
 
 
 @pytest.mark.parametrize("kind", [kind for kinds in KINDS.values() for kind in kinds])
@@ -92,8 +105,8 @@ def test_blocks_are_read_as_their_libraries_read_them(kind, pool, sizes, domains
 @pytest.mark.parametrize("sizes", [(2, 512, 256), (2, 346, 70)])
 @pytest.mark.parametrize(("precision", "isa"), kernels(*SUPERS))
 def test_any_number_of_tokens_agrees_with_float64(precision, isa, sizes, pool, rng):
-    packed = random_experts(rng, precision, sizes)
-    moe, experts, layer = _kernels.MoE(packed, pool), stored(packed), random_layer(rng, *sizes)
+    packed, experts = random_experts(precision, sizes)
+    moe, layer = _kernels.MoE(packed, pool), random_layer(rng, *sizes)
     for tokens in (1, 2, 3, 4, 5, 7, 8, 9, 17, 33):
         batch = random_batch(rng, layer, tokens, 1)
         batch = Batch(batch.x_th, np.full_like(batch.ids_tk, 1), batch.gates_tk)
