@@ -40,7 +40,7 @@ _TITLES: Mapping[Upgrade, str] = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Asked:
+class AdviceRequest:
     """The words of a request. `box` is None for `cpu=here`; `prices` are those of upgrades in `currency`."""
 
     machine: MachineSpec
@@ -57,25 +57,25 @@ class Asked:
 def run(words: Sequence[str]) -> int:
     """Print the advice for the machine and the model that the words describe. Raises RequestError."""
     with refusing():
-        asked = _read(words)
-        (cell,) = _cells(asked, [asked.model])
+        request = _read(words)
+        (cell,) = _cells(request, [request.model])
         _require_positions(cell)
-        question = _question(asked, cell)
-        print("\n".join(_lines(asked, question)))
-    if asked.out is not None:
-        text = "# Written by `python -m ktbench advise`.\n" + _yaml(asked.machine)
-        print(f"\nwrote {write_whole(asked.out, text)}")
+        question = _question(request, cell)
+        print("\n".join(_lines(request, question)))
+    if request.out is not None:
+        text = "# Written by `python -m ktbench advise`.\n" + _yaml(request.machine)
+        print(f"\nwrote {write_whole(request.out, text)}")
     return 0
 
 
-def _read(words: Sequence[str]) -> Asked:
+def _read(words: Sequence[str]) -> AdviceRequest:
     from ktbench.sim.catalogue import machine_of_box
 
     given = _given(words)
     box = _box(given)
     machine = from_plain(read_local_machine(), MachineSpec) if box is None else machine_of_box(box)
     currency, prices = _prices(given)
-    return Asked(
+    return AdviceRequest(
         machine=machine,
         box=box,
         model=_needed(given, "model"),
@@ -154,20 +154,20 @@ def _prices(given: Mapping[str, str]) -> tuple[str, dict[str, float]]:
     return content["currency"], {key: float(value) for key, value in content.items() if key != "currency"}
 
 
-def _question(asked: Asked, decode: RunSpec) -> Question:
-    """The cells of a model, its decode cell composed for any machine of a kind, on the one that is asked about."""
+def _question(request: AdviceRequest, decode: RunSpec) -> Question:
+    """The cells of a model, its decode cell composed for any machine of a kind, on the one of the request."""
     from ktbench.sim.advice import Question
 
-    work = replace(decode.workload, phase="prefill", prompt=min(_PROMPT, asked.context), steps=1)
-    return Question(decode=decode, prefill=replace(decode, workload=work), fits=_why_not).on(asked.machine)
+    work = replace(decode.workload, phase="prefill", prompt=min(_PROMPT, request.context), steps=1)
+    return Question(decode=decode, prefill=replace(decode, workload=work), fits=_why_not).on(request.machine)
 
 
-def _cells(asked: Asked, models: Sequence[str]) -> list[RunSpec]:
+def _cells(request: AdviceRequest, models: Sequence[str]) -> list[RunSpec]:
     """A decode cell of each model at the context, all composed at once. Raises RequestError for an unknown model."""
-    machine = "ryzen_5950x" if asked.machine.gpu is None else "paper_a100"
-    words = (f"machine={machine}", "workload=decode", f"workload.prompt={asked.context}", "model.layers=null")
-    request = read_request((f"model={','.join(models)}", *words))
-    return [cell.spec for cell in cells_of(request)]
+    machine = "ryzen_5950x" if request.machine.gpu is None else "paper_a100"
+    words = (f"machine={machine}", "workload=decode", f"workload.prompt={request.context}", "model.layers=null")
+    composed = read_request((f"model={','.join(models)}", *words))
+    return [cell.spec for cell in cells_of(composed)]
 
 
 def _require_positions(cell: RunSpec) -> None:
@@ -184,27 +184,27 @@ def _why_not(spec: RunSpec) -> str:
     return "" if reason is None else reason.why
 
 
-def _lines(asked: Asked, question: Question) -> Iterator[str]:
+def _lines(request: AdviceRequest, question: Question) -> Iterator[str]:
     from ktbench.sim.advice import advised, options
     from ktbench.sim.user_reports import shipped_errors
 
     found = options(question)
-    yield f"{model_title(asked.model)} on {asked.machine.title}, context {asked.context:,}"
-    program = "ktbench's engine on cores" if asked.machine.gpu is None else "KTransformers as published"
+    yield f"{model_title(request.model)} on {request.machine.title}, context {request.context:,}"
+    program = "ktbench's engine on cores" if request.machine.gpu is None else "KTransformers as published"
     yield f"All speeds are simulated: {program}, one request. In brackets are 90 % intervals, from the errors on"
     yield f"{len(shipped_errors())} users' reports (decode) and on published speeds that no fit used (prefill)."
-    if asked.machine.gpu is None:
+    if request.machine.gpu is None:
         yield "None of these is of ktbench's engine."
     legend = _legend(found)
     yield f"{legend}\n" if legend else ""
-    yield from _precisions(asked, found)
-    target = asked.target
+    yield from _precisions(request, found)
+    target = request.target
     best = advised(found, None if target is None else lambda speed: _reach(speed, target) == "yes")
     if best is None:
-        yield from _elsewhere(asked)
+        yield from _elsewhere(request)
         return
-    yield from _advice(asked, best)
-    yield from _upgrades(asked, question, best)
+    yield from _advice(request, best)
+    yield from _upgrades(request, question, best)
 
 
 def _legend(found: Sequence[Option | Unfit]) -> str:
@@ -216,7 +216,7 @@ def _legend(found: Sequence[Option | Unfit]) -> str:
     return "; ".join(f"{feature.mark} {feature.title}" for feature in used)
 
 
-def _precisions(asked: Asked, found: Sequence[Option | Unfit]) -> Iterator[str]:
+def _precisions(request: AdviceRequest, found: Sequence[Option | Unfit]) -> Iterator[str]:
     from ktbench.sim.advice import Unfit
 
     yield f"{'precision':<10}  {'decode, tokens/s':<22}  {'prefill, tokens/s':<22}  settings"
@@ -227,7 +227,7 @@ def _precisions(asked: Asked, found: Sequence[Option | Unfit]) -> Iterator[str]:
         decode, prefill = _speed(one.decode_speed, "decode"), _speed(one.prefill_speed, "prefill")
         yield f"{one.precision:<10}  {decode:<22}  {prefill:<22}  {_settings(one)}"
         if one.precision != "bf16":
-            yield f"{'':<10}  accuracy: {quantisation_cost(asked.model, one.precision) or 'unknown'}"
+            yield f"{'':<10}  accuracy: {quantisation_cost(request.model, one.precision) or 'unknown'}"
 
 
 def _settings(one: Option) -> str:
@@ -253,51 +253,52 @@ def _reach(speed: float, target: float) -> str:
     return "yes" if low >= target else "no" if high < target else "too close to call"
 
 
-def _advice(asked: Asked, best: Option) -> Iterator[str]:
+def _advice(request: AdviceRequest, best: Option) -> Iterator[str]:
     speed = _speed(best.decode_speed, "decode")
-    yield f"\nbest: {best.precision}, {_settings(best)}: {speed} tokens/s in decode{_reached(asked, best.decode_speed)}"
+    reached = _reached(request, best.decode_speed)
+    yield f"\nbest: {best.precision}, {_settings(best)}: {speed} tokens/s in decode{reached}"
     if best.deferred:
         speed = _speed(best.deferring, "decode")
-        cost = deferral_cost(asked.model, best.deferred) or "unknown"
-        reached = _reached(asked, best.deferring)
+        cost = deferral_cost(request.model, best.deferred) or "unknown"
+        reached = _reached(request, best.deferring)
         yield f"with Expert Deferral of {best.deferred} experts, which changes results: {speed} tokens/s{reached}"
         yield f"  accuracy: {cost}"
 
 
-def _upgrades(asked: Asked, question: Question, best: Option) -> Iterator[str]:
+def _upgrades(request: AdviceRequest, question: Question, best: Option) -> Iterator[str]:
     """What each upgrade gives in the advised precision, the largest gain first."""
     from ktbench.sim.advice import Option as Fitting
     from ktbench.sim.advice import comparison_error, option
     from ktbench.sim.catalogue import machine_of_box, upgrades
 
-    if asked.box is None:
+    if request.box is None:
         return
-    titles = _TITLES if asked.box.gpu else {**_TITLES, "gpu": "a GPU"}
+    titles = _TITLES if request.box.gpu else {**_TITLES, "gpu": "a GPU"}
     gains: list[tuple[float, str]] = []
     yield f"\nsingle upgrades (gains within {comparison_error():.0%} are too close to call):"
-    for name, box in upgrades(asked.box).items():
+    for name, box in upgrades(request.box).items():
         title = titles[name]
-        if asked.budget is not None and asked.prices.get(name, asked.budget + 1) > asked.budget:
-            yield f"  {title}: {_beyond(asked, name)}"
+        if request.budget is not None and request.prices.get(name, request.budget + 1) > request.budget:
+            yield f"  {title}: {_beyond(request, name)}"
             continue
         more = option(question.on(machine_of_box(box)), best.precision)
         if isinstance(more, Fitting):
             gains.append((more.decode_speed / best.decode_speed - 1, title))
             speed = f"{_speed(more.decode_speed, 'decode')} tokens/s, {gains[-1][0]:+.0%}"
-            yield f"  {title} ({box.title}): {speed}{_reached(asked, more.decode_speed)}"
+            yield f"  {title} ({box.title}): {speed}{_reached(request, more.decode_speed)}"
     for name, title in titles.items():
-        if name not in upgrades(asked.box):
+        if name not in upgrades(request.box):
             yield f"  {title}: none in the catalogue for this machine"
     yield _most(sorted(gains, reverse=True), comparison_error())
 
 
-def _beyond(asked: Asked, name: str) -> str:
-    price = asked.prices.get(name)
-    return "has no price" if price is None else f"{price:,.0f} {asked.currency}, beyond the budget"
+def _beyond(request: AdviceRequest, name: str) -> str:
+    price = request.prices.get(name)
+    return "has no price" if price is None else f"{price:,.0f} {request.currency}, beyond the budget"
 
 
-def _reached(asked: Asked, speed: float) -> str:
-    return "" if asked.target is None else f", reaches {asked.target:g}: {_reach(speed, asked.target)}"
+def _reached(request: AdviceRequest, speed: float) -> str:
+    return "" if request.target is None else f", reaches {request.target:g}: {_reach(speed, request.target)}"
 
 
 def _most(gains: Sequence[tuple[float, str]], error: float) -> str:
@@ -308,13 +309,13 @@ def _most(gains: Sequence[tuple[float, str]], error: float) -> str:
     return f"helps most: {near[0]}" if len(near) == 1 else f"helps most: too close to call between {' and '.join(near)}"
 
 
-def _elsewhere(asked: Asked) -> Iterator[str]:
-    """Models that fit where the one asked for does in no precision, the largest first."""
+def _elsewhere(request: AdviceRequest) -> Iterator[str]:
+    """Models that fit where that of the request fits in no precision, the largest first."""
     from ktbench.sim.advice import Unfit, option
 
-    yield f"\n{model_title(asked.model)} fits in no precision"
-    names = {path.stem for path in (data_folder("conf") / "model").glob("*.yaml")} - {asked.model, "tiny", "nano"}
-    nearby = replace(asked, context=min(asked.context, _PROMPT))
+    yield f"\n{model_title(request.model)} fits in no precision"
+    names = {path.stem for path in (data_folder("conf") / "model").glob("*.yaml")} - {request.model, "tiny", "nano"}
+    nearby = replace(request, context=min(request.context, _PROMPT))
     fitting = []
     for cell in _cells(nearby, sorted(names)):
         found = option(_question(nearby, cell), "int4_g32")
