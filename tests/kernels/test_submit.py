@@ -251,7 +251,7 @@ def test_outputs_that_are_added_have_one_size(team, of):
     fewer = Batch(batch.x_th[:1], batch.ids_tk[:1], batch.gates_tk[:1])
     calls = [Call("host_call", moe, one, isa="reference").made for one in (batch, fewer)]
     with pytest.raises(ValueError, match="size"):
-        _kernels.HandOver(calls[0], before=calls[1])
+        _kernels.HandOver(calls[0], previous=calls[1])
 
 
 def test_submitting_again_waits_for_the_call_before(team, of):
