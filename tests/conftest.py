@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import signal
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -21,6 +22,8 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.enable()
+    if torch := sys.modules.get("torch"):  # threads that wait for each other crawl on a busy machine
+        torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session", autouse=True)
