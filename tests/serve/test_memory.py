@@ -20,7 +20,7 @@ _MOST_BYTES = 32 << 20  # with the caches that PyTorch has by default it grows b
 
 def grown_bytes() -> int:
     """By how much this process grows while it serves prompts of lengths that it has not met, once others are served."""
-    spec, _ = serving_spec("serve", ["model=nano", "engine.serving.cache_tokens=256"])
+    spec, _ = serving_spec("serve", ["model=nano", "engine.threads=1", "engine.serving.cache_tokens=256"])
     assert "torch" not in sys.modules
     prepare_process(spec)
     engine = open_here(spec, lambda loading: None)
