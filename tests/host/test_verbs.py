@@ -136,13 +136,22 @@ def test_probe_refuses_what_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_probe_prints_a_table_and_saves_the_description(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    opened = measuring.open_instruments
+    """The loops of one format are timed; how they are, of any format, is the subject of test_crossovers.py."""
+    opened, timed, formats = measuring.open_instruments, measuring.use_crossovers, list[str]()
+
+    def use_crossovers(kernels: Any, precisions: list[str], cpus: Sequence[int], *, anew: bool) -> None:
+        formats.extend(precisions)
+        if precisions == ["bf16"]:
+            timed(kernels, precisions, cpus, anew=anew)
+
+    monkeypatch.setattr(measuring, "use_crossovers", use_crossovers)
     monkeypatch.setattr(measuring, "open_instruments", lambda *given: opened(*given, buffer_bytes=32 * MIB))
     monkeypatch.setattr(measuring, "_SECONDS", 0.0)
     path = tmp_path / "machine.yaml"
     assert probe.run([f"out={path}"]) == 0
     out, machine = capsys.readouterr().out, load_description(path)
     assert out.splitlines()[-1] == f"wrote {path}"
+    assert "bf16" in formats and len(formats) == len({*formats}) > 10
     for constant in machine.constants.values():
         assert constant.title in out
         assert constant.why in out
