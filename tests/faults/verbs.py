@@ -27,7 +27,8 @@ from tests.faults.findings import Finding
 from tests.faults.forking import Command
 from tests.faults.runs import RUN, begun_or_resumed, doubled, facts_of, hurt
 
-_TINY = ("model=tiny", "model.layers=2", "workload.prompt=8", "workload.steps=2")
+# One thread: two that wait for each other take a hundred times as long where other tests keep the cores busy.
+_TINY = ("model=tiny", "model.layers=2", "workload.prompt=8", "workload.steps=2", "engine.threads=1")
 _QUICK = (*_TINY, "measure.min_rounds=1", "measure.max_rounds=3")
 _ARMS = "sweep.arms=['base','skipping=1','+a']"
 _NANO = ("+suite=nano", "tasks=[brackets,sort]", "limit=6", "engine.avx2=true", "engine.skipping=2")
