@@ -260,8 +260,8 @@ def test_routers_are_asked_on_this_machine_only(home: Path, capsys: pytest.Captu
 
 def test_both_kinds_in_one_sweep(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built", exc_type=ImportError)
-    rounds = ("measure.min_rounds=1", "measure.max_rounds=1")
-    assert main(["sweep", *CELL, "sweep.arms=[base]", *rounds, BOTH, "run_name=both"]) == 0
+    few = ("measure.min_rounds=1", "measure.max_rounds=1", "engine.threads=1")
+    assert main(["sweep", *CELL, "sweep.arms=[base]", *few, BOTH, "run_name=both"]) == 0
     found = read_run(home / "runs/both").records
     assert [(record.label, record.provenance) for record in found] == [
         ("base", "simulated"),

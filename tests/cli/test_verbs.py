@@ -90,13 +90,13 @@ def test_resuming_a_finished_run_measures_nothing(ktbench: Verb, swept: Path) ->
 
 
 def test_run_of_one_cell(ktbench: Verb) -> None:
-    done = ktbench("run", *QUICK, "workload=prefill")
+    done = ktbench("run", *QUICK, "workload=prefill", "engine.threads=1")
     assert done.returncode == 0, done.stderr
     assert "tokens/s" in done.stdout
 
 
 def test_run_of_one_layer(ktbench: Verb) -> None:
-    done = ktbench("run", *LAYER, "workload=layer")
+    done = ktbench("run", *LAYER, "workload=layer", "engine.threads=1")
     assert done.returncode == 0, done.stderr
     assert "one MoE layer of " in done.stdout
 

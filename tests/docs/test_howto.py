@@ -116,8 +116,8 @@ def test_a_peer_of_another_package_is_measured_and_its_record_outlives_it(tmp_pa
     module = page.partition("```python\n")[2].partition("```")[0]
     install(tmp_path, "my_peer", "[ktbench.peers]\nmy_peer = my_peer:PEER\n", {"my_peer": module})
     arms = ("sweep.arms=[my_peer,transformers eager]", "sweep.baseline=transformers eager")
-    small = ("model=tiny", "workload=layer", "workload.steps=2", "measure.min_rounds=1", "measure.max_rounds=1")
-    done = with_packages(tmp_path, "sweep", "run_name=mine", *small, *arms)
+    small = ("model=tiny", "workload=layer", "workload.steps=2", "engine.threads=1", "measure.max_rounds=1")
+    done = with_packages(tmp_path, "sweep", "run_name=mine", "measure.min_rounds=1", *small, *arms)
     assert done.returncode == 0, done.stderr
     run = read_run(tmp_path / "runs/mine")
     outcomes = {cell.label: {record.outcome for record in run.of_cell(cell.key)} for cell in run.header.cells}
