@@ -163,32 +163,32 @@ class OpenAIServing:
 
 
 def events_of(request: ServeRequest, messages: Iterator[Mapping[str, Any]]) -> Iterator[TokenEvent]:
-    """The tokens of an answer as its messages come, then its end. Raises ValueError for an answer without a token
-    or without an end.
+    """The tokens of an answer, each as soon as its message is there, then its end without one.
+
+    Raises ValueError for an answer without a token or without an end.
     """
     count, finish, cached = 0, None, 0
-    held: TokenEvent | None = None  # the last one says that it is
+    last: int | None = None
     for message in messages:
         usage = message.get("usage") or {}
         cached = int((usage.get("prompt_tokens_details") or {}).get("cached_tokens") or cached)
         count_said = int(usage.get("completion_tokens") or 0)
         for choice in message.get("choices") or ():
-            for token in _tokens(choice):
-                if held is not None:
-                    yield held
-                held, count = TokenEvent(key=request.key, token=token), count + 1
+            for last in _tokens(choice):
+                count += 1
+                yield TokenEvent(key=request.key, token=last)
             finish = choice.get("finish_reason") or finish
         is_last = finish is not None or not message.get("choices")
-        if held is not None and is_last and count_said > count:
+        if last is not None and is_last and count_said > count:
             for _ in range(count_said - count):  # came in pieces of several tokens
-                yield held
+                yield TokenEvent(key=request.key, token=last)
             count = count_said
-    if held is None:
+    if last is None:
         raise ValueError("the answer has no tokens")
     if finish is None:
         raise ValueError(f"the answer broke off after {count} of {request.max_new} tokens")
     ended = "stop" if finish == "stop" and count < request.max_new else "length"
-    yield TokenEvent(key=held.key, token=held.token, finish=ended, cached_tokens=cached)  # type: ignore[arg-type]
+    yield TokenEvent(key=request.key, token=None, finish=ended, cached_tokens=cached)  # type: ignore[arg-type]
 
 
 def _tokens(choice: Mapping[str, Any]) -> Sequence[int]:

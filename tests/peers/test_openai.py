@@ -154,9 +154,25 @@ def test_pieces_without_ids_count_as_tokens_and_usage_has_the_last_word() -> Non
         {"choices": [{"text": "", "finish_reason": "length"}]},
         {"choices": [], "usage": {"completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 1}}},
     )
-    assert [event.finish for event in found] == [None, None, "length"]
+    assert [event.finish for event in found] == [None, None, None, "length"]
     assert found[0].token != found[1].token == found[2].token
-    assert found[2].cached_tokens == 1
+    assert (found[3].token, found[3].cached_tokens) == (None, 1)
+
+
+def test_a_token_is_there_before_the_next_message_is_read() -> None:
+    """Else the time to the first token would be that to the second."""
+    read: list[int] = []
+
+    def messages() -> Iterator[dict[str, Any]]:
+        for number in range(3):
+            read.append(number)
+            yield {"choices": [{"text": "x", "finish_reason": "length" if number == 2 else None}]}
+
+    found = events_of(ServeRequest(key="k", prompt=(1,), max_new=3), messages())
+    for number in range(3):
+        assert next(found).token is not None
+        assert read == [*range(number + 1)]
+    assert [event.finish for event in found] == ["length"]
 
 
 def test_the_last_piece_may_have_the_usage() -> None:
@@ -165,7 +181,7 @@ def test_the_last_piece_may_have_the_usage() -> None:
         {"choices": [{"text": "one"}]},
         {"choices": [{"text": "", "finish_reason": "length"}], "usage": {"completion_tokens": 3}},
     )
-    assert [event.finish for event in found] == [None, None, "length"]
+    assert [event.finish for event in found] == [None, None, None, "length"]
 
 
 def test_an_answer_that_stops_early_says_so() -> None:
