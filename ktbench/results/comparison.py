@@ -227,7 +227,13 @@ def _different_questions(there: SuiteSpec, here: SuiteSpec, subject: Subject) ->
         return "the suites put their questions in different ways (chat, release)"
     tasks = {task.name: task for task in here.tasks}
     other = [task.name for task in subject.tasks if tasks.get(task.name, task) != task]
-    return f"{other[0]} is set otherwise in the second run" if other else ""
+    if other:
+        return f"{other[0]} is set otherwise in the second run"
+    # lm-eval draws worked examples from one sequence of random numbers, question after question.
+    shown = [task.name for task in subject.tasks if task.shots]
+    if shown and (there.limit, there.seed) != (here.limit, here.seed):
+        return f"questions of {shown[0]} have other worked examples in the second run (limit, seed)"
+    return ""
 
 
 def _pairs(subject: Subject, mine: _Answers, one: str, theirs: _Answers, other: str) -> dict[str, tuple[Pair, ...]]:

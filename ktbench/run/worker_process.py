@@ -203,14 +203,14 @@ def prepare_host(cpus: Sequence[int], specs: Sequence[RunSpec]) -> None:
 
 
 def _roofs(specs: Sequence[RunSpec], topology: Topology) -> Roofs:
-    """Roofs of the whole machine: on PyTorch's threads, or on a pool that sleeps in between where there are others."""
-    engine, cpus = specs[0].engine, topology.core_cpus
-    if not engine.roles_concurrent and not _brings_threads(specs):
-        return open_roofs(cpus[: engine.threads])
+    """Roofs of the cell with most threads: on PyTorch's, or on a pool that sleeps in between where there are others."""
+    cpus = max((topology.core_cpus[: spec.engine.threads] for spec in specs), key=len)
+    if not specs[0].engine.roles_concurrent and not _brings_threads(specs):
+        return open_roofs(cpus)
     # The threads of a peer sleep after a while, ours at once.
     rest_s = peer_of(specs[0].system).spin_s + _REST_S if _brings_threads(specs) else 0.0
     with reach(cpus):
-        return open_pool_roofs(cpus[: engine.threads], rest_s=rest_s)
+        return open_pool_roofs(cpus, rest_s=rest_s)
 
 
 def _watch(specs: Sequence[RunSpec], topology: Topology) -> MachineWatch | None:

@@ -338,6 +338,16 @@ def test_answers_to_other_questions_are_not_compared(tmp_path: Path) -> None:
     assert found["coding_2"].change is not None
 
 
+def test_answers_after_other_worked_examples_are_not_compared(tmp_path: Path) -> None:
+    """lm-eval draws them in the order of questions: another limit changes those of all questions."""
+    suite = replace(FOUR, tasks=(replace(FOUR.tasks[0], shots=5), *FOUR.tasks[1:]))
+    store = AnswerStore(arms=(Answering(label="+v+d"),), suite=suite, run="before", questions=5)
+    limited = replace(store, run="after", suite=replace(suite, limit=5))
+    found = {one.subject: one for one in compare_runs(store.write(tmp_path), limited.write(tmp_path)).answers}
+    assert found["coding_1"].change is None and "worked examples" in found["coding_1"].why
+    assert found["coding_2"].change is not None
+
+
 def test_curves_of_throughput_are_drawn_with_those_of_the_other_run(tmp_path: Path) -> None:
     def run(name: str, share: float) -> Run:
         part = LayerPart(arms=(LayerArm(label="+v+d", share=share),), tokens=(1, 4, 16), control=False)

@@ -67,6 +67,7 @@ class FakeServing:
         self.counts = {feature.counter: 0 for feature in FEATURES}
         self.prompts: list[tuple[int, ...]] = []
         self.moved: list[bool] = []
+        self.forgot = 0
         self.closed = False
 
     def submit(self, request: ServeRequest) -> None:
@@ -150,6 +151,9 @@ class FakeServing:
 
     def move_cached(self, *, to_disk: bool) -> None:
         self.moved.append(to_disk)
+
+    def forget_cached(self) -> None:
+        self.forgot += 1
 
     def close(self) -> None:
         self.closed = True

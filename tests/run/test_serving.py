@@ -266,6 +266,23 @@ def test_the_prefix_cache_begins_as_the_stream_asks(
     assert {"cold": 2, "restarted": 3}.get(cache, 1) == len(engines)
 
 
+def test_a_cold_replay_is_one_of_the_engine_that_was_warmed() -> None:
+    """A new engine would write to its pages and record its steps for the first time inside of the clock."""
+    clock = FakeClock()
+    engines: list[FakeServing] = []
+
+    def open_one(spec: RunSpec) -> FakeServing:
+        engines.append(FakeServing(clock))
+        return engines[-1]
+
+    system = StreamSystem(open_one, clock=clock, rest=clock.sleep)
+    system.configure(tiny_spec(phase="serve", workload={"stream": STREAM, "steps": 1}, prefix_cache=True))
+    for replay in range(3):
+        system.start()
+        assert [one.forgot for one in engines] == [replay]
+        system.step()
+
+
 def test_percentiles_are_those_of_numpy() -> None:
     from ktbench.results.serving.latency import percentile
 

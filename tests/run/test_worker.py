@@ -8,6 +8,7 @@ import sys
 import time
 import venv
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ from ktbench.engine.loading.progress import Loading
 from ktbench.engine.protocol import Unsupported
 from ktbench.host.environment import environment
 from ktbench.host.software import FoundPeer
+from ktbench.host.topology import Core, read_topology
 from ktbench.run import worker as worker_module
+from ktbench.run import worker_process
 from ktbench.run.child import OomCount, killed_reason, oom_count
 from ktbench.run.messages import OpenSession, RecordIds
 from ktbench.run.worker import SERVE, Worker, WorkerDied, serve_command
@@ -182,6 +185,16 @@ print(os.sched_getaffinity(0) == {cpus[0]})
     if done.stdout == "one core\n":
         pytest.skip("one core: the roles share it")
     assert done.stdout.split() == ["1", "True", "True"], done.stderr
+
+
+def test_roofs_are_those_of_the_cell_with_most_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cells that differ in their threads share a worker: the share of a roof must not depend on their order."""
+    opened: list[int] = []
+    monkeypatch.setattr(worker_process, "open_roofs", lambda cpus: opened.append(len(cpus)))
+    topology = replace(read_topology(), cores=tuple(Core(node=0, package=0, cpus=(cpu,)) for cpu in range(4)))
+    for threads in ((1, 3), (3, 1), (2, None)):
+        worker_process._roofs([tiny_spec(threads=one) for one in threads], topology)
+    assert opened == [3, 3, 4]
 
 
 def test_our_engine_and_what_is_installed_here_run_under_this_interpreter() -> None:

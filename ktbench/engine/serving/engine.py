@@ -224,6 +224,11 @@ class BatchEngine:
         if to_disk:
             self._copies.to_disk()
 
+    def forget_cached(self) -> None:
+        """See `TieredCache`."""
+        self._scheduler.pool.forget_cached()
+        self._copies.forget()
+
     def _fill(self, key: bytes, page: int) -> bool:
         return self._copies.take(key, self._cache.content(page))
 

@@ -78,9 +78,17 @@ class PagePool:
         while self._cached:
             self._evict()
 
+    def forget_cached(self) -> None:
+        """The same, and nobody is told of them."""
+        while self._cached:
+            self._free_cached()
+
     def _evict(self) -> None:
+        self._evicted(*self._free_cached())
+
+    def _free_cached(self) -> tuple[bytes, int]:
         page, _ = self._cached.popitem(last=False)
         key = self._keys.pop(page)
         del self._page_of[key]
-        self._evicted(key, page)
         self._free.append(page)
+        return key, page

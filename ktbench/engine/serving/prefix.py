@@ -102,6 +102,11 @@ class PageCopies:
         """Pages read of memory, and what the disk level counts."""
         return {"ram_pages_read": self._read, **({} if self._disk is None else self._disk.counters())}
 
+    def forget(self) -> None:
+        """Drop what is in memory."""
+        self._held.clear()
+        self.nbytes = 0
+
     def close(self) -> None:
         """What is in memory goes to the disk, where there is one."""
         self._write_all()

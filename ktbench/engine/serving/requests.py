@@ -152,3 +152,6 @@ class TieredCache(Protocol):
 
     def move_cached(self, *, to_disk: bool) -> None:
         """Moves pages that only the prefix cache holds to memory, and those in memory on to the disk; waits for it."""
+
+    def forget_cached(self) -> None:
+        """Drops what only the prefix cache holds, on the device and in memory; what the disk holds stays."""

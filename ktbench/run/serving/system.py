@@ -192,7 +192,7 @@ class StreamSystem:
         """Have the prefix cache know what the stream asks for, where it asks for it."""
         requests = configured(self._spec).workload.without_start
         if self._cached is not None and (stream.cache == "cold" or self._cached != requests):
-            self._open(empty=True)
+            self._forget_cached()
         if stream.cache == "cold":
             return
         if self._cached != requests:
@@ -205,6 +205,15 @@ class StreamSystem:
             if not isinstance(engine, TieredCache):
                 raise Unsupported(f"workload.stream.cache={stream.cache}: its prefix cache is not ours to move")
             engine.move_cached(to_disk=stream.cache == "disk")
+
+    def _forget_cached(self) -> None:
+        """Empty the prefix cache. An engine without a disk level stays open: a new one would have to warm up again."""
+        engine, serving = configured(self._engine), configured(self._spec).engine.serving
+        if serving.disk is None and isinstance(engine, TieredCache):
+            engine.forget_cached()
+            self._cached = None
+        else:
+            self._open(empty=True)
 
     def _begin(self) -> None:
         spec = configured(self._spec)

@@ -231,6 +231,18 @@ def test_a_forced_answer_is_as_long_as_the_answer() -> None:
         ServeRequest(key="1", prompt=(1,), max_new=3, forced=(1, 2))
 
 
+def test_what_was_cached_can_be_forgotten(model: ModelSpec) -> None:
+    (prompt,) = drawn((33,))
+    with closing(opened(model, {"ram_bytes": 1 << 20}, **ALL)) as engine:
+        (first,) = answers(engine, [prompt])
+        engine.move_cached(to_disk=False)
+        assert answers(engine, [prompt]) == [first]
+        engine.forget_cached()
+        assert answers(engine, [prompt]) == [first]
+        assert (engine.counters()["cached_prompt_tokens"], engine.counters()["ram_pages_read"]) == (32, 8)
+        assert engine.state.free_pages + engine.state.cached_pages == engine.state.pages
+
+
 @pytest.mark.parametrize("to_disk", [False, True])
 def test_cached_pages_are_found_where_they_were_moved(model: ModelSpec, to_disk: bool, tmp_path: Path) -> None:
     (prompt,) = drawn((33,))
