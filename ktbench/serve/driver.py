@@ -138,21 +138,27 @@ class EngineThread:
             engine.close()
 
     def _serve(self, engine: ServingEngine) -> None:
+        self._keep_snapshot(engine)
         while self._carry_out(engine):
-            if events := engine.step():
+            events = engine.step()
+            self._keep_snapshot(engine)  # before anyone who has got his answer can ask for it
+            if events:
                 self._loop.call_soon_threadsafe(self._deliver, events)
+
+    def _keep_snapshot(self, engine: ServingEngine) -> None:
+        self.snapshot = Snapshot(state=engine.state, counters=dict(engine.counters()))
 
     def _carry_out(self, engine: ServingEngine) -> bool:
         """Carry out all commands, waiting for some while there is nothing to do. False once it is to end."""
         while True:
             state = engine.state
-            self.snapshot = Snapshot(state=state, counters=dict(engine.counters()))
             try:
                 command = self._commands.get(block=not (state.running or state.waiting))
             except Empty:
                 return True
             if not command(engine):
                 return False
+            self._keep_snapshot(engine)
 
     def _deliver(self, events: Sequence[TokenEvent]) -> None:
         for event in events:
