@@ -7,57 +7,22 @@ from typing import Any
 
 import pandas as pd
 
-from ktbench.report.data import columns_of, score_lines
+from ktbench.report.data import columns_of, sample_lines, score_lines
 from ktbench.results import Run
 from ktbench.results.accuracy import accuracy_rows
 from ktbench.results.paper import PaperLine, paper_lines
-from ktbench.results.row import Row, groups_of
 from ktbench.results.rows import rows_of
 from ktbench.results.run import parts_of
-from ktbench.results.settings import Setting, varying
-from ktbench.spec.record import Record
-
-# Texts of the CSV that hold several values; `samples` has those of each round.
-_PACKED = ("placements", "disturbed", "round_median_s", "peak_memory_by_place")
 
 
 def rows_frame(run: Run) -> pd.DataFrame:
     """A row for each cell: medians over rounds in SI units with the ends of their intervals, settings, verdicts."""
-    lines = [columns_of(run, row) for row in rows_of(run)]
-    return _frame(run, [{key: value for key, value in line.items() if key not in _PACKED} for line in lines])
+    return _frame(run, [columns_of(run, row) for row in rows_of(run)])
 
 
 def samples_frame(run: Run) -> pd.DataFrame:
     """A row for each timed step of each round: `step_s` in seconds; of served requests, seconds per output token."""
-    rows = rows_of(run)
-    varied = varying([group[0].settings for group in groups_of(rows)])
-    return _frame(run, [line for row in rows for line in _samples(row, {key: row.settings[key] for key in varied})])
-
-
-def _samples(row: Row, settings: Mapping[str, Setting]) -> Iterator[dict[str, Any]]:
-    for record in row.records:
-        yield from ({**_trial(row, record, settings), "step": n, "step_s": s} for n, s in enumerate(record.samples_s))
-
-
-def _trial(row: Row, record: Record, settings: Mapping[str, Setting]) -> dict[str, Any]:
-    layout = row.core_layouts.get(record.round)
-    return {
-        "part": row.part,
-        "label": row.label,
-        "role": row.role,
-        "system": row.spec.system,
-        "precision": row.spec.precision,
-        **settings,
-        "provenance": record.provenance,
-        "cell": row.cell,
-        "code_id": record.code_id,
-        "env_id": record.env_id,
-        "worker": record.sitting,
-        "started": record.started,
-        "core_layout": None if layout is None else str(layout),
-        "outcome": str(record.outcome),
-        "round": record.round,
-    }
+    return _frame(run, [*sample_lines(rows_of(run))])
 
 
 def scores_frame(run: Run) -> pd.DataFrame:

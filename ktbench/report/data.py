@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from pathlib import Path
@@ -19,11 +20,12 @@ from ktbench.results import Run
 from ktbench.results.accuracy import AccuracyRow, Result, accuracy_rows, frontier_of
 from ktbench.results.answers import PERPLEXITIES, Measure
 from ktbench.results.intervals import Interval, is_exact
-from ktbench.results.row import Row
+from ktbench.results.row import Row, groups_of
 from ktbench.results.rows import rows_of
 from ktbench.results.run import environments_of, parts_of
 from ktbench.results.scores import Change, Estimate
 from ktbench.results.serving.latency import SHARES
+from ktbench.results.settings import Setting, varying
 from ktbench.spec.errors import printable
 from ktbench.spec.record import Record, TaskResult
 from ktbench.spec.wire import to_plain
@@ -81,13 +83,18 @@ def json_of(content: Any) -> str:
     return msgspec.json.format(json.dumps(content, ensure_ascii=False, allow_nan=False), indent=1) + "\n"
 
 
+# Between the entries of a cell that is a list of texts, none of which contains it.
+SEPARATOR = " | "
+
+
+def list_text(entries: Iterable[str]) -> str:
+    """Texts in one cell, each once, which `str.split(" | ")` takes apart."""
+    return SEPARATOR.join(dict.fromkeys(entry.replace("|", "/") for entry in entries))
+
+
 def pairs_text(values: Mapping[str, object]) -> str:
-    """Values by name in one cell, such as the reasons why others are missing."""
-    return "; ".join(f"{name}: {value}" for name, value in values.items())
-
-
-def _each_once(values: Iterable[str]) -> str:
-    return " ".join(dict.fromkeys(values))
+    """A list of values by name in one cell, such as the reasons why others are missing."""
+    return list_text(f"{name}: {value}" for name, value in values.items())
 
 
 def csv_text(run: Run, rows: Sequence[Row]) -> str:
@@ -133,7 +140,6 @@ _VALUES: Mapping[str, str | Callable[[Row], Any]] = {
     "host_busy": "roles.host_busy",
     "device_busy": "roles.device_busy",
     "overlap": "roles.overlap",
-    "placements": lambda row: " ".join(f"{number}:{place}" for number, place in row.core_layouts.items() if place),
     "evidence": "evidence",
     "error": "error",
     "top1_agreement": "agreement.top1",
@@ -146,17 +152,13 @@ _VALUES: Mapping[str, str | Callable[[Row], Any]] = {
     **_OF_LEARNING,
     "joules_per_token": "energy.joules_per_token",
     "watts": "energy.watts.mid",
-    "meters": lambda row: None if row.energy is None else " ".join(row.energy.meters),
+    "meters": lambda row: None if row.energy is None else list_text(row.energy.meters),
     "peak_memory_bytes": "peak.process_bytes",
-    "peak_memory_by_place": lambda row: pairs_text(row.peak.node_bytes | row.peak.device_bytes if row.peak else {}),
-    "disturbed": lambda row: pairs_text(
-        {name: f"rounds {' '.join(map(str, rounds))}" for name, rounds in disturbed_rounds(row).items()}
-    ),
+    "disturbed_rounds": lambda row: len(_disturbed(row)) if any(record.conduct for record in row.records) else None,
     "rounds": "rounds",
     "samples": "samples",
-    "round_median_s": lambda row: " ".join(f"{number}:{seconds!r}" for number, seconds in row.round_s.items()),
     "missing": lambda row: pairs_text(row.missing),
-    "remarks": lambda row: "; ".join(row.remarks),
+    "remarks": lambda row: list_text(row.remarks),
     "provenance": "provenance",
 }
 # Those that are intervals have columns for their ends beside them.
@@ -176,7 +178,54 @@ def columns_of(run: Run, row: Row) -> dict[str, Any]:
     machine = {} if row.spec.machine is None else {"machine": row.spec.machine.name}  # as requests name it
     settings = {**row.settings, **machine}
     columns = {**_columns(row, _NAMES), **settings, **_columns(row, _NUMBERS), **_columns(row, values)}
-    return {**columns, **_origin(run, row, row.records), "command": row.command}
+    return {**columns, **_peaks_by_place(row), **_origin(run, row, row.records), "command": row.command}
+
+
+def _peaks_by_place(row: Row) -> dict[str, int]:
+    """Columns `peak_memory_node_0_bytes`, `peak_memory_cuda_0_bytes` … of the memories that were sampled."""
+    held = {} if row.peak is None else row.peak.node_bytes | row.peak.device_bytes
+    return {f"peak_memory_{re.sub('[^a-z0-9]+', '_', place)}_bytes": size for place, size in held.items()}
+
+
+def _disturbed(row: Row) -> set[int]:
+    return {number for rounds in disturbed_rounds(row).values() for number in rounds}
+
+
+def samples_csv_text(rows: Sequence[Row]) -> str:
+    """One line per timed step of each round; times in seconds."""
+    return csv_of([*sample_lines(rows)])
+
+
+def sample_lines(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
+    """The timed steps of rows, by column: the settings are those that vary."""
+    varied = varying([group[0].settings for group in groups_of(rows)])
+    for row in rows:
+        settings, disturbed = {key: row.settings[key] for key in varied}, _disturbed(row)
+        for record in row.records:
+            trial = _trial(row, record, settings)
+            trial["disturbed"] = record.round in disturbed if record.conduct else None
+            yield from ({**trial, "step": n, "step_s": seconds} for n, seconds in enumerate(record.samples_s))
+
+
+def _trial(row: Row, record: Record, settings: Mapping[str, Setting]) -> dict[str, Any]:
+    layout = row.core_layouts.get(record.round)
+    return {
+        "part": row.part,
+        "label": row.label,
+        "role": row.role,
+        "system": row.spec.system,
+        "precision": row.spec.precision,
+        **settings,
+        "provenance": record.provenance,
+        "cell": row.cell,
+        "code_id": record.code_id,
+        "env_id": record.env_id,
+        "worker": record.sitting,
+        "started": record.started,
+        "core_layout": None if layout is None else str(layout),
+        "outcome": str(record.outcome),
+        "round": record.round,
+    }
 
 
 def _without(content: dict[str, Any], key: str) -> dict[str, Any]:
@@ -202,8 +251,8 @@ def _origin(run: Run, row: Row, facts: Iterable[Record | TaskResult]) -> dict[st
         "run": run.header.run,
         "spec_id": row.spec_id,
         "cell": row.cell,
-        "code_id": _each_once(fact.code_id for fact in facts),
-        "env_id": _each_once(fact.env_id for fact in facts),
+        "code_id": list_text(fact.code_id for fact in facts),
+        "env_id": list_text(fact.env_id for fact in facts),
     }
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ktbench.files import NotWritten, write_whole
 from ktbench.report.attribution_table import attribution_csv_text, attribution_json_text
-from ktbench.report.data import accuracy_csv_text, accuracy_json_text, csv_text, json_text
+from ktbench.report.data import accuracy_csv_text, accuracy_json_text, csv_text, json_text, samples_csv_text
 from ktbench.report.documents import KINDS, Document, Kind, documents_of
 from ktbench.report.exchange.llama_bench import llama_bench
 from ktbench.report.exchange.lm_eval import results_of
@@ -18,6 +18,7 @@ from ktbench.report.markdown import markdown, page_of_tables
 from ktbench.report.paper_bundle import write_paper_bundle
 from ktbench.report.paper_table import paper_csv_text
 from ktbench.results import Run
+from ktbench.results.rows import rows_of
 from ktbench.spec.errors import RequestError
 
 # Of published numbers the CSV holds all that there is: they have no JSON.
@@ -42,18 +43,19 @@ TEXTS = (*_TEXTS, _LLAMA_BENCH)
 _OF_SUITES = ("html", "pdf")  # a page of any run; of published numbers more than that
 _LM_EVAL = "lm_eval"  # of evaluations
 FORMATS = (*_TEXTS, "figure", *_OF_SUITES, _LM_EVAL)
-_ON_REQUEST = ("kit", _LLAMA_BENCH)
+_SAMPLES = "samples"
+_ON_REQUEST = ("kit", _LLAMA_BENCH, _SAMPLES)
 
 
 def write_report(run: Run, formats: Sequence[str] = FORMATS, documents: Sequence[Document] | None = None) -> list[Path]:
     """Write `table.md`, `.csv`, `.json`, `.tex` and `figure.pdf`, `.svg`, `.png` below `<run folder>/report/`.
 
-    As `html` of every run `page.html`, on request as `kit` a folder `kit` to drop into a paper and as `llama_bench`
-    a table in the form of llama-bench's, `llama_bench.md`. Of a run that asks
-    a suite `accuracy.md`, `.csv`, `.json` and `.tex`, `table` of what was timed as well, and as `lm_eval` the results
-    of each cell in lm-eval's layout below `<run folder>/lm_eval/`, where its samples are. Of one that attributes
-    its speed-ups `attribution.md`, `.csv`, `.json` and `.tex` beside `table`, of one that learned from examples
-    `learning.md` and the others. Where published numbers are shown,
+    As `html` of every run `page.html`, on request as `kit` a folder `kit` to drop into a paper, as `llama_bench`
+    a table in the form of llama-bench's, `llama_bench.md`, and as `samples` every timed step, `samples.csv`.
+    Of a run that asks a suite `accuracy.md`, `.csv`, `.json` and `.tex`, `table` of what was timed as well, and as
+    `lm_eval` the results of each cell in lm-eval's layout below `<run folder>/lm_eval/`, where its samples are.
+    Of one that attributes its speed-ups `attribution.md`, `.csv`, `.json` and `.tex` beside `table`, of one that
+    learned from examples `learning.md` and the others. Where published numbers are shown,
     `paper.md`, `.csv`, `.tex` and `published.pdf`, `.svg`, `.png`, and all of them as `paper.html` and `paper.pdf`.
     A run of several parts gets all of them for each part, `table-<part>.md` and so on, and `table.md` and
     `paper.md` as the pages that hold all tables. Returns the paths written. `documents` are those of the run, where
@@ -126,6 +128,8 @@ def _written(folder: Path, run: Run, documents: Sequence[Document], name: str) -
             yield write_whole(path, content)
     if name == _LLAMA_BENCH:
         yield write_whole(folder / f"{_LLAMA_BENCH}.md", _as_llama_bench(documents))
+    if name == _SAMPLES:
+        yield write_whole(folder / f"{_SAMPLES}.csv", samples_csv_text(rows_of(run)))
     if name == "kit":
         yield from write_paper_bundle(folder / "kit", run, documents)
     if papers := [document for document in documents if document.kind == "paper"]:

@@ -3,15 +3,16 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
-from statistics import median
 
 import pytest
 
+from ktbench.report.data import SEPARATOR, pairs_text
 from ktbench.report.latex import latex
+from ktbench.report.write import write_report
 from ktbench.results.rows import rows_of
 from ktbench.spec.inject import InjectRule, InjectSpec
 from ktbench.spec.record import Outcome, Record
-from tests.report.reading import csv_of_run, headings, json_of_run, table
+from tests.report.reading import csv_lines, csv_of_run, headings, json_of_run, table
 from tests.report.synthetic import DECODE, Arm, Store
 
 PAIR = DECODE[:2]
@@ -103,8 +104,23 @@ def test_csv_and_json_carry_seconds_and_ids(tmp_path: Path) -> None:
             assert line["missing"] and found["missing"]["step_s"]
         else:
             assert float(line["step_s"]) == found["step_s"]["mid"] == row.step_s.mid
-            medians = dict(pair.split(":") for pair in line["round_median_s"].split())
-            assert {int(n): float(s) for n, s in medians.items()} == {n: median(s) for n, s in samples.items()}
+
+
+def test_the_samples_as_csv_are_those_of_the_log_one_in_a_line(tmp_path: Path) -> None:
+    run = Store(arms=DECODE).write(tmp_path)
+    (path,) = write_report(run, ["samples"])
+    found = [(line["cell"], int(line["round"]), float(line["step_s"])) for line in csv_lines(path.read_text())]
+    assert found == [
+        (cell.key, record.round, seconds)
+        for cell in run.header.cells
+        for record in run.of_cell(cell.key)
+        for seconds in record.samples_s
+    ]
+
+
+def test_a_list_of_texts_in_a_cell_comes_apart_where_it_was_put_together() -> None:
+    texts = {"energy": "no meter; no file", "roof": "a | b"}
+    assert pairs_text(texts).split(SEPARATOR) == ["energy: no meter; no file", "roof: a / b"]
 
 
 def test_latex_escapes_and_balances(tmp_path: Path) -> None:

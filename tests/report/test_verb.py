@@ -77,7 +77,7 @@ def test_csv_of_several_parts_is_one(tmp_path: Path, capsys: pytest.CaptureFixtu
         (["newr"], "newr: no such run, did you mean newer?"),
         (
             ["newer", "doc"],
-            "format 'doc': allowed are md, csv, json, tex, figure, html, pdf, lm_eval, kit, llama_bench",
+            "format 'doc': allowed are md, csv, json, tex, figure, html, pdf, lm_eval, kit, llama_bench, samples",
         ),
         (["newer", "pdf"], "report pdf: is for published numbers, this run shows none"),
     ],
