@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ktbench.report.comparison_table import comparison_markdown, write_comparison
+from ktbench.report.text import some
 from ktbench.resources import checkout
 from ktbench.results import read_run
 from ktbench.results.between_runs import require_one_machine
 from ktbench.results.comparison import TOLERANCE, compare_runs
 from ktbench.results.find import Origin, find_run, origins_of, read_origin
-from ktbench.spec.errors import RequestError
+from ktbench.spec.errors import FAILED, RequestError
 
 SLOWER = 3
 _KEYS = ("different_machines", "tolerance")
@@ -31,8 +33,9 @@ class ComparisonRequest:
 
 
 def run(overrides: Sequence[str]) -> int:
-    """Print how B compares with A and write it beside the report of B. Exit code 3 where a cell is slower.
+    """Print how B compares with A and write it beside the report of B.
 
+    Exit code 3 where a cell is slower, else 4 where one has too few rounds for a verdict: no gate may take that for 0.
     Raises RequestError for runs that are not there, that are of different machines, or that have no cell in common.
     """
     request = read_comparison(overrides)
@@ -46,7 +49,12 @@ def run(overrides: Sequence[str]) -> int:
     written = write_comparison(comparison)
     print(comparison_markdown(comparison))
     print("\n".join(f"wrote {path}" for path in written))
-    return SLOWER if comparison.is_worse else 0
+    if comparison.is_worse:
+        return SLOWER
+    if unjudged := comparison.unjudged:
+        print(f"ktbench: compare: too few rounds compare for a verdict on {some(unjudged)}", file=sys.stderr)
+        return FAILED
+    return 0
 
 
 def read_comparison(words: Sequence[str]) -> ComparisonRequest:

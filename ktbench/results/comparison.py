@@ -109,6 +109,12 @@ class Comparison:
         return self.verdicts[Verdict.SLOWER] > 0 or any(lower)
 
     @property
+    def unjudged(self) -> tuple[str, ...]:
+        """Cells but controls that both runs have timed, in too few comparable rounds for any verdict."""
+        judged = (cell for cell in self.cells if cell.held and not cell.is_control)
+        return tuple(cell.name for cell in judged if not (cell.held and cell.held.speedup and cell.held.speedup.sound))
+
+    @property
     def verdicts(self) -> Counter[Verdict]:
         """How many of the cells that both runs have timed, without controls, have which verdict."""
         return Counter(cell.verdict for cell in self.cells if cell.held and not cell.is_control)

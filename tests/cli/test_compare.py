@@ -52,6 +52,18 @@ def test_slower_cells_are_exit_code_3(home: Path, capsys: pytest.CaptureFixture[
     assert main(["compare", "old", "new", "tolerance=0.5"]) == 0
 
 
+def test_too_few_rounds_do_not_pass_for_no_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """However much slower they are."""
+    monkeypatch.chdir(tmp_path)
+    slow = tuple(replace(arm, step_ms=30 * arm.step_ms) for arm in ARMS)
+    at_commit(run_of(tmp_path / "runs", "few", rounds=2), OLD)
+    at_commit(run_of(tmp_path / "runs", "slow", rounds=2, arms=slow, begun_s=HOUR_S), NEW)
+    assert main(["compare", "few", "slow"]) == 4
+    assert capsys.readouterr().err.count("\n") == 1
+
+
 def test_other_machines_are_compared_knowingly_alone(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", "old", "elsewhere"]) == 2
     out, err = capsys.readouterr()
