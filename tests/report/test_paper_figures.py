@@ -77,6 +77,15 @@ def test_bars_are_as_high_as_the_values_and_published_ones_are_hollow() -> None:
     assert legend(sheet) == ["published", "simulated", "simulated, used to fit"]
 
 
+def test_a_simulated_arm_without_a_published_value_has_no_bar_but_beside_a_measured_one() -> None:
+    lines = lines_of("stateda", 0.9)
+    alone = replace(lines[0], id="", arm="+v+m", published=None, simulated=123.0, source="")
+    assert not any(123.0 in bar_heights(axes) for axes in drawn("stateda", [*lines, alone]).axes)
+    assert "Not drawn: 1 number" in caption(drawn("stateda", [*lines, alone]))
+    both = replace(alone, measured=120.0)
+    assert any({123.0, 120.0} <= {*bar_heights(axes)} for axes in drawn("stateda", [*lines, both]).axes)
+
+
 def test_bars_of_what_constants_were_fitted_on_look_different() -> None:
     lines = [replace(line, fitted=n == 0) for n, line in enumerate(lines_of("fig14b", 0.5))]
     sheet = drawn("fig14b", lines)

@@ -68,12 +68,15 @@ class _PaperGroup:
 
 
 def draw_paper_bars(lines: Sequence[PaperLine], caption: Sequence[str]) -> Sheet:
-    """A panel for each model, machine and unit; for each arm what was published, simulated and measured."""
-    drawn = [line for line in lines if values_of(line)]
+    """A panel for each model, machine and unit; for each arm what was published, simulated and measured.
+
+    Arms that nobody published and that have one value are left to the table: there is nothing beside it.
+    """
+    drawn = [line for line in lines if line.published is not None or len(values_of(line)) > 1]
     panels = panels_of(drawn)
     name = bar_namer(drawn)
     groups = [[_PaperGroup(name=name(line), heights=_heights(line)) for line in panel.lines] for panel in panels]
-    return _drawn(panels, groups, BAR_LOOKS, caption)
+    return _drawn(panels, groups, BAR_LOOKS, (*caption, *left_out(lines, drawn, "without a published value")))
 
 
 def draw_paper_scores(lines: Sequence[PaperLine], caption: Sequence[str]) -> Sheet:
@@ -199,7 +202,8 @@ def draw_paper_curves(lines: Sequence[PaperLine], caption: Sequence[str]) -> She
     narrow = len(panels) == 1 and len(styles) <= MOST_CURVES
     layout = panel_layout(len(panels), narrow=narrow, below_in=_BELOW_IN)
     titles = [panel.title for panel in panels]
-    figure, every = layout.draw(titles, (*caption, *left_out(lines, drawn)), _legend(styles, drawn))
+    caption = (*caption, *left_out(lines, drawn, "without a place on the axis"))
+    figure, every = layout.draw(titles, caption, _legend(styles, drawn))
     for n, (panel, axes) in enumerate(zip(panels, every, strict=True)):
         ys = [value for line in panel.lines for value in values_of(line).values()]
         frame = fitted(axes, map(x, panel.lines), ys, ys, x_name(panel, x), log_y=is_wide(ys, ys))

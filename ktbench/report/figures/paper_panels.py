@@ -271,7 +271,7 @@ def split_panels(
     ]
 
 
-def left_out(lines: Sequence[PaperLine], drawn: Sequence[PaperLine]) -> list[str]:
-    """How many of `lines` have values but are not among those `drawn`."""
+def left_out(lines: Sequence[PaperLine], drawn: Sequence[PaperLine], why: str) -> list[str]:
+    """How many of `lines` have values but are not among those `drawn`, which `why` describes."""
     count = sum(line not in drawn and bool(values_of(line)) for line in lines)
-    return [f"Not drawn: {count} number{'' if count == 1 else 's'} without a place on the axis."] if count else []
+    return [f"Not drawn: {count} number{'' if count == 1 else 's'} {why}."] if count else []
