@@ -97,7 +97,7 @@ def _precisions() -> Iterator[Entry]:
 
 def _format_words(one: Format) -> str:
     stored = "" if one.from_numbers else "; of checkpoints that are stored in it"
-    return f"{one.bits} bits{_scale_words(one)}{stored}"
+    return f"{one.title}: {one.bits} bits{_scale_words(one)}{stored}"
 
 
 def _scale_words(one: Format) -> str:

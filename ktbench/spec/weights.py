@@ -44,13 +44,15 @@ BLOCK, SUPER_BLOCK = 32, 256  # weights of GGUF's blocks
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Format:
-    """How one precision stores weights. `group` counts the weights along k that share a scale; 0: the row, or none.
+    """How one precision stores weights; `title` is what the field calls it.
 
-    `block_bytes` are those of a group as a checkpoint stores it (ggml-common.h), 0 where none does; `whole_blocks`:
-    rows cannot end within one; `from_numbers`: bf16 weights can be quantised to it. Files in super-blocks mix formats
-    of these. `floats`: multiplied as bf16 on every instruction set.
+    `group` counts the weights along k that share a scale; 0: the row, or none. `block_bytes` are those of a group as a
+    checkpoint stores it (ggml-common.h), 0 where none does; `whole_blocks`: rows cannot end within one; `from_numbers`:
+    bf16 weights can be quantised to it. Files in super-blocks mix formats of these. `floats`: multiplied as bf16 on
+    every instruction set.
     """
 
+    title: str
     bits: int
     group: int = 0
     scale_bytes: int = 0  # of a group
@@ -71,8 +73,9 @@ class Format:
         return "bf16" if self.floats or (isa == "amx" and self.block_bytes) else "int8"
 
 
-def _super(*, bits: int, scale_bytes: int, block_bytes: int, from_numbers: bool = True) -> Format:
+def _super(title: str, *, bits: int, scale_bytes: int, block_bytes: int, from_numbers: bool = True) -> Format:
     return Format(
+        title=title,
         bits=bits,
         group=SUPER_BLOCK,
         scale_bytes=scale_bytes,
@@ -83,29 +86,56 @@ def _super(*, bits: int, scale_bytes: int, block_bytes: int, from_numbers: bool 
 
 
 FORMATS: Mapping[Precision, Format] = {
-    "bf16": Format(bits=16, floats=True),
-    "int8": Format(bits=8, row_bytes=8),
-    "int4_g32": Format(bits=4, group=32, scale_bytes=1, row_bytes=8),
-    "int4_g64": Format(bits=4, group=64, scale_bytes=1, row_bytes=8),
-    "int4_g128": Format(bits=4, group=128, scale_bytes=1, row_bytes=8),
-    "q8_0": Format(bits=8, group=32, scale_bytes=2, row_bytes=4, block_bytes=34, whole_blocks=True),
-    "q4_0": Format(bits=4, group=32, scale_bytes=2, row_bytes=4, block_bytes=18, whole_blocks=True),
-    "iq4_nl": Format(bits=4, group=32, scale_bytes=2, row_bytes=4, block_bytes=18, whole_blocks=True),
-    "mxfp4": Format(bits=4, group=32, scale_bytes=1, row_bytes=4, block_bytes=17, whole_blocks=True),
-    "int4_bf16": Format(bits=4, group=32, scale_bytes=2, row_bytes=4, block_bytes=18, whole_blocks=True),
-    "fp8": Format(bits=8, group=128, scale_bytes=4, scale_rows=16, row_bytes=4, block_bytes=132, floats=True),
-    "q2_k": _super(bits=2, scale_bytes=20, block_bytes=84),
-    "q3_k": _super(bits=3, scale_bytes=20, block_bytes=110),
-    "q4_k": _super(bits=4, scale_bytes=20, block_bytes=144),
-    "q5_k": _super(bits=5, scale_bytes=20, block_bytes=176),
-    "q6_k": _super(bits=6, scale_bytes=20, block_bytes=210),
-    "iq4_xs": _super(bits=4, scale_bytes=12, block_bytes=136),
-    "iq3_s": _super(bits=4, scale_bytes=12, block_bytes=136, from_numbers=False),
-    "iq3_xxs": _super(bits=4, scale_bytes=12, block_bytes=136, from_numbers=False),
-    "iq2": _super(bits=3, scale_bytes=20, block_bytes=110, from_numbers=False),
-    "iq1": _super(bits=3, scale_bytes=20, block_bytes=110, from_numbers=False),
-    "nvfp4": _super(bits=4, scale_bytes=20, block_bytes=148),
-    "int4_zp": _super(bits=4, scale_bytes=24, block_bytes=152),
+    "bf16": Format(title="bfloat16", bits=16, floats=True),
+    "int8": Format(title="symmetric INT8", bits=8, row_bytes=8),
+    "int4_g32": Format(title="symmetric INT4", bits=4, group=32, scale_bytes=1, row_bytes=8),
+    "int4_g64": Format(title="symmetric INT4", bits=4, group=64, scale_bytes=1, row_bytes=8),
+    "int4_g128": Format(title="symmetric INT4", bits=4, group=128, scale_bytes=1, row_bytes=8),
+    "q8_0": Format(title="GGUF Q8_0", bits=8, group=32, scale_bytes=2, row_bytes=4, block_bytes=34, whole_blocks=True),
+    "q4_0": Format(title="GGUF Q4_0", bits=4, group=32, scale_bytes=2, row_bytes=4, block_bytes=18, whole_blocks=True),
+    "iq4_nl": Format(
+        title="GGUF IQ4_NL", bits=4, group=32, scale_bytes=2, row_bytes=4, block_bytes=18, whole_blocks=True
+    ),
+    "mxfp4": Format(
+        title="MXFP4 of OCP, as gpt-oss",
+        bits=4,
+        group=32,
+        scale_bytes=1,
+        row_bytes=4,
+        block_bytes=17,
+        whole_blocks=True,
+    ),
+    "int4_bf16": Format(
+        title="INT4 of compressed-tensors, as Kimi-K2-Thinking",
+        bits=4,
+        group=32,
+        scale_bytes=2,
+        row_bytes=4,
+        block_bytes=18,
+        whole_blocks=True,
+    ),
+    "fp8": Format(
+        title="FP8 E4M3, as DeepSeek-V3",
+        bits=8,
+        group=128,
+        scale_bytes=4,
+        scale_rows=16,
+        row_bytes=4,
+        block_bytes=132,
+        floats=True,
+    ),
+    "q2_k": _super("GGUF Q2_K", bits=2, scale_bytes=20, block_bytes=84),
+    "q3_k": _super("GGUF Q3_K", bits=3, scale_bytes=20, block_bytes=110),
+    "q4_k": _super("GGUF Q4_K", bits=4, scale_bytes=20, block_bytes=144),
+    "q5_k": _super("GGUF Q5_K", bits=5, scale_bytes=20, block_bytes=176),
+    "q6_k": _super("GGUF Q6_K", bits=6, scale_bytes=20, block_bytes=210),
+    "iq4_xs": _super("GGUF IQ4_XS", bits=4, scale_bytes=12, block_bytes=136),
+    "iq3_s": _super("GGUF IQ3_S", bits=4, scale_bytes=12, block_bytes=136, from_numbers=False),
+    "iq3_xxs": _super("GGUF IQ3_XXS", bits=4, scale_bytes=12, block_bytes=136, from_numbers=False),
+    "iq2": _super("GGUF IQ2_XXS, IQ2_XS, IQ2_S", bits=3, scale_bytes=20, block_bytes=110, from_numbers=False),
+    "iq1": _super("GGUF IQ1_S, IQ1_M", bits=3, scale_bytes=20, block_bytes=110, from_numbers=False),
+    "nvfp4": _super("NVFP4 of ModelOpt", bits=4, scale_bytes=20, block_bytes=148),
+    "int4_zp": _super("INT4 with zero points, of AWQ and GPTQ", bits=4, scale_bytes=24, block_bytes=152),
 }
 # Formats that bf16 weights are packed in where memory is short, the most accurate first.
 BY_ACCURACY: tuple[Precision, ...] = ("bf16", "int8", "int4_g32", "q3_k", "q2_k")
