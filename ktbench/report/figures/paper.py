@@ -72,11 +72,15 @@ def draw_paper_bars(lines: Sequence[PaperLine], caption: Sequence[str]) -> Sheet
 
     Arms that nobody published and that have one value are left to the table: there is nothing beside it.
     """
-    drawn = [line for line in lines if line.published is not None or len(values_of(line)) > 1]
+    drawn = [line for line in lines if _has_partner(line)]
     panels = panels_of(drawn)
     name = bar_namer(drawn)
     groups = [[_PaperGroup(name=name(line), heights=_heights(line)) for line in panel.lines] for panel in panels]
     return _drawn(panels, groups, BAR_LOOKS, (*caption, *left_out(lines, drawn, "without a published value")))
+
+
+def _has_partner(line: PaperLine) -> bool:
+    return line.published is not None or len(values_of(line)) > 1
 
 
 def draw_paper_scores(lines: Sequence[PaperLine], caption: Sequence[str]) -> Sheet:
@@ -192,17 +196,24 @@ _PROVENANCE: Mapping[str, Callable[[Look], Look]] = {
 
 
 def draw_paper_curves(lines: Sequence[PaperLine], caption: Sequence[str]) -> Sheet:
-    """A panel for each model and machine; arms by shade and marker, published hollow and dashed, simulated filled."""
+    """A panel for each model and machine; arms by shade and marker, published hollow and dashed, simulated filled.
+
+    Curves of which nothing was published or measured beside a simulation are left to the table.
+    """
     x = x_of(lines)
     assert x is not None
-    drawn = [line for line in lines if isfinite(x(line)) and values_of(line)]
+    placed = [line for line in lines if isfinite(x(line)) and values_of(line)]
+    name = namer(placed, skip=(RATIO,))
+    compared = {name(line) for line in placed if _has_partner(line)}
+    drawn = [line for line in placed if name(line) in compared]
     name = namer(drawn, skip=(RATIO,))
     panels = split_panels(panels_of(drawn), name, x)
     styles = looks(list(dict.fromkeys(name(line) for panel in panels for line in panel.lines)))
     narrow = len(panels) == 1 and len(styles) <= MOST_CURVES
     layout = panel_layout(len(panels), narrow=narrow, below_in=_BELOW_IN)
     titles = [panel.title for panel in panels]
-    caption = (*caption, *left_out(lines, drawn, "without a place on the axis"))
+    absent = (*left_out(lines, placed, "without a place on the axis"), *left_out(placed, drawn, "of unpublished arms"))
+    caption = (*caption, *absent)
     figure, every = layout.draw(titles, caption, _legend(styles, drawn))
     for n, (panel, axes) in enumerate(zip(panels, every, strict=True)):
         ys = [value for line in panel.lines for value in values_of(line).values()]
