@@ -66,7 +66,7 @@ def counted_copies(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         return call
 
     with monkeypatch.context() as patch:
-        for owner, name in ((copy, "copy"), (copy, "deepcopy"), (Forward, "remember"), (Forward, "restore")):
+        for owner, name in ((copy, "copy"), (copy, "deepcopy"), (Forward, "snapshot"), (Forward, "restore")):
             patch.setattr(owner, name, counting(name, getattr(owner, name)))
         yield seen
 
