@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "runtime/isa.h"
+#include "runtime/of_team.h"
 
 namespace ktbench {
 namespace {
@@ -45,7 +46,7 @@ struct Linear::Buffers {
 };
 
 Linear::Linear(std::shared_ptr<PackedMatrix> weights, std::shared_ptr<Team> team, const std::vector<float>& bias)
-    : weights_(std::move(weights)), team_(std::move(team)), workspace_(Workspace::of(*team_)), bias_(bias) {
+    : weights_(std::move(weights)), team_(std::move(team)), workspace_(of_team<Workspace>(*team_)), bias_(bias) {
   if (!bias.empty() && static_cast<int>(bias.size()) != weights_->rows())
     throw std::invalid_argument("bias has " + std::to_string(bias.size()) + " numbers for " +
                                 std::to_string(weights_->rows()) + " rows");

@@ -21,9 +21,6 @@ struct Workspace {
 
   explicit Workspace(int threads) : workers(threads), tasks(threads) {}
 
-  // The team's, which lives as long as it is referenced; its holders must keep the team alive, too.
-  static std::shared_ptr<Workspace> of(const Team& team);
-
   std::mutex lock;  // held during a call
   HugeBuffer rows;  // activations in the kernels' format
   std::vector<Worker> workers;

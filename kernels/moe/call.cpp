@@ -51,13 +51,15 @@ std::size_t scratch_bytes(const Geometry& g) {
   return sums + 2 * widest;
 }
 
-Call::Call(const PackedExperts& experts, int threads)
-    : geometry_(experts.geometry()), gating_(gating_for(experts)), workers_(threads) {
-  for (const Shard& shard : experts.shards()) parts_.push_back({&shard, {}, {}, {}});
-  for (Worker& worker : workers_) worker.scratch.reserve(scratch_bytes(geometry_));
+void Call::bind(const PackedExperts& experts) {
+  geometry_ = experts.geometry();
+  gating_ = gating_for(experts);
+  parts_.resize(experts.shards().size());
+  for (std::size_t p = 0; p < parts_.size(); ++p) parts_[p].shard = &experts.shards()[p];
 }
 
-void Call::prepare(const ForwardInputs& inputs, const ForwardOptions& options) {
+void Call::prepare(const PackedExperts& experts, const ForwardInputs& inputs, const ForwardOptions& options) {
+  bind(experts);
   if (options.numa && threads() < domains())
     throw std::invalid_argument(std::to_string(domains()) + " domains need as many threads, the team has " +
                                 std::to_string(threads()));
@@ -127,7 +129,9 @@ void Call::reserve() {
     if (domains() > 1) part.sums.reserve(1ul * tokens * geometry_.down_strips() * strip_rows * sizeof(float));
   }
   const int widest = sizes_.down_strips * strip_rows;
+  const std::size_t scratch = scratch_bytes(geometry_);
   for (Worker& worker : workers_) {
+    worker.scratch.reserve(scratch);
     worker.panel.reserve(padded_rows(grouping_.largest()) * x_row);
     if (domains() == 1) worker.sums.reserve(1ul * tokens * widest * sizeof(float));
     worker.gathered = -1;
@@ -328,6 +332,23 @@ void Call::reduce(int thread) {
       for (int i = begin; i < end; ++i) sums[i] += parts_[d].sums.as<float>()[t * stride + i];
     options_.down.few->round(sums + begin, inputs_.out + 1ul * t * geometry_.hidden + begin, end - begin);
   }
+}
+
+std::unique_ptr<Call> CallPool::take() {
+  {
+    const std::lock_guard lock(lock_);
+    if (!idle_.empty()) {
+      std::unique_ptr<Call> call = std::move(idle_.back());
+      idle_.pop_back();
+      return call;
+    }
+  }
+  return std::make_unique<Call>(threads_);
+}
+
+void CallPool::give(std::unique_ptr<Call> call) {
+  const std::lock_guard lock(lock_);
+  idle_.push_back(std::move(call));
 }
 
 Counters Call::take_counters() {

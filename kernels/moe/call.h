@@ -1,6 +1,8 @@
 // One call of the fused operator: its buffers, its tasks, its phases.
 #pragma once
 
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <vector>
 
@@ -10,10 +12,11 @@ namespace ktbench {
 
 class Call {
  public:
-  Call(const PackedExperts& experts, int threads);
+  explicit Call(int threads) : workers_(threads) {}
 
-  // Plans the call and allocates all that it needs, so that no phase can fail for lack of memory.
-  void prepare(const ForwardInputs& inputs, const ForwardOptions& options);
+  // Plans the call and allocates all that it needs, so that no phase can fail for lack of memory. `experts` must live
+  // until the phases have run; buffers of earlier calls, whatever experts they were of, are used again.
+  void prepare(const PackedExperts& experts, const ForwardInputs& inputs, const ForwardOptions& options);
   const std::vector<Team::Phase>& phases() const { return phases_; }
   Counters take_counters();
 
@@ -28,7 +31,7 @@ class Call {
 
   // One domain's share of the layer.
   struct Part {
-    const Shard* shard;
+    const Shard* shard = nullptr;
     HugeBuffer h;         // bf16, a row for each slot
     HugeBuffer prepared;  // the same in the kernels' activation format
     HugeBuffer sums;      // [tokens, padded hidden] float32, where there are several domains
@@ -53,6 +56,7 @@ class Call {
   HugeBuffer& x_rows(Activation kind) { return x_[static_cast<int>(kind)]; }
 
   TaskSizes size_tasks() const;
+  void bind(const PackedExperts& experts);
   void note_used_kernels();
   void reserve();
   void partition();
@@ -74,8 +78,8 @@ class Call {
   void zero_padding(const Part& part, const Group& group, int from, int to) const;
   void round_columns(int column, int columns, const float* sums) const;
 
-  const Geometry geometry_;
-  const std::optional<Gating> gating_;  // none: plain SwiGLU without biases
+  Geometry geometry_{};
+  std::optional<Gating> gating_;  // none: plain SwiGLU without biases
   std::vector<Worker> workers_;
   std::vector<Part> parts_;
   TaskSizes sizes_{};
@@ -88,6 +92,20 @@ class Call {
   std::vector<TaskPartition> gate_up_tasks_;  // one for all threads, or one for each domain's
   std::vector<TaskPartition> down_tasks_;
   std::vector<Team::Phase> phases_;
+};
+
+// Calls that are not on their way. The layers of a model run one after the other, so those on one team share them.
+class CallPool {
+ public:
+  explicit CallPool(int threads) : threads_(threads) {}
+
+  std::unique_ptr<Call> take();
+  void give(std::unique_ptr<Call> call);
+
+ private:
+  const int threads_;
+  std::mutex lock_;
+  std::vector<std::unique_ptr<Call>> idle_;
 };
 
 }  // namespace ktbench

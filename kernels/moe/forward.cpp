@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "moe/call.h"
+#include "runtime/of_team.h"
 
 namespace ktbench {
 
@@ -14,7 +15,7 @@ Counters& operator+=(Counters& sum, const Counters& other) {
 }
 
 MoE::MoE(std::shared_ptr<PackedExperts> experts, std::shared_ptr<Team> team, int tag)
-    : experts_(std::move(experts)), team_(std::move(team)), tag_(tag) {
+    : experts_(std::move(experts)), team_(std::move(team)), tag_(tag), idle_(of_team<CallPool>(*team_)) {
   if (tag < 0) throw std::invalid_argument("tag=" + std::to_string(tag) + " must not be negative");
 }
 
@@ -37,21 +38,18 @@ MoE::Ticket MoE::submit(const std::shared_ptr<MoE>& moe, const ForwardInputs& in
 }
 
 std::unique_ptr<Call> MoE::open(const ForwardInputs& inputs, const ForwardOptions& options) {
-  std::unique_ptr<Call> call;
-  {
-    const std::lock_guard lock(lock_);
-    if (!idle_.empty()) call = std::move(idle_.back()), idle_.pop_back();
-  }
-  if (!call) call = std::make_unique<Call>(*experts_, team_->threads());
-  call->prepare(inputs, options);
+  std::unique_ptr<Call> call = idle_->take();
+  call->prepare(*experts_, inputs, options);
   return call;
 }
 
 void MoE::close(std::unique_ptr<Call> call) {
   if (!call) return;
-  const std::lock_guard lock(lock_);
-  counted_ += call->take_counters();
-  idle_.push_back(std::move(call));
+  {
+    const std::lock_guard lock(lock_);
+    counted_ += call->take_counters();
+  }
+  idle_->give(std::move(call));
 }
 
 Counters MoE::counters() {

@@ -41,6 +41,7 @@ struct ForwardInputs {
 };
 
 class Call;
+class CallPool;
 
 class MoE {
  public:
@@ -81,8 +82,8 @@ class MoE {
   const std::shared_ptr<PackedExperts> experts_;
   const std::shared_ptr<Team> team_;
   const int tag_;
+  const std::shared_ptr<CallPool> idle_;  // with their buffers, for the next calls
   std::mutex lock_;
-  std::vector<std::unique_ptr<Call>> idle_;  // with their buffers, for the next calls
   Counters counted_;
 };
 

@@ -12,7 +12,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from ktbench._kernels import Linear, OpenMPTeam, PackedMatrix, rms_norm
+from ktbench._kernels import DecodeAttention, Linear, OpenMPTeam, PackedMatrix, rms_norm
 from ktbench.engine.decode.lazy import settled
 from ktbench.engine.decode.program import CallRecorder
 from ktbench.engine.forms import LinearBlocks, LinearRows
@@ -29,7 +29,8 @@ class DenseHost:
     """The dense operators of a network, and the threads that they share with PyTorch; `lean` switches them all.
 
     Linear layers are packed in `precision` unless a rule names another. `blocks_of` is there for a file that has blocks
-    in `precision`: what it does not give stays in bf16.
+    in `precision`: what it does not give stays in bf16. Layers run one after the other, so that all attend with the
+    work memory of one `attention`.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class DenseHost:
         self.blocks_of, self._files = blocks_of, files
         self.lean = not keeps_original
         self.team = OpenMPTeam(threads)
+        self.attention = DecodeAttention(self.team)
         self._matrices: list[DenseMatrix] = []
 
     def matrix(self, modules: Sequence[nn.Linear], named: Precision | None = None) -> DenseMatrix:
@@ -96,6 +98,7 @@ class DenseHost:
         """Run on so many threads from now on."""
         if threads != self.team.threads:
             self.team = OpenMPTeam(threads)
+            self.attention = DecodeAttention(self.team)
             for matrix in self._matrices:
                 matrix.move_to(self.team)
 

@@ -17,7 +17,6 @@ from transformers import PreTrainedModel
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from ktbench._kernels import DecodeAttention
 from ktbench.engine.decode.inputs import StepInputs
 from ktbench.engine.decode.lowering import Lowering
 from ktbench.engine.dense import DenseHost
@@ -112,7 +111,7 @@ class StepAttention:
         first = inputs.first if window is None else inputs.first_near
         out = query.new_empty(query.shape[0], 1, query.shape[1], value.shape[-1])
         call = partial(
-            DecodeAttention(self._device.team).forward,
+            self._device.attention.forward,
             bits(query[:, :, 0]),
             bits(key),
             bits(value),

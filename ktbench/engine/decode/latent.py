@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from ktbench._kernels import DecodeAttention, Team, multiply_heads
+from ktbench._kernels import Team, multiply_heads
 from ktbench.engine.decode.gather import gather, scores_of
 from ktbench.engine.decode.inputs import CACHE, StepInputs
 from ktbench.engine.decode.program import CallRecorder
@@ -142,7 +142,7 @@ class StepLatentAttention(LatentAttention):
         self, queries: Tensor, keys: Tensor, latents: Tensor, inputs: StepInputs, out: Tensor, scaling: float
     ) -> None:
         arrays = (bits(queries), bits(keys), bits(latents), inputs.first.numpy(), inputs.length.numpy(), bits(out))
-        call = partial(DecodeAttention(self._device.team).forward, *arrays, scale=scaling)
+        call = partial(self._device.attention.forward, *arrays, scale=scaling)
         self._device.recorder.do(call, queries, keys, out)
 
 

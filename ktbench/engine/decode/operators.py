@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from ktbench._kernels import DecodeAttention, SmallCall, prepare_heads
+from ktbench._kernels import SmallCall, prepare_heads
 from ktbench.engine.decode.attention import StepAttention
 from ktbench.engine.decode.inputs import CACHE, SLIDING, StepInputs
 from ktbench.engine.decode.lazy import settled
@@ -67,11 +67,10 @@ class HeadsAttention(nn.Module):
         queries = self._prepare(qkv, (cos, sin), inputs.slots, layer)
         out = hidden.new_empty(len(hidden), self._heads, layer.values.shape[-1])
         keys, values = bits(layer.keys), bits(layer.values)
-        recorder, team = self._device.recorder, self._device.team
         first = inputs.first_near if self._near else inputs.first
         arrays = (bits(queries), keys, values, first.numpy(), inputs.length.numpy(), bits(out))
         scale = float(self.original.scaling)  # type: ignore[arg-type]
-        recorder.do(partial(DecodeAttention(team).forward, *arrays, scale=scale), arrays)
+        self._device.recorder.do(partial(self._device.attention.forward, *arrays, scale=scale), arrays)
         return out
 
     def _attend_paged(self, hidden: Tensor, inputs: PagedInputs, rotation: tuple[Tensor, Tensor]) -> Tensor:

@@ -84,10 +84,15 @@ class DiskPages:
             self._use(name)
         return content
 
-    def put(self, key: bytes, content: bytes | bytearray | memoryview) -> None:
-        """Queue a copy of a page for writing, unless it is held, the queue is full or nothing is written any more."""
+    def put(self, key: bytes, content: bytes | bytearray | memoryview, *, wait: bool = False) -> None:
+        """Queue a copy of a page for writing, unless it is held, the queue is full or nothing is written any more.
+
+        With `wait` a full queue is waited for.
+        """
         name, nbytes = self._folder.name(key), memoryview(content).nbytes
         with self._changed:
+            if wait:
+                self._changed.wait_for(lambda: not self._queued or self._queued_bytes + nbytes <= self._memory)
             if name in self._queued or name in self._held:
                 self._use(name)
             elif self._takes(nbytes):

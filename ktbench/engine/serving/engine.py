@@ -220,9 +220,11 @@ class BatchEngine:
 
     def move_cached(self, *, to_disk: bool) -> None:
         """See `TieredCache`."""
+        self._copies.waits = True
         self._scheduler.pool.drop_cached()
         if to_disk:
             self._copies.to_disk()
+        self._copies.waits = False
 
     def forget_cached(self) -> None:
         """See `TieredCache`."""
@@ -265,6 +267,7 @@ class BatchEngine:
     def close(self) -> None:
         """See `ServingEngine`."""
         if self._engine.prefix_cache:
+            self._copies.waits = True
             self._scheduler.pool.drop_cached()
             self._copies.close()
         del self._components, self._runner, self._cache, self._scheduler, self._copies

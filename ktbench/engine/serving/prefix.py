@@ -30,7 +30,7 @@ class PageStore(Protocol):
     def get(self, key: bytes) -> bytes | memoryview | None:
         """Contents of a page; None where they are not there."""
 
-    def put(self, key: bytes, content: memoryview) -> None:
+    def put(self, key: bytes, content: memoryview, *, wait: bool) -> None:
         """Keep a copy of contents."""
 
     def read_ahead(self, keys: Sequence[bytes]) -> None:
@@ -59,12 +59,16 @@ def next_key(before: bytes, tokens: Sequence[int]) -> bytes:
 
 
 class PageCopies:
-    """Contents of pages that have left the device: up to `ram_bytes` in memory, and what leaves those on the disk."""
+    """Contents of pages that have left the device: up to `ram_bytes` in memory, and what leaves those on the disk.
+
+    A step must not wait for a slow disk: what its queue has no room for is dropped, unless `waits`.
+    """
 
     def __init__(self, ram_bytes: int, disk: PageStore | None) -> None:
         self._limit, self._disk = ram_bytes, disk
         self._held: OrderedDict[bytes, Tensor] = OrderedDict()
         self.nbytes = 0
+        self.waits = False
         self._read = 0
 
     def put(self, key: bytes, content: Tensor) -> None:
@@ -130,7 +134,7 @@ class PageCopies:
 
     def _write(self, key: bytes, content: Tensor) -> None:
         if self._disk is not None:
-            self._disk.put(key, content.contiguous().view(torch.uint8).numpy().data)
+            self._disk.put(key, content.contiguous().view(torch.uint8).numpy().data, wait=self.waits)
 
 
 def _numbers(content: bytes | memoryview, dtype: torch.dtype) -> Tensor:

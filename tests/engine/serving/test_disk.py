@@ -263,3 +263,14 @@ def until_ahead(pages: DiskPages, count: int) -> None:
     while pages.counters()["disk_ahead"] != count:
         assert time.monotonic() < deadline
         time.sleep(0.001)
+
+
+def test_a_put_that_waits_drops_nothing(tmp_path: Path) -> None:
+    """What an engine leaves at its end is more than the queue has room for."""
+    with opened(tmp_path, memory=2 * BLOCK) as pages:
+        for i in range(30):
+            pages.put(key_of(i), whole_blocks(0), wait=True)
+        pages.flush()
+        assert (pages.counters()["disk_written"], pages.counters()["disk_dropped"]) == (30, 0)
+        pages.put(key_of(99), bytes(3 * BLOCK), wait=True)  # more than the queue ever takes
+        assert pages.counters()["disk_dropped"] == 1

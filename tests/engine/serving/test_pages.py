@@ -109,7 +109,7 @@ def content(number: int) -> torch.Tensor:
 class Disk(dict[bytes, bytes]):
     """The level below, in a dict."""
 
-    def put(self, key: bytes, content: memoryview) -> None:
+    def put(self, key: bytes, content: memoryview, *, wait: bool) -> None:
         self[key] = bytes(content)
 
     def read_ahead(self, keys: object) -> None:
