@@ -40,6 +40,8 @@ struct Geometry {
   bool biases = false;
   std::optional<Format> own_down_format = {};
 
+  bool operator==(const Geometry&) const = default;
+
   Format down_format() const { return own_down_format.value_or(format); }
 
   int gate_strips() const { return round_up(intermediate, 2 * strip_rows) / strip_rows; }

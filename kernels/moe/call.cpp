@@ -51,10 +51,18 @@ std::size_t scratch_bytes(const Geometry& g) {
   return sums + 2 * widest;
 }
 
+Call::Call(const PackedExperts& experts, int threads)
+    : geometry_(experts.geometry()), workers_(threads), parts_(experts.shards().size()) {
+  for (Worker& worker : workers_) worker.scratch.reserve(scratch_bytes(geometry_));
+}
+
+// Shards are cut by geometry and number alone.
+bool Call::fits(const PackedExperts& experts) const {
+  return geometry_ == experts.geometry() && parts_.size() == experts.shards().size();
+}
+
 void Call::bind(const PackedExperts& experts) {
-  geometry_ = experts.geometry();
   gating_ = gating_for(experts);
-  parts_.resize(experts.shards().size());
   for (std::size_t p = 0; p < parts_.size(); ++p) parts_[p].shard = &experts.shards()[p];
 }
 
@@ -129,9 +137,7 @@ void Call::reserve() {
     if (domains() > 1) part.sums.reserve(1ul * tokens * geometry_.down_strips() * strip_rows * sizeof(float));
   }
   const int widest = sizes_.down_strips * strip_rows;
-  const std::size_t scratch = scratch_bytes(geometry_);
   for (Worker& worker : workers_) {
-    worker.scratch.reserve(scratch);
     worker.panel.reserve(padded_rows(grouping_.largest()) * x_row);
     if (domains() == 1) worker.sums.reserve(1ul * tokens * widest * sizeof(float));
     worker.gathered = -1;
@@ -334,16 +340,17 @@ void Call::reduce(int thread) {
   }
 }
 
-std::unique_ptr<Call> CallPool::take() {
+std::unique_ptr<Call> CallPool::take(const PackedExperts& experts) {
   {
     const std::lock_guard lock(lock_);
-    if (!idle_.empty()) {
-      std::unique_ptr<Call> call = std::move(idle_.back());
-      idle_.pop_back();
+    const auto found = std::find_if(idle_.begin(), idle_.end(), [&](const auto& call) { return call->fits(experts); });
+    if (found != idle_.end()) {
+      std::unique_ptr<Call> call = std::move(*found);
+      idle_.erase(found);
       return call;
     }
   }
-  return std::make_unique<Call>(threads_);
+  return std::make_unique<Call>(experts, threads_);
 }
 
 void CallPool::give(std::unique_ptr<Call> call) {

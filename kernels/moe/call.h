@@ -12,10 +12,13 @@ namespace ktbench {
 
 class Call {
  public:
-  explicit Call(int threads) : workers_(threads) {}
+  Call(const PackedExperts& experts, int threads);
 
-  // Plans the call and allocates all that it needs, so that no phase can fail for lack of memory. `experts` must live
-  // until the phases have run; buffers of earlier calls, whatever experts they were of, are used again.
+  // Whether the buffers are those of such experts. Kernels read padding that no phase writes, which must stay zero: a
+  // buffer that was cut into other rows before may hold anything there.
+  bool fits(const PackedExperts& experts) const;
+  // Plans the call and allocates all that it needs, so that no phase can fail for lack of memory. `experts` must fit,
+  // and live until the phases have run.
   void prepare(const PackedExperts& experts, const ForwardInputs& inputs, const ForwardOptions& options);
   const std::vector<Team::Phase>& phases() const { return phases_; }
   Counters take_counters();
@@ -78,7 +81,7 @@ class Call {
   void zero_padding(const Part& part, const Group& group, int from, int to) const;
   void round_columns(int column, int columns, const float* sums) const;
 
-  Geometry geometry_{};
+  const Geometry geometry_;
   std::optional<Gating> gating_;  // none: plain SwiGLU without biases
   std::vector<Worker> workers_;
   std::vector<Part> parts_;
@@ -94,12 +97,12 @@ class Call {
   std::vector<Team::Phase> phases_;
 };
 
-// Calls that are not on their way. The layers of a model run one after the other, so those on one team share them.
+// Calls that are not on their way. The layers of a model run one after the other: those of one shape share them.
 class CallPool {
  public:
   explicit CallPool(int threads) : threads_(threads) {}
 
-  std::unique_ptr<Call> take();
+  std::unique_ptr<Call> take(const PackedExperts& experts);
   void give(std::unique_ptr<Call> call);
 
  private:

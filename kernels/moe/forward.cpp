@@ -38,7 +38,7 @@ MoE::Ticket MoE::submit(const std::shared_ptr<MoE>& moe, const ForwardInputs& in
 }
 
 std::unique_ptr<Call> MoE::open(const ForwardInputs& inputs, const ForwardOptions& options) {
-  std::unique_ptr<Call> call = idle_->take();
+  std::unique_ptr<Call> call = idle_->take(*experts_);
   call->prepare(*experts_, inputs, options);
   return call;
 }

@@ -106,12 +106,13 @@ class BatchEngine:
 
     def submit(self, request: ServeRequest) -> None:
         """See `ServingEngine`."""
-        asked = len(request.prompt) + request.max_new
-        if asked > self.max_positions:
+        if len(request.prompt) + request.max_new > self.max_positions:
             raise ValueError(
                 f"request {request.key}: prompt of {len(request.prompt)} and max_new={request.max_new} tokens, "
                 f"allowed are {self.max_positions} together"
             )
+        if any(event.key == request.key for event in self._ended):
+            raise ValueError(f"request {request.key}: the next step ends a request of this key")
         self._scheduler.submit(request)
 
     def cancel(self, key: str) -> None:

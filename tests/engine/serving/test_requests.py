@@ -74,6 +74,19 @@ def test_a_cancelled_request_gives_its_pages_back_at_once(model: ModelSpec) -> N
         assert events["1"][-1].finish == "length"
 
 
+def test_a_key_is_free_once_its_end_was_told(model: ModelSpec) -> None:
+    """Else the end of the cancelled request would be taken for that of the new one."""
+    (prompt,) = drawn((9,))
+    with closing(opened(model, {}, **ALL)) as engine:
+        submit(engine, [prompt], max_new=3)
+        engine.cancel("0")
+        with pytest.raises(ValueError, match="request 0: "):
+            submit(engine, [prompt], max_new=3)
+        assert [one.finish for one in engine.step()] == ["cancelled"]
+        submit(engine, [prompt], max_new=3)
+        assert len(finished(engine)["0"]) == 3
+
+
 def test_an_answer_ends_with_a_token_that_ends_it(model: ModelSpec) -> None:
     (prompt,) = drawn((9,))
     with closing(opened(model)) as engine:
