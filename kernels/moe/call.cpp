@@ -340,6 +340,12 @@ void Call::reduce(int thread) {
   }
 }
 
+Counters Call::take_counters() {
+  Counters sum;
+  for (Worker& worker : workers_) sum += std::exchange(worker.counters, {});
+  return sum;
+}
+
 std::unique_ptr<Call> CallPool::take(const PackedExperts& experts) {
   {
     const std::lock_guard lock(lock_);
@@ -356,12 +362,6 @@ std::unique_ptr<Call> CallPool::take(const PackedExperts& experts) {
 void CallPool::give(std::unique_ptr<Call> call) {
   const std::lock_guard lock(lock_);
   idle_.push_back(std::move(call));
-}
-
-Counters Call::take_counters() {
-  Counters sum;
-  for (Worker& worker : workers_) sum += std::exchange(worker.counters, {});
-  return sum;
 }
 
 }  // namespace ktbench

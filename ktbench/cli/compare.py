@@ -52,7 +52,7 @@ def run(overrides: Sequence[str]) -> int:
     if comparison.is_worse:
         return SLOWER
     if unjudged := comparison.unjudged:
-        print(f"ktbench: compare: too few rounds compare for a verdict on {some(unjudged)}", file=sys.stderr)
+        print(f"ktbench: compare: no verdict on {some(unjudged)}: too few trials compare", file=sys.stderr)
         return FAILED
     return 0
 

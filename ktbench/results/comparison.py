@@ -111,8 +111,8 @@ class Comparison:
     @property
     def unjudged(self) -> tuple[str, ...]:
         """Cells but controls that both runs have timed, in too few comparable rounds for any verdict."""
-        judged = (cell for cell in self.cells if cell.held and not cell.is_control)
-        return tuple(cell.name for cell in judged if not (cell.held and cell.held.speedup and cell.held.speedup.sound))
+        ratios = ((cell, cell.held.speedup) for cell in self.cells if cell.held and not cell.is_control)
+        return tuple(cell.name for cell, speedup in ratios if speedup is None or not speedup.sound)
 
     @property
     def verdicts(self) -> Counter[Verdict]:

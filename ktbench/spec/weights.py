@@ -73,6 +73,18 @@ class Format:
         return "bf16" if self.floats or (isa == "amx" and self.block_bytes) else "int8"
 
 
+def _blocks(title: str, *, bits: int, scale_bytes: int, block_bytes: int) -> Format:
+    return Format(
+        title=title,
+        bits=bits,
+        group=BLOCK,
+        scale_bytes=scale_bytes,
+        row_bytes=4,
+        block_bytes=block_bytes,
+        whole_blocks=True,
+    )
+
+
 def _super(title: str, *, bits: int, scale_bytes: int, block_bytes: int, from_numbers: bool = True) -> Format:
     return Format(
         title=title,
@@ -91,29 +103,11 @@ FORMATS: Mapping[Precision, Format] = {
     "int4_g32": Format(title="symmetric INT4", bits=4, group=32, scale_bytes=1, row_bytes=8),
     "int4_g64": Format(title="symmetric INT4", bits=4, group=64, scale_bytes=1, row_bytes=8),
     "int4_g128": Format(title="symmetric INT4", bits=4, group=128, scale_bytes=1, row_bytes=8),
-    "q8_0": Format(title="GGUF Q8_0", bits=8, group=32, scale_bytes=2, row_bytes=4, block_bytes=34, whole_blocks=True),
-    "q4_0": Format(title="GGUF Q4_0", bits=4, group=32, scale_bytes=2, row_bytes=4, block_bytes=18, whole_blocks=True),
-    "iq4_nl": Format(
-        title="GGUF IQ4_NL", bits=4, group=32, scale_bytes=2, row_bytes=4, block_bytes=18, whole_blocks=True
-    ),
-    "mxfp4": Format(
-        title="MXFP4 of OCP, as gpt-oss",
-        bits=4,
-        group=32,
-        scale_bytes=1,
-        row_bytes=4,
-        block_bytes=17,
-        whole_blocks=True,
-    ),
-    "int4_bf16": Format(
-        title="INT4 of compressed-tensors, as Kimi-K2-Thinking",
-        bits=4,
-        group=32,
-        scale_bytes=2,
-        row_bytes=4,
-        block_bytes=18,
-        whole_blocks=True,
-    ),
+    "q8_0": _blocks("GGUF Q8_0", bits=8, scale_bytes=2, block_bytes=34),
+    "q4_0": _blocks("GGUF Q4_0", bits=4, scale_bytes=2, block_bytes=18),
+    "iq4_nl": _blocks("GGUF IQ4_NL", bits=4, scale_bytes=2, block_bytes=18),
+    "mxfp4": _blocks("MXFP4 of OCP, as gpt-oss", bits=4, scale_bytes=1, block_bytes=17),
+    "int4_bf16": _blocks("INT4 of compressed-tensors, as Kimi-K2-Thinking", bits=4, scale_bytes=2, block_bytes=18),
     "fp8": Format(
         title="FP8 E4M3, as DeepSeek-V3",
         bits=8,

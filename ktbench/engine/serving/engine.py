@@ -221,11 +221,10 @@ class BatchEngine:
 
     def move_cached(self, *, to_disk: bool) -> None:
         """See `TieredCache`."""
-        self._copies.waits = True
-        self._scheduler.pool.drop_cached()
-        if to_disk:
-            self._copies.to_disk()
-        self._copies.waits = False
+        with self._copies.waiting():
+            self._scheduler.pool.drop_cached()
+            if to_disk:
+                self._copies.to_disk()
 
     def forget_cached(self) -> None:
         """See `TieredCache`."""
@@ -268,9 +267,9 @@ class BatchEngine:
     def close(self) -> None:
         """See `ServingEngine`."""
         if self._engine.prefix_cache:
-            self._copies.waits = True
-            self._scheduler.pool.drop_cached()
-            self._copies.close()
+            with self._copies.waiting():
+                self._scheduler.pool.drop_cached()
+                self._copies.close()
         del self._components, self._runner, self._cache, self._scheduler, self._copies
 
 

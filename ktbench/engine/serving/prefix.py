@@ -7,7 +7,8 @@ tokens from the first on; the first follows from all that decides the numbers: w
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from hashlib import blake2b
 from typing import Protocol
 
@@ -61,14 +62,14 @@ def next_key(before: bytes, tokens: Sequence[int]) -> bytes:
 class PageCopies:
     """Contents of pages that have left the device: up to `ram_bytes` in memory, and what leaves those on the disk.
 
-    A step must not wait for a slow disk: what its queue has no room for is dropped, unless `waits`.
+    A step must not wait for a slow disk: what its queue has no room for is dropped, but inside `waiting`.
     """
 
     def __init__(self, ram_bytes: int, disk: PageStore | None) -> None:
         self._limit, self._disk = ram_bytes, disk
         self._held: OrderedDict[bytes, Tensor] = OrderedDict()
         self.nbytes = 0
-        self.waits = False
+        self._waits = False
         self._read = 0
 
     def put(self, key: bytes, content: Tensor) -> None:
@@ -106,6 +107,15 @@ class PageCopies:
         """Pages read of memory, and what the disk level counts."""
         return {"ram_pages_read": self._read, **({} if self._disk is None else self._disk.counters())}
 
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Inside, a full queue of the disk is waited for."""
+        self._waits = True
+        try:
+            yield
+        finally:
+            self._waits = False
+
     def forget(self) -> None:
         """Drop what is in memory."""
         self._held.clear()
@@ -134,7 +144,7 @@ class PageCopies:
 
     def _write(self, key: bytes, content: Tensor) -> None:
         if self._disk is not None:
-            self._disk.put(key, content.contiguous().view(torch.uint8).numpy().data, wait=self.waits)
+            self._disk.put(key, content.contiguous().view(torch.uint8).numpy().data, wait=self._waits)
 
 
 def _numbers(content: bytes | memoryview, dtype: torch.dtype) -> Tensor:
