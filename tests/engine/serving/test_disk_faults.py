@@ -7,6 +7,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -194,27 +195,33 @@ def test_a_second_process_is_refused_until_the_first_has_ended(tmp_path: Path) -
 
 
 def test_killed_writers_leave_whole_pages_within_the_limit(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    random, limit, pages_seen = Random(1), 40 * 30_000, 0
+    random, limit = Random(1), 40 * 30_000
     lengths = [random.randrange(60_000) for _ in range(100)]
 
-    def write() -> int:
+    def write(begun: int) -> int:
         random = Random(os.getpid())
         pages = DiskPages(tmp_path, limit, "model")
+        pages.put(key_of(0), content_of(0, lengths[0]))
+        pages.flush()
+        os.write(begun, b".")
         while True:
             i = random.randrange(100)
             if pages.get(key_of(i)) is None:
                 pages.put(key_of(i), content_of(i, lengths[i]))
 
     for _ in range(KILLS):
-        child = in_child(write)
+        reading, writing = os.pipe()
+        child = in_child(partial(write, writing))
+        os.close(writing)
+        assert os.read(reading, 1)  # how long a process takes to begin is the machine's matter
+        os.close(reading)
         time.sleep(random.uniform(0, 0.04))
         os.kill(child, signal.SIGKILL)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
         with opened(tmp_path, limit=limit) as pages:
             found = {i: content for i in range(100) if (content := pages.get(key_of(i))) is not None}
-            assert found == {i: content_of(i, lengths[i]) for i in found}
+            assert found and found == {i: content_of(i, lengths[i]) for i in found}
             assert len(found) == len(files(tmp_path)) == pages.counters()["disk_pages"]
             assert pages.counters()["disk_bytes"] <= limit
             assert not list(tmp_path.glob(".*"))
-            pages_seen += len(found)
-    assert pages_seen > KILLS and not caplog.records
+    assert not caplog.records
