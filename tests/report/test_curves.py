@@ -180,6 +180,20 @@ def test_decades_or_finer_where_those_are_few(low: float, high: float, shown: li
     assert decades(low, high) == pytest.approx(shown)
 
 
+def test_a_setting_that_changes_with_the_precision_is_said_by_the_panel(tmp_path: Path) -> None:
+    run = part(arms=KERNELS[:4], tokens=(1, 4)).write(tmp_path)
+    seeds = {"bf16": 3, "int8": 7}
+    cells = tuple(
+        replace(cell, spec=replace(cell.spec, workload=replace(cell.spec.workload, seed=seeds[cell.spec.precision])))
+        for cell in run.header.cells
+    )
+    drawn = speed_figure(replace(run, header=replace(run.header, cells=cells)))
+    assert legend(drawn) == legend(speed_figure(run)) == ["base", "+v+d", "+m+d", "roof, measured"]
+    assert [f"seed {seed}" in axes.get_title() for axes, seed in zip(drawn.axes, seeds.values(), strict=True)] == [
+        True
+    ] * 2
+
+
 def test_single_points_that_failed_are_named_by_their_tokens(tmp_path: Path) -> None:
     run = STORES["deepseek"].write(tmp_path)
     (cell,) = (c for c in run.header.cells if c.label == "+v+d int8" and c.spec.tokens_per_expert == 16)

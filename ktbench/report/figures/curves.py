@@ -78,7 +78,7 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Curve:
-    """An arm, in order of `x`. `name` leaves out the precision, which the panel says."""
+    """An arm, in order of `x`. `name` leaves out what the panel's title says."""
 
     name: str
     points: tuple[Point, ...]
@@ -86,12 +86,21 @@ class Curve:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CurvePanel:
-    """The arms of one precision. `references` are the baseline where its precision is another one, `rows` all arms."""
+    """The arms of one precision. `references` are the baseline where its precision is another one, `rows` all arms.
+
+    `settings` are those of no other panel, such as the model where each has a precision of its own.
+    """
 
     precision: Precision
+    settings: tuple[str, ...]
     curves: tuple[Curve, ...]
     references: tuple[Curve, ...]
     rows: tuple[Row, ...]
+
+    @property
+    def title(self) -> str:
+        """Settings and precision."""
+        return ", ".join([*self.settings, f"{self.precision} weights"])
 
     @property
     def points(self) -> list[Point]:
@@ -112,7 +121,12 @@ def panels_of(rows: Sequence[Row], value: Value, axis: Axis = TOKENS_AXIS) -> tu
         curves = tuple(_curves(own, names, value, ringed))
         references = tuple(_curves(others, names, value, ringed, suffix))
         if own:
-            panels.append(CurvePanel(precision=precision, curves=curves, references=references, rows=tuple(own)))
+            settings = tuple(_setting(key, own[0]) for key in names.titled)
+            panels.append(
+                CurvePanel(
+                    precision=precision, settings=settings, curves=curves, references=references, rows=tuple(own)
+                )
+            )
     return tuple(panel for panel in panels if panel.curves) or tuple(panels[:1])
 
 
@@ -147,35 +161,51 @@ def _curves(
 class _Names:
     """What distinguishes curves: their arm, unless there is only one, and the settings `free` that vary beside it.
 
-    A precision that varies is named (`precise`) only where no panel names it.
+    A precision that varies is named (`precise`) only where no panel names it, and so are settings that vary with it
+    alone (`titled`).
     """
 
     axis: Axis
     named: Callable[[Row], str]
+    titled: tuple[str, ...]
     free: tuple[str, ...]
     worded: bool
     precise: bool
 
     @classmethod
     def of(cls, rows: Sequence[Row], axis: Axis) -> _Names:
-        keys = varying([group[0].settings for group in groups_of(rows)])
-        free = tuple(key for key in keys if key not in (axis.key, "precision"))
+        groups = [group[0].settings for group in groups_of(rows)]
+        keys = varying(groups)
+        others = [key for key in keys if key not in (axis.key, "precision")]
+        titled = tuple(key for key in others if _is_of_the_precision(key, rows))
+        free = tuple(key for key in others if key not in titled)
         arms = {row.shown for row in rows if row.role == "arm"}
         return cls(
-            axis=axis, named=arm_namer(rows), free=free, worded=len(arms) > 1 or not free, precise="precision" in keys
+            axis=axis,
+            named=arm_namer(rows),
+            titled=titled,
+            free=free,
+            worded=len(arms) > 1 or not free,
+            precise="precision" in keys,
         )
 
     def short(self, row: Row) -> str:
         """Without the precision, which the panel says."""
-        return self._joined(without_precision(self.named(row)), row)
+        return self._joined(without_precision(self.named(row)), self.free, row)
 
     def whole(self, row: Row) -> str:
-        name = self._joined(self.named(row), row)
+        name = self._joined(self.named(row), self.titled + self.free, row)
         return f"{name} in {row.spec.precision}" if self.precise else name
 
-    def _joined(self, label: str, row: Row) -> str:
-        settings = [_setting(key, row) for key in self.free]
+    def _joined(self, label: str, keys: Sequence[str], row: Row) -> str:
+        settings = [_setting(key, row) for key in keys]
         return ", ".join([label, *settings] if self.worded else settings)
+
+
+def _is_of_the_precision(key: str, rows: Sequence[Row]) -> bool:
+    """Whether rows of one precision agree on a setting."""
+    values = {(row.spec.precision, row.settings.get(key)) for row in rows}
+    return len(values) == len({precision for precision, _ in values})
 
 
 def _setting(key: str, row: Row) -> str:

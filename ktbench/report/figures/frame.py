@@ -89,8 +89,7 @@ class Frame:
         """
         ends = [(self.place(one), self.place(other)) for one, other in ((start, end), *also)]
         spots = [spot for one, other in ends for spot in spots_beside(one, other, *_size(text))]
-        halo = [withStroke(linewidth=_HALO_PT, foreground="white")]
-        self._write(text, spots, color=color, path_effects=halo, zorder=2.5)
+        self._write(text, spots, color=color, zorder=2.5)
 
     def label_marker(self, text: str, point: XY) -> None:
         """Write at a marker, where that covers least."""
@@ -118,6 +117,7 @@ class Frame:
             transform=self.axes.transAxes,
             rotation=degrees(spot.angle),
             rotation_mode="anchor",
+            path_effects=[withStroke(linewidth=_HALO_PT, foreground="white")],
             **look,
         )
         return spot

@@ -65,7 +65,7 @@ def _throughput_panels(panels: Sequence[CurvePanel], rows: Sequence[Row], captio
     roofs = [rooflines(panel.rows, rows) for panel in panels]
     x, y = _throughput_range_x(panels), _throughput_range_y(panels, roofs)
     units = [dict.fromkeys(unit_of(row.spec.dtype) for row in panel.rows) for panel in panels]
-    titles = [f"{panel.precision} weights ({', '.join(of)})" for panel, of in zip(panels, units, strict=True)]
+    titles = [f"{panel.title} ({', '.join(of)})" for panel, of in zip(panels, units, strict=True)]
     figure, every = place_panels(panels, rows, caption, titles, "10¹² operations per second", shared=True)
     xs = sorted({point.x for panel in panels for point in panel.points})
     if len(xs) > CROWDED:
@@ -122,7 +122,7 @@ def draw_latency(rows: Sequence[Row], table: Table) -> Sheet:
     panels = [_near(panel) for panel in every]
     notes = [_beyond(panel, near) for panel, near in zip(every, panels, strict=True)]
     caption = [table.figure_caption, *absences(rows, _ms), *filter(None, notes)]
-    titles = [f"{panel.precision} weights" for panel in panels]
+    titles = [panel.title for panel in panels]
     figure, every_axes = place_panels(panels, rows, caption, titles, "ms per layer", shared=False)
     read = read_spread(record for row in roof_rows(rows) for record in row.records)
     for panel, axes in zip(panels, every_axes, strict=True):
@@ -190,7 +190,7 @@ def draw_depth(rows: Sequence[Row], table: Table) -> Sheet:
     axis = axis_of(rows)
     panels = panels_of(rows, _speed, axis)
     caption = [table.figure_caption, *absences(rows, _speed, axis)]
-    titles = [f"{panel.precision} weights" if len(panels) > 1 else "" for panel in panels]
+    titles = [panel.title if len(panels) > 1 else "" for panel in panels]
     log_y = all(map(_is_tall, panels))
     figure, every = place_panels(panels, (), caption, titles, "tokens/s", shared=False)
     values = [point.y for panel in panels for point in panel.points]
