@@ -134,6 +134,11 @@ def described_title(name: str) -> str:
     return str(shipped("machine", name).get("title") or name)
 
 
+def calibration_title(name: str) -> str:
+    """`KTransformers 0.2 to 0.2.4`: the program that a calibration stands for; the name itself of what has none."""
+    return str(shipped("calibration", name).get("title", name))
+
+
 def by_key(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
     """Values with equal keys together, in order of appearance."""
     found: dict[K, list[V]] = {}

@@ -12,7 +12,7 @@ from ktbench.report.figures.sheet import COLUMN_IN, PAGE_IN, RIGHT_IN, Mark, Pan
 from ktbench.report.figures.text_metrics import INK
 from ktbench.report.text import counted
 from ktbench.results.paper import PaperLine
-from ktbench.results.settings import by_key, described_title, model_title, varying
+from ktbench.results.settings import by_key, calibration_title, described_title, model_title, varying
 from ktbench.spec.published import NOT_OURS, Metric
 from ktbench.spec.sweep import arm_peer
 
@@ -178,7 +178,7 @@ _UNSET = {"machine.gpus": "1"}  # settings that are something where others name 
 
 
 def _setting(key: str, value: str) -> str:
-    """A setting in words: `without AMX`, `2 GPUs`, `policy uniform`."""
+    """A setting in words: `without AMX`, `2 GPUs`, `KTransformers 0.2 to 0.2.4`, `policy uniform`."""
     match key, value:
         case (("machine.amx_tflops" | "machine.amx_int8_tops"), "null"):
             return "without AMX"
@@ -188,6 +188,8 @@ def _setting(key: str, value: str) -> str:
             return counted(int(count), "NUMA domain")
         case "machine.gpu_tflops", peak:
             return f"GPU of {peak} TFLOPS"
+        case "machine.calibration", name:
+            return calibration_title(name)
     return f"{key.rpartition('.')[2].replace('_', ' ')} {value}"
 
 
