@@ -70,11 +70,6 @@ class Topology:
         return tuple(core.cpus[0] for core in self.cores if core.node == node)
 
     @property
-    def domain_core_cpus(self) -> tuple[tuple[int, ...], ...]:
-        """One cpu of every core, domain by domain: firmware may number the cores of two sockets alternately."""
-        return tuple(self.node_core_cpus(node.id) for node in self.domains)
-
-    @property
     def last_level_cache_bytes(self) -> int | None:
         """Bytes of all last-level caches within reach together; None where the kernel lists no caches.
 

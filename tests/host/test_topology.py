@@ -36,7 +36,7 @@ def test_two_sockets_with_smt_and_an_offline_cpu(two_sockets: Path) -> None:
     assert [node.cpus for node in topology.nodes] == [(0, 1, 4, 5), (2, 3, 6)]
     assert [node.memory_bytes for node in topology.nodes] == [2**20, 2**21]
     assert topology.node_core_cpus(1) == (2, 3)
-    assert topology.domain_core_cpus == ((0, 1), (2, 3))
+    assert [topology.node_core_cpus(node.id) for node in topology.domains] == [(0, 1), (2, 3)]
     assert topology.last_level_cache_bytes == 2 * 2**25
     assert len([cache for cache in topology.caches if cache.level == 1]) == 4
 
@@ -47,7 +47,7 @@ def test_an_affinity_mask_hides_siblings_and_nodes(two_sockets: Path) -> None:
     assert not topology.smt
     assert len(topology.nodes) == 2
     assert [node.id for node in topology.domains] == [0]
-    assert topology.domain_core_cpus == ((4, 5),)
+    assert [topology.node_core_cpus(node.id) for node in topology.domains] == [(4, 5)]
     assert topology.last_level_cache_bytes == 2**25
 
 

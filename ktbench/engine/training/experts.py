@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -75,8 +74,3 @@ def _biases(experts: FusedExperts, form: ExpertsForm) -> ExpertBiases | None:
         gate_up=torch.stack([torch.cat([one.gate, one.up]) for one in parts]),
         down=torch.stack([one.down for one in parts]),
     )
-
-
-def trainable_experts(network: nn.Module) -> Iterator[TrainableExperts]:
-    """Those of a network, layer by layer."""
-    return (module for module in network.modules() if isinstance(module, TrainableExperts))

@@ -5,14 +5,12 @@ Letters: R rows given, S slots, H hidden width, I expert width.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
 
 from ktbench._kernels import ExpertProducts, PackedExperts
-from ktbench.engine.forms import ExpertMatrices
 from ktbench.engine.training.slots import Slots
 
 # gate_up: [2I, H], gate's rows, then up's. down: [H, I].
@@ -52,32 +50,6 @@ class PackedProducts(Products):
         numbers = rows.float().contiguous().numpy()
         self._products.transposed(which, numbers, row.numpy(), slots.first.numpy(), out.numpy(), **self._kernels)
         return _sum(out)
-
-
-class DenseProducts(Products):
-    """By PyTorch, on matrices in any type: what the kernels are held against."""
-
-    def __init__(self, experts: Sequence[ExpertMatrices]) -> None:
-        self._gate_up = [torch.cat([one.gate, one.up]) for one in experts]
-        self._down = [one.down for one in experts]
-
-    def forward(self, which: Matrices, rows: Tensor, row: Tensor, slots: Slots) -> Tensor:
-        """See `Products`."""
-        return self._multiply([matrix.T for matrix in self._of(which)], rows[row], slots)
-
-    def transposed(self, which: Matrices, rows: Tensor, row: Tensor, slots: Slots) -> Tensor:
-        """See `Products`."""
-        return self._multiply(self._of(which), rows[row], slots)
-
-    def _of(self, which: Matrices) -> list[Tensor]:
-        return self._gate_up if which == "gate_up" else self._down
-
-    @staticmethod
-    def _multiply(matrices: Sequence[Tensor], rows: Tensor, slots: Slots) -> Tensor:
-        out = rows.new_zeros(len(rows), matrices[0].shape[1])
-        for expert, group in slots.groups():
-            out[group] = rows[group].to(matrices[expert].dtype) @ matrices[expert]
-        return out
 
 
 def _sum(parts: Tensor) -> Tensor:

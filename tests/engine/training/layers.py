@@ -12,7 +12,8 @@ from ktbench._kernels import ExpertProducts, PackedExperts, ThreadPool
 from ktbench.engine.forms import Biases, ExpertMatrices, Glu
 from ktbench.engine.training.adapters import ExpertAdapter
 from ktbench.engine.training.function import NOT_ADAPTED, Adapters, ExpertBiases, FrozenExperts, run_experts
-from ktbench.engine.training.products import DenseProducts, PackedProducts
+from ktbench.engine.training.products import Matrices, PackedProducts, Products
+from ktbench.engine.training.slots import Slots
 
 EXPERTS, HIDDEN, WIDTH = 5, 70, 40
 SILU = Glu()
@@ -55,6 +56,30 @@ def stored(packed: PackedExperts, like: list[ExpertMatrices]) -> list[ExpertMatr
     """The same experts with the weights that were packed, float64."""
     matrices = [[torch.from_numpy(m).double() for m in packed.read_expert(i)] for i in range(len(like))]
     return [replace(one, gate=m[0], up=m[1], down=m[2]) for one, m in zip(like, matrices, strict=True)]
+
+
+class DenseProducts(Products):
+    """By PyTorch, on matrices in any type."""
+
+    def __init__(self, experts: Sequence[ExpertMatrices]) -> None:
+        self._gate_up = [torch.cat([one.gate, one.up]) for one in experts]
+        self._down = [one.down for one in experts]
+
+    def forward(self, which: Matrices, rows: Tensor, row: Tensor, slots: Slots) -> Tensor:
+        return self._multiply([matrix.T for matrix in self._of(which)], rows[row], slots)
+
+    def transposed(self, which: Matrices, rows: Tensor, row: Tensor, slots: Slots) -> Tensor:
+        return self._multiply(self._of(which), rows[row], slots)
+
+    def _of(self, which: Matrices) -> list[Tensor]:
+        return self._gate_up if which == "gate_up" else self._down
+
+    @staticmethod
+    def _multiply(matrices: Sequence[Tensor], rows: Tensor, slots: Slots) -> Tensor:
+        out = rows.new_zeros(len(rows), matrices[0].shape[1])
+        for expert, group in slots.groups():
+            out[group] = rows[group].to(matrices[expert].dtype) @ matrices[expert]
+        return out
 
 
 def dense(experts: list[ExpertMatrices], *, recompute: bool = True) -> FrozenExperts:

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import ktbench
-from ktbench.engine.training.experts import trainable_experts
+from ktbench.engine.training.experts import TrainableExperts
 from ktbench.engine.weight_plan import Packing
 from ktbench.spec.inject import InjectRule, InjectSpec
 from tests.engine.training.layers import error
@@ -21,6 +22,11 @@ pytestmark = pytest.mark.filterwarnings("default")
 EXPERTS = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
 ATTENTION = ["q_proj", "v_proj"]
 _BF16 = 0.02  # bf16 rounds at 2^-9, each layer a few times
+
+
+def trainable_experts(model: nn.Module) -> list[TrainableExperts]:
+    """Those of a network, layer by layer."""
+    return [module for module in model.modules() if isinstance(module, TrainableExperts)]
 
 
 def gradients(model: Any, ids: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -39,7 +45,7 @@ def test_loss_and_gradients_are_those_of_the_model_before(family: str) -> None:
         for name, one in model.named_parameters():
             one.requires_grad_("experts." not in name)
     truth, seen = gradients(plain, batch()), gradients(injected, batch())
-    assert len(list(trainable_experts(injected))) == 2
+    assert len(trainable_experts(injected)) == 2
     assert truth.keys() == seen.keys()
     assert error(seen["loss"], truth["loss"]) < _BF16
     assert (
@@ -51,7 +57,7 @@ def test_loss_and_gradients_are_those_of_the_model_before(family: str) -> None:
 def test_packed_experts_are_in_no_state_dict_and_need_no_memory() -> None:
     model = ktbench.inject(network("qwen3_30b_a3b"))
     assert not [name for name in model.state_dict() if "experts" in name]
-    experts = next(iter(trainable_experts(model)))
+    experts = trainable_experts(model)[0]
     assert experts.gate_up_proj.shape == (8, 64, 64)
     assert experts.gate_up_proj.untyped_storage().nbytes() == 2
     with pytest.raises(RuntimeError, match="packed experts"):
@@ -67,7 +73,7 @@ def test_rules_for_what_cannot_be_trained_through_are_refused() -> None:
 def test_rules_may_be_a_file_and_leave_layers_out(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("name: mine\nrules:\n  - {name: one, operator: experts, module: '.*layers\\.1\\.mlp\\.experts'}\n")
-    assert len(list(trainable_experts(ktbench.inject(network("qwen3_30b_a3b"), file)))) == 1
+    assert len(trainable_experts(ktbench.inject(network("qwen3_30b_a3b"), file))) == 1
 
 
 def adapted(model: Any, targets: list[str] = ATTENTION, parameters: list[str] = EXPERTS) -> Any:
