@@ -85,6 +85,7 @@ class Generator:
             if not kept or number == room - 1:
                 break
             if len(kept) < len(left):
+                _require_finite(logits)  # of answers that end now there are none later
                 left = [left[index] for index in kept]
                 batch.keep(kept)
             logits = self._step(batch, [answers[i][-1] for i in left])

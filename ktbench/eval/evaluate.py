@@ -58,7 +58,7 @@ def evaluate_task(
 
     The model gets all requests at once. Worked examples that lm-eval draws are the same in every call. Questions that
     cannot be graded here are left out; their answers have no value and a reason in `why`. `log` gets what lm-eval logs
-    of an answer.
+    of an answer. Raises ValueError for a metric that is no score from 0 to 1.
     """
     task = loaded.built.task
     rows = task.eval_docs
@@ -154,7 +154,7 @@ def _graded(loaded: LoadedTask, prompts: Sequence[_Prompt], lm: TemplateLM, logg
             logged(prompt, found)
     for prompt, found in zip(prompts, results, strict=True):
         value = found[loaded.built.filter][loaded.built.metric]  # of lm-eval's grader, or of one of ours
-        grade = value if isinstance(value, Grade) else Grade(float(value))
+        grade = value if isinstance(value, Grade) else _grade(loaded, float(value))
         yield GradedAnswer(
             question=prompt.question,
             value=grade.value,
@@ -164,6 +164,16 @@ def _graded(loaded: LoadedTask, prompts: Sequence[_Prompt], lm: TemplateLM, logg
             why=grade.why,
             cluster=loaded.clusters.get(prompt.question, ""),
         )
+
+
+def _grade(loaded: LoadedTask, value: float) -> Grade:
+    """Raises ValueError for what is no score, such as the BLEU of a metric in percent."""
+    if not 0 <= value <= 1:
+        raise ValueError(
+            f"suite.tasks.{loaded.spec.name}.source={loaded.spec.source}: "
+            f"its metric {loaded.built.metric} gave {value:g}, a score is 0 to 1"
+        )
+    return Grade(value)
 
 
 def _results(task: Any, prompt: _Prompt) -> Results:

@@ -160,3 +160,12 @@ def test_a_cluster_that_no_row_names_is_refused(data: Path) -> None:
     suite = suite_of(data, TaskSpec(name="t", source="gsm8k", cluster="passage"), limit=1)
     with pytest.raises(ValueError, match="suite.tasks.t.cluster=passage: no such field; allowed are .*question"):
         load_task(suite.tasks[0], suite)
+
+
+@pytest.mark.parametrize("value", [37.5, -1.0, float("nan")])
+def test_a_metric_that_is_no_score_is_refused(value: float, data: Path) -> None:
+    suite = suite_of(data, TaskSpec(name="t", source="gsm8k"), limit=1)
+    loaded = load_task(suite.tasks[0], suite)
+    loaded.built.task.config.process_results = lambda row, answers: {"exact_match": value}
+    with pytest.raises(ValueError, match=f"suite.tasks.t.source=gsm8k: its metric exact_match gave {value:g}"):
+        list(evaluate_task(loaded, ScriptedLM(a_number), suite))

@@ -69,20 +69,21 @@ def identity_of(spec: RunSpec, *, code_id: str, tokenizer: PreTrainedTokenizerBa
     """Digest of all that answers may depend on besides the request.
 
     That is the weights, every engine setting, both precisions, the injection rules, the code with its kernels, the
-    libraries that compute, the tokenizer, and whatever else `setting` names.
+    libraries that compute and that cut answers, the tokenizer, and whatever else `setting` names.
     """
     content = to_plain(spec)
     kept = {key: content[key] for key in ("system", "engine", "precision", "device_precision", "inject")}
-    libraries = [version(name) for name in ("torch", "transformers", "tokenizers")]
+    libraries = [version(name) for name in ("torch", "transformers", "tokenizers", "lm_eval")]
     return content_digest([kept, weights_id(spec.model), code_id, _tokenizer_id(tokenizer), libraries, setting])
 
 
 def _tokenizer_id(tokenizer: PreTrainedTokenizerBase) -> str:
-    """What it does: its rules where it shows them, else its vocabulary; special tokens and chat template."""
+    """What it does: its rules where it shows them, else its vocabulary; special tokens, chat template, decoding."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     rules = sorted(tokenizer.get_vocab().items()) if backend is None else backend.to_str()
     special = {name: str(token) for name, token in tokenizer.special_tokens_map.items()}
-    return content_digest([type(tokenizer).__name__, rules, special, tokenizer.chat_template])
+    tidies = tokenizer.clean_up_tokenization_spaces
+    return content_digest([type(tokenizer).__name__, rules, special, tokenizer.chat_template, tidies])
 
 
 def _read(path: Path) -> Iterable[tuple[str, Any]]:

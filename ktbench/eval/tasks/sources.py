@@ -124,10 +124,15 @@ def _set_shots(task: TaskSpec, built: BuiltTask) -> None:
 
 def _worked_examples(task: Any) -> int:
     """How many rows there are to show. Without a split of them lm-eval would show the questions themselves."""
-    shown = task.config.fewshot_config
+    config, shown = task.config, task.config.fewshot_config
     if not (shown.split or shown.samples or task.has_training_docs() or task.has_validation_docs()):
         return 0
-    return len(task.fewshot_docs())
+    held = len(task.fewshot_docs())
+    scored = config.test_split or config.validation_split
+    if shown.samples or (shown.split or config.training_split or config.validation_split) != scored:
+        return held
+    # Of the questions themselves lm-eval leaves out the one that is asked only where these two names are the same.
+    return held - 1 if shown.split == config.test_split else 0
 
 
 _REQUIRED = ("lm_eval", "datasets")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import fields, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ def test_every_engine_setting_counts(name: str) -> None:
     assert identity(replace(spec, engine=changed)) != identity(replace(spec, engine=usual))
 
 
-def test_everything_else_that_answers_depend_on_counts(tmp_path: Path) -> None:
+def test_everything_else_that_answers_depend_on_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = tiny_spec(avx512=True)
     rules = InjectSpec(name="one", rules=(InjectRule(name="r", operator="experts", module=".*"),))
     specs = [
@@ -87,6 +88,12 @@ def test_everything_else_that_answers_depend_on_counts(tmp_path: Path) -> None:
     other = byte_tokenizer()
     other.chat_template = CHAT + " "
     found.append(identity(spec, tokenizer=other))
+    tidy = byte_tokenizer()
+    tidy.clean_up_tokenization_spaces = not tidy.clean_up_tokenization_spaces
+    found.append(identity(spec, tokenizer=tidy))
+    with monkeypatch.context() as patch:
+        patch.setattr("ktbench.eval.lm.cache.version", lambda name: "another" if name == "lm_eval" else version(name))
+        found.append(identity(spec))
     assert len(set(found)) == len(found)
     assert identity(tiny_spec(avx512=True)) == found[0]
     assert identity(replace(spec, model=replace(spec.model, name="another name"))) == found[0]

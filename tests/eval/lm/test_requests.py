@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from ktbench.engine.serving.requests import Sampling
 from ktbench.eval.lm.cache import AnswerCache, identity_of
 from ktbench.eval.lm.model import EngineLM, Tally
 from tests.engine.engines import FUSED, needs_vector
@@ -164,6 +166,23 @@ def test_recorded_steps_answer_like_others(lm: EngineLM, checkpoint: Checkpoint)
 def test_other_ways_to_generate_are_refused(lm: EngineLM, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         replies(lm, "generate_until", [("the", {"until": []} | arguments)])
+
+
+def test_an_answer_of_logits_that_are_no_numbers_is_none(lm: EngineLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their likeliest token is the first of the vocabulary, which may be one that ends answers."""
+    begin, step, spoilt, first = lm.generator._begin, lm.generator._step, {1}, torch.tensor([0])
+
+    def begun(prompts: list[list[int]], room: int) -> Any:
+        logits, batch = begin(prompts, room)
+        return logits.index_fill(0, torch.tensor([*spoilt], dtype=torch.long), float("nan")), batch
+
+    monkeypatch.setattr(lm.generator, "_begin", begun)
+    monkeypatch.setattr(lm.generator, "_step", lambda batch, ids: step(batch, ids).index_fill(1, first, -99))
+    texts, samplings = [[5, 6]] * 3, [Sampling()] * 3
+    with pytest.raises(ValueError, match="not finite"):
+        lm.generator.generate(texts, samplings, room=3, ended=lambda i, tokens: tokens[-1] == 0)
+    spoilt.clear()
+    assert len(lm.generator.generate(texts, samplings, room=3, ended=lambda i, tokens: tokens[-1] == 0)) == 3
 
 
 def test_continuations_that_cannot_be_scored(lm: EngineLM) -> None:

@@ -168,6 +168,32 @@ def test_any_task_of_lm_eval_takes_local_splits(tmp_path: Path, monkeypatch: pyt
         loaded("lm_eval/own", tmp_path / "data")
 
 
+@pytest.mark.parametrize(
+    ("name", "splits", "held"),
+    [
+        ("train", {"training_split": "test", "test_split": "test"}, 0),
+        ("named", {"test_split": None, "validation_split": "test", "fewshot_split": "test"}, 0),
+        ("validation", {"training_split": None, "test_split": None, "validation_split": "test"}, 3),
+        ("test", {"training_split": None, "test_split": "test", "fewshot_split": "test"}, 3),
+        ("apart", {"training_split": None, "test_split": "test", "validation_split": "train"}, 2),
+    ],
+)
+def test_no_question_is_its_own_worked_example(
+    name: str, splits: dict[str, str | None], held: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "own.yaml").write_text(json.dumps(OWN | splits | {"task": name}))
+    monkeypatch.setattr(harness, "_places", lambda: {name: tmp_path / "mine"})
+    write_lines(tmp_path / "test.jsonl", [{"text": f"{i}?", "right": i % 2} for i in range(4)])
+    write_lines(tmp_path / "train.jsonl", [{"text": f"train{i}?", "right": i} for i in range(2)])
+    lm = ScriptedLM()
+    for shots in range(1, held + 1):
+        evaluated(f"lm_eval/{name}", tmp_path, lm, shots=shots)
+    assert not [prompt for prompt in lm.prompts if prompt.rpartition("\n\n")[2] in prompt.split()[:-1]]
+    with pytest.raises(ValueError, match=f"shots={held + 1}: there are {held} worked examples"):
+        loaded(f"lm_eval/{name}", tmp_path, shots=held + 1)
+
+
 def test_our_worked_examples_of_mbpp_are_those_of_lm_eval() -> None:
     from lm_eval import tasks
 
