@@ -8,7 +8,7 @@ from functools import partial
 
 from ktbench.report.conditions import ids_sentence, machines_sentence, software_sentence, system_sentence
 from ktbench.report.template import phrase, sentences
-from ktbench.report.text import SURE_MARK, names_by, number
+from ktbench.report.text import SURE_MARK, extremes, names_by, number
 from ktbench.results import Run
 from ktbench.results.accuracy import AccuracyRow, arm_of_formats, is_graded, parts_of_average
 from ktbench.results.answers import LOSSES
@@ -101,6 +101,7 @@ def accuracy_conditions(run: Run, rows: Sequence[AccuracyRow], settings: Sequenc
         *_questions(suite, rows),
         _deferral(rows),
         *_ungraded(suite, rows),
+        *_cut(suite, rows),
         *_left_out(rows, settings),
         system_sentence(run, [row.row for row in rows], set(settings)),
         machines_sentence(run),
@@ -151,6 +152,16 @@ def _ungraded(suite: SuiteSpec, rows: Sequence[AccuracyRow]) -> Iterator[str]:
         most |= Counter(row.ungraded)
     for (task, why), count in most.items():
         yield _phrase("ungraded", is_measured=suite.task(task).is_measured, count=count, task=task, why=why)
+
+
+def _cut(suite: SuiteSpec, rows: Sequence[AccuracyRow]) -> Iterator[str]:
+    """How many answers and prompts were cut off, from the least to the most of any cell."""
+    for task in suite.tasks:
+        ends = [end for row in rows if (end := row.ends.get(task.name)) and end.outcome.timed]
+        for what in ("answers", "prompts"):
+            counts = extremes(getattr(end, f"cut_{what}") for end in ends)
+            if any(counts):
+                yield _phrase(f"cut_{what}", task=task.name, counts=counts, requests=max(end.requests for end in ends))
 
 
 def _left_out(rows: Sequence[AccuracyRow], settings: Sequence[str]) -> Iterator[str]:

@@ -120,7 +120,8 @@ class TaskResult:
     """The end of one task of one cell: its answers count from here on.
 
     `cached` of its `requests` had been answered before by the same engine, and are not in `evidence`, `took_s` and the
-    token counts. `setting` says how the questions were put where that is not plain from the spec. `lm_eval` is what
+    token counts. `cut_answers` have as many tokens as there was room for, `cut_prompts` lost their beginning to the
+    model's context. `setting` says how the questions were put where that is not plain from the spec. `lm_eval` is what
     lm-eval's file of results says of the task, empty where it has no such task (`ktbench.report.exchange.lm_eval`).
     """
 
@@ -139,6 +140,8 @@ class TaskResult:
     cached: int = 0
     prompt_tokens: int = 0
     new_tokens: int = 0
+    cut_answers: int = 0
+    cut_prompts: int = 0
     evidence: tuple[Evidence, ...] = ()
     setting: str = ""
     lm_eval: dict[str, Any] = field(default_factory=dict)
@@ -146,6 +149,7 @@ class TaskResult:
     def __post_init__(self) -> None:
         _require_time("TaskResult.started", self.started)
         fields_at_least(self, 0, "took_s", "questions", "requests", "cached", "prompt_tokens", "new_tokens")
+        fields_at_least(self, 0, "cut_answers", "cut_prompts")
 
 
 LATEST = "latest"  # names the run that was started or resumed last

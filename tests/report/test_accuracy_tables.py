@@ -53,6 +53,18 @@ def test_answers_by_likelihood_are_said_not_to_feel_deferral(tmp_path: Path) -> 
     assert any(sentence == "Questions (math_1): 0-shot." for sentence in said)
 
 
+def test_what_was_cut_off_is_told(tmp_path: Path) -> None:
+    run = replace(SMALL, arms=(BASE, deferring(2)), questions=4).write(tmp_path)
+    before = accuracy_table(run, accuracy_rows(run)).conditions
+    more = [replace(end, cut_answers=3, cut_prompts=1) for end in run.task_results if end.task == "math_1"]
+    run = replace(run, task_results=(*run.task_results, *more[1:]))
+    said = [one for one in accuracy_table(run, accuracy_rows(run)).conditions if one not in before]
+    assert [("0 to 3 of 4 answers to math_1" in one, "0 to 1 of 4 prompts of math_1" in one) for one in said] == [
+        (True, False),
+        (False, True),
+    ]
+
+
 def test_known_answers_are_told_from_computed_ones(tmp_path: Path) -> None:
     run = replace(SMALL, arms=(BASE,), questions=4).write(tmp_path)
     log = Log(run.folder)

@@ -46,12 +46,17 @@ _Pair = tuple[Any, list[int], list[int]]
 
 @dataclass(kw_only=True, slots=True)
 class Tally:
-    """Work since the last `use`. Of `requests`, those `cached` took none, and their tokens are not counted."""
+    """Work since the last `use`. Of `requests`, those `cached` took none, and their tokens are not counted.
+
+    `cut_answers` have as many tokens as there was room for, `cut_prompts` lost their beginning; cached ones count.
+    """
 
     requests: int = 0
     cached: int = 0
     prompt_tokens: int = 0
     new_tokens: int = 0
+    cut_answers: int = 0
+    cut_prompts: int = 0
 
 
 class EngineLM(TemplateLM):  # type: ignore[misc]
@@ -185,6 +190,7 @@ class EngineLM(TemplateLM):  # type: ignore[misc]
                 f"loglikelihood: a continuation has {len(continuation)} tokens, allowed are 1 to {self.max_length}"
             )
         whole = (context or [self.prefix_token_id]) + continuation
+        self.tally.cut_prompts += len(whole) > self.max_length + 1
         return tuple(whole[-self.max_length - 1 : -1])
 
     def generate_until(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[str]:
@@ -198,6 +204,7 @@ class EngineLM(TemplateLM):  # type: ignore[misc]
         new = {one.key: one for one in questions if one.key not in found}
         for batch in self._batches(grouped(new.values()), lambda one: len(one.prompt), self.batch_size):
             found |= self._keep(self._generated(batch))
+        self.tally.cut_answers += sum(found[one.key][1] >= one.generation.room for one in questions)
         return [GeneratedText(*found[one.key]) for one in questions]
 
     def _questions(self, requests: Sequence[Instance]) -> list[GenerationRequest]:
@@ -210,6 +217,7 @@ class EngineLM(TemplateLM):  # type: ignore[misc]
             repeats[context, generation] += 1
             tokens, number = self._encoder.prompt(context), repeats[context, generation]
             questions.append(GenerationRequest.of(context, tokens, self.max_length, generation, number))
+            self.tally.cut_prompts += len(questions[-1].prompt) < len(tokens)
         return questions
 
     def _generated(self, batch: Sequence[GenerationRequest]) -> Mapping[str, tuple[str, int]]:

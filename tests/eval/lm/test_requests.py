@@ -117,6 +117,26 @@ def test_samples_of_a_prompt_differ_and_come_again(lm: EngineLM) -> None:
     assert len(set(replies(lm, "generate_until", greedy))) == 1
 
 
+def test_what_was_cut_off_is_counted(lm: EngineLM, checkpoint: Checkpoint, tmp_path: Path) -> None:
+    """Answers without room for more tokens and prompts without room for their beginning, also where they are known."""
+    short = EngineLM(lm.generator, checkpoint.tokenizer, max_length=24)
+    stop = replies(lm, "generate_until", [("the", {"until": [], "max_gen_toks": 4})])[0][1]
+    generated = [
+        ("the", {"until": [], "max_gen_toks": 4}),
+        ("the", {"until": [stop], "max_gen_toks": 4}),
+        ("the quick brown fox jumps over", {"until": [stop], "max_gen_toks": 4}),
+    ]
+    for _ in range(2):
+        short.use(cell_of(checkpoint, **FUSED), AnswerCache(tmp_path, "one"))
+        sizes = [one.tokens for one in replies(short, "generate_until", generated)]
+        assert (short.tally.cut_answers, short.tally.cut_prompts) == (sum(size == 4 for size in sizes), 1)
+        assert sizes[0] == 4 > sizes[1]
+        replies(short, "loglikelihood", [("the", " fox"), ("the quick brown fox jumps over", " it")])
+        assert short.tally.cut_prompts == 2
+    replies(short, "loglikelihood_rolling", [("the quick brown fox jumps over the lazy dog",)])
+    assert short.tally.cut_prompts == 2
+
+
 def test_progress_is_reported(checkpoint: Checkpoint, lm: EngineLM) -> None:
     calls: list[tuple[int, int]] = []
     watched = EngineLM(lm.generator, checkpoint.tokenizer, batch=2, progress=lambda done, of: calls.append((done, of)))
