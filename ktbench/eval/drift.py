@@ -188,6 +188,8 @@ def measure_drift(
 ) -> Iterator[GradedAnswer]:
     """Three answers to each window, all weighted by its positions: `kl_nats`, `top1` and `nll_nats`.
 
+    Windows of one document are a cluster.
+
     `kl_nats` is the mean of KL(unmodified ‖ this), `top1` the share of positions with the same most likely token,
     `nll_nats` what the given tokens cost. The unmodified model is evaluated with `is_reference`: its predictions are
     kept in the file `reference`, which is there once all its answers were taken, and which the others read.
@@ -269,4 +271,11 @@ def _answers(window: Window, log_p: Tensor, log_q: Tensor) -> Iterator[GradedAns
     why = "" if log_q.isfinite().all() else _NOT_FINITE
     for metric, value in values.items():
         known = None if why else float(value)
-        yield GradedAnswer(question=window.question, metric=metric, value=known, weight=float(len(given)), why=why)
+        yield GradedAnswer(
+            question=window.question,
+            metric=metric,
+            value=known,
+            weight=float(len(given)),
+            why=why,
+            cluster=window.document,
+        )

@@ -42,9 +42,13 @@ class Corpus:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Window:
-    """Tokens of one document: those given before the first prediction, and those to be predicted."""
+    """Tokens of one document: those given before the first prediction, and those to be predicted.
+
+    `document` is the name of the one that others are of, too.
+    """
 
     question: str
+    document: str = ""
     prompt: tuple[int, ...]
     given: tuple[int, ...]
 
@@ -174,6 +178,7 @@ def _windows(document: TextDocument, tokenizer: PreTrainedTokenizerBase, prompt:
     return [
         Window(
             question=f"{document.name}/{at}",
+            document=document.name,
             prompt=(*begin, *text[at : at + step - given]),
             given=text[at + step - given : at + step],
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf
+from math import fsum, inf
 from statistics import fmean
 from typing import Literal
 
@@ -70,7 +70,8 @@ class TaskAnswers:
     `scores` are by question, the mean over its graded samples; `questions` counts those with answers, graded or not;
     `ungraded` the answers that cannot be graded here, and texts without a value, by reason; `tokens` are new tokens by
     question and sample. `measured` are values with their weights by metric and document, of graded answers the KL of
-    the right ones alone; `unmeasured` is why there is none. `clusters` are by question, where it is of one.
+    the right ones alone; `unmeasured` is why there is none. `clusters` are by question, where it is of one; those of
+    windows are the texts that these were cut from.
     """
 
     scores: Mapping[str, float]
@@ -99,7 +100,7 @@ def answers_of(scored: Sequence[SampleResult]) -> TaskAnswers:
     values = by_key((one.question, one.value) for one in graded if one.value is not None)
     return TaskAnswers(
         scores={question: fmean(found) for question, found in values.items()},
-        clusters={one.question: one.cluster for one in graded if one.cluster},
+        clusters={one.question: one.cluster for one in scored if one.cluster},
         questions=len({one.question for one in graded}),
         ungraded=_ungraded(graded or scored),
         tokens={(one.question, one.sample): one.tokens for one in graded if one.tokens is not None},
@@ -137,24 +138,39 @@ def measures_of(task: str, mine: TaskAnswers, base: TaskAnswers | None) -> tuple
     """Measures of a cell's answers to a task that is not graded, held against the baseline's."""
     if mine.questions:
         return ()
-    return tuple(_measure(task, metric, found, base) for metric, found in mine.measured.items())
+    return tuple(_measure(task, metric, mine, base) for metric in mine.measured)
 
 
-def _measure(task: str, metric: str, found: Mapping[str, tuple[float, float]], base: TaskAnswers | None) -> Measure:
-    mean = _within_range(weighted_mean(*zip(*found.values(), strict=True)), 1.0 if metric == TOP1 else inf)
+def _measure(task: str, metric: str, mine: TaskAnswers, base: TaskAnswers | None) -> Measure:
+    found = mine.measured[metric]
+    mean = _within_range(_over_texts(found, mine.clusters), 1.0 if metric == TOP1 else inf)
     if metric not in LOSSES:
         return Measure(task=task, metric=metric, value=mean, change=None)
     theirs = {} if base is None else base.measured.get(metric, {})
-    moved = [(value - theirs[key][0], weight) for key, (value, weight) in found.items() if key in theirs]
-    ratio = exponential(weighted_mean(*zip(*moved, strict=True))) if moved else None
+    moved = {key: (value - theirs[key][0], weight) for key, (value, weight) in found.items() if key in theirs}
+    ratio = exponential(_over_texts(moved, mine.clusters)) if moved else None
     change = ratio and ratio.mapped(lambda value: value - 1)
     return Measure(task=task, metric=metric, value=exponential(mean), change=change)
 
 
 def divergence_of(shares: Mapping[str, float], answered: Mapping[str, TaskAnswers]) -> Estimate:
     """The mean KL a token (nats) over right answers to several tasks, each with its share of it."""
-    parts = [(share, answered[task].measured[KL].values()) for task, share in shares.items()]
-    return _within_range(mean_of_means([(share, weighted_mean(*zip(*found, strict=True))) for share, found in parts]))
+    parts = [(share, answered[task]) for task, share in shares.items()]
+    return _within_range(
+        mean_of_means([(share, _over_texts(found.measured[KL], found.clusters)) for share, found in parts])
+    )
+
+
+def _over_texts(found: Mapping[str, tuple[float, float]], clusters: Mapping[str, str]) -> Estimate:
+    """The mean with its interval over texts: windows of one are predicted alike, and count together."""
+    texts = by_key((clusters.get(question, question), pair) for question, pair in found.items()).values()
+    return weighted_mean(*zip(*map(_of_text, texts), strict=True))
+
+
+def _of_text(windows: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """The value of a text and its weight."""
+    values, weights = zip(*windows, strict=True)
+    return (fmean(values, weights), fsum(weights)) if len(windows) > 1 else windows[0]
 
 
 def _within_range(mean: Estimate, most: float = inf) -> Estimate:

@@ -117,6 +117,12 @@ def test_the_limit_draws_windows(tmp_path: Path) -> None:
     assert drawn <= {"sum", *(f"text/{at}" for at in range(0, 78, 14))}
 
 
+def test_windows_are_of_their_document(tmp_path: Path) -> None:
+    answers = drift_of(Bigrams(TABLE), tmp_path / "a", own=True)
+    clusters = {one.question: one.cluster for one in answers if one.question != "short"}
+    assert clusters == {"sum": "", **{f"text/{at}": "text" for at in range(0, 70, 14)}}
+
+
 def test_batches_are_small_enough_for_their_logits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for room, expected in ((256 << 20, [2, 2, 2]), (10, [1] * 6)):
         monkeypatch.setattr("ktbench.eval.drift._BATCH_BYTES", room)

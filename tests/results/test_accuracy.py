@@ -63,6 +63,44 @@ def test_what_is_measured_stands_in_place_of_scores(drift: Run) -> None:
     assert not any("score" in heading for heading in headings)
 
 
+def test_windows_of_a_text_count_as_one(tmp_path: Path) -> None:
+    """Residuals are summed over a text before they are squared: of windows that are all alike nothing is gained."""
+    run = DriftStore(arms=(BASE, deferring(2)), questions=4).write(tmp_path)
+    facts = [one for one in run.sample_results if one.task == "decode"]
+    windows = [
+        replace(one, question=f"{one.question}/{at}", cluster=one.question, weight=one.weight / 5)
+        for one in facts
+        for at in range(5)
+    ]
+    cut = replace(run, sample_results=tuple(windows))
+    for whole, parts in zip(*(row_of(one, "+v+d deferral=2").measures[:3] for one in (run, cut)), strict=True):
+        for one, other in ((whole.value, parts.value), (whole.change, parts.change)):
+            assert (one is None) == (other is None)
+            if one and other:
+                assert [other.mid, other.se, other.low, other.high] == pytest.approx(
+                    [one.mid, one.se, one.low, one.high], rel=1e-9
+                )
+
+
+def test_windows_that_a_baseline_lacks_leave_the_rest_of_their_text(tmp_path: Path) -> None:
+    run = DriftStore(arms=(BASE, deferring(2)), questions=4).write(tmp_path)
+    base, mine = (cell.key for cell in run.header.cells)
+    facts = [replace(one, cluster="one" if one.question < "text 2" else "") for one in run.sample_results]
+    kept = [one for one in facts if (one.cell, one.question) != (base, "text 0")]
+    losses = {
+        cell: {
+            one.question: (one.value or 0.0, one.weight)
+            for one in kept
+            if (one.cell, one.task, one.metric) == (cell, "decode", "nll_nats")
+        }
+        for cell in (base, mine)
+    }
+    moved = [losses[mine][name][0] - value for name, (value, _) in losses[base].items()]
+    change = row_of(replace(run, sample_results=tuple(kept)), "+v+d deferral=2").measures[0].change
+    assert change is not None and change.n == 3
+    assert change.mid == pytest.approx(np.expm1(np.average(moved, weights=[w for _, w in losses[base].values()])))
+
+
 def test_intervals_stay_within_what_can_be_measured(tmp_path: Path) -> None:
     run = DriftStore(arms=(BASE, deferring(1)), questions=3).write(tmp_path)
     mine = run.header.cells[1].key
