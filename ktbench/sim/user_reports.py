@@ -36,9 +36,10 @@ _CALIBRATIONS = {
     "ik_llama.cpp": "llama_cpp",
     "llama.cpp": "llama_cpp",
 }
-# One page, of two machines, has the reports that constants are fitted on: one socket, nothing else left out.
+# One page has the reports that constants are fitted on, of two of its machines: one socket, nothing else left out.
 FITTED = "llama_cpp"
 _FITTED_PAGE = "https://github.com/ikawrakow/ik_llama.cpp/discussions/258"
+_FITTED_CPUS = ("Threadripper PRO 7965WX", "EPYC 9355")
 _FITTED_CONSTANTS = ("decode_stream", "kernel_us")
 # Formats by which the bits of a weight are bracketed.
 _LADDER: tuple[Precision, ...] = ("q2_k", "q3_k", "iq4_xs", "q4_k", "q5_k", "q6_k", "q8_0", "bf16")
@@ -94,7 +95,7 @@ class UserReport:
     @property
     def fitted(self) -> bool:
         """Whether constants of its program are fitted on it."""
-        return self.link == _FITTED_PAGE and self.sockets == 1
+        return self.link == _FITTED_PAGE and self.sockets == 1 and self.cpu in _FITTED_CPUS
 
     @property
     def calibration(self) -> str:
@@ -206,18 +207,19 @@ def interval(errors: Sequence[float], speed: float) -> tuple[float, float]:
 def simulated_speed(report: UserReport, cell: RunSpec, cost: Calibration) -> float:
     """Tokens/s of a report's cell, `cell` being any decode cell of its model.
 
-    Between two formats the time of a step is interpolated by the bits of a weight.
+    The time of a step is that of two formats, interpolated by the bits of a weight; below the first extrapolated.
     """
-    formats = _bracket(report.bits)
-    times = [step_seconds(_spec(report, cell, precision), cost) for precision in formats]
-    return float(1 / np.interp(report.bits, [_bits(one) for one in formats], times))
+    low, high = _bracket(report.bits)
+    times = [step_seconds(_spec(report, cell, precision), cost) for precision in (low, high)]
+    share = (report.bits - _bits(low)) / (_bits(high) - _bits(low))
+    return 1 / (times[0] + share * (times[1] - times[0]))
 
 
-def _bracket(bits: float) -> tuple[Precision, ...]:
-    """The formats next to so many bits; beyond the last the last."""
-    below = [one for one in _LADDER if _bits(one) <= bits][-1:]
-    above = [one for one in _LADDER if _bits(one) > bits][:1]
-    return (*below, *above)
+def _bracket(bits: float) -> tuple[Precision, Precision]:
+    """The formats next to so many bits; beyond the last, and below the first, the two there."""
+    above = next((rung for rung, one in enumerate(_LADDER) if _bits(one) > bits), len(_LADDER))
+    first = min(max(above - 1, 0), len(_LADDER) - 2)
+    return _LADDER[first], _LADDER[first + 1]
 
 
 def _bits(precision: Precision) -> float:
