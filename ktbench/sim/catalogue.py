@@ -72,11 +72,15 @@ class Instructions:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryKind:
-    """What can be read of a channel's rate, and what a socket reads of another's memory as a share of its own."""
+    """What can be read of a channel's rate, and what a socket reads of another's memory as a share of its own.
+
+    `io_die`: what processors with chiplets can read of it, where that was measured apart.
+    """
 
     efficiency: float
     remote: float
     source: str
+    io_die: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -249,8 +253,13 @@ def _read_gb_per_s(box: Box) -> float:
     """What a socket reads of its own memory: what channels or links of chiplets give, whichever is less."""
     parts = catalogue()
     cpu = parts.cpus[box.cpu]
-    read = channels_used(box) * rated_mts(box) * _TRANSFER_BYTES * 1e-3 * parts.memory[box.ram.kind].efficiency
+    read = channels_used(box) * rated_mts(box) * _TRANSFER_BYTES * 1e-3 * _efficiency(box)
     return read if cpu.fabric is None else min(read, cpu.chiplets * parts.fabrics[cpu.fabric].gb_per_s)
+
+
+def _efficiency(box: Box) -> float:
+    kind, has_io_die = catalogue().memory[box.ram.kind], catalogue().cpus[box.cpu].fabric is not None
+    return kind.io_die if has_io_die and kind.io_die is not None else kind.efficiency
 
 
 def _with_gpus(machine: MachineSpec, box: Box) -> MachineSpec:
@@ -279,7 +288,7 @@ def _sources(box: Box) -> Mapping[str, str]:
     parts = catalogue()
     cpu, kind = parts.cpus[box.cpu], parts.memory[box.ram.kind]
     sheet, isa = f"{box.cpu}: {_link_of(cpu.source)}", parts.instructions[cpu.isa]
-    read = f"{channels_used(box)} channels at {rated_mts(box)} MT/s x {kind.efficiency:g} ({kind.source})"
+    read = f"{channels_used(box)} channels at {rated_mts(box)} MT/s x {_efficiency(box):g} ({kind.source})"
     if cpu.fabric is not None:
         fabric = parts.fabrics[cpu.fabric]
         read += f", at most {cpu.chiplets} chiplets x {fabric.gb_per_s:g} GB/s ({fabric.source})"

@@ -6,7 +6,7 @@ import csv
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from math import exp, floor, log
+from math import exp, floor, inf, log
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -17,7 +17,7 @@ from scipy.optimize import least_squares
 
 from ktbench.resources import data_folder
 from ktbench.sim.calibration import Calibration, read_calibration
-from ktbench.sim.catalogue import machine_of_box, read_box
+from ktbench.sim.catalogue import catalogue, machine_of_box, read_box
 from ktbench.sim.cost_search import with_all_features
 from ktbench.sim.fitting import limits
 from ktbench.sim.judging import Quality, quality_of
@@ -210,7 +210,7 @@ def simulated_speed(report: UserReport, cell: RunSpec, cost: Calibration) -> flo
     The time of a step is that of two formats, interpolated by the bits of a weight; below the first extrapolated.
     """
     low, high = _bracket(report.bits)
-    times = [step_seconds(_spec(report, cell, precision), cost) for precision in (low, high)]
+    times = [step_seconds(_spec(report, cell, cost, precision), cost) for precision in (low, high)]
     share = (report.bits - _bits(low)) / (_bits(high) - _bits(low))
     return 1 / (times[0] + share * (times[1] - times[0]))
 
@@ -227,9 +227,11 @@ def _bits(precision: Precision) -> float:
     return row.block_bytes * 8 / row.group if row.block_bytes else row.bits
 
 
-def _spec(report: UserReport, cell: RunSpec, precision: Precision) -> RunSpec:
+def _spec(report: UserReport, cell: RunSpec, cost: Calibration, precision: Precision) -> RunSpec:
     box = read_box(report.cpu, report.sockets, report.ram, report.gpu)
     machine = machine_of_box(box, report.calibration)
+    read = min(machine.read_gb_per_s, _unpacked_gb_per_s(report, cost, precision))
+    machine = replace(machine, read_gb_per_s=read, remote_gb_per_s=min(read, machine.remote_gb_per_s))
     placement = PlacementSpec(policy="front_loading", ratio=report.on_gpu) if report.on_gpu else PlacementSpec()
     top_k = cell.model.shape.top_k
     spec = with_all_features(
@@ -248,6 +250,16 @@ def _spec(report: UserReport, cell: RunSpec, precision: Precision) -> RunSpec:
         skipping=top_k - (report.experts or top_k),
     )
     return replace(spec, engine=engine)
+
+
+def _unpacked_gb_per_s(report: UserReport, cost: Calibration, precision: Precision) -> float:
+    """Read bandwidth that keeps all cores busy, where their format takes them longer than memory; else infinity."""
+    name = f"unpack_{report.quantisation.removeprefix('UD-').lower()}"
+    if name not in cost.constants:
+        return inf
+    cpu = catalogue().cpus[report.cpu]
+    weights_per_ns = cost[name] * report.sockets * cpu.cores * cpu.ghz
+    return weights_per_ns * _bits(precision) / 8 / cost["decode_stream"]
 
 
 def _one_socket(machine: MachineSpec) -> MachineSpec:
