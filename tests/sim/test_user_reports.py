@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from math import exp
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from ktbench.run.request import read_request
 from ktbench.sim.calibration import read_calibration
 from ktbench.sim.catalogue import machine_of_box, read_box
 from ktbench.sim.user_reports import COVERAGE, UserReport, interval, read_user_reports, shipped_errors, simulated_speed
+from ktbench.spec.run_spec import RunSpec
 
 SHIPPED = data_folder("reports") / "users"
 REPORTS = read_user_reports()
@@ -44,6 +46,41 @@ def test_what_ships_is_what_the_simulator_says() -> None:
         speed = simulated_speed(one, cell, read_calibration(one.calibration))
         assert speed == pytest.approx(float(shipped[one.id]["simulated"]), rel=1e-3)
         assert float(shipped[one.id]["error"]) == pytest.approx(speed / one.tokens_per_s - 1, abs=2e-3)
+
+
+@pytest.fixture(scope="module")
+def cell() -> RunSpec:
+    return read_request(["model=deepseek_v3", "machine=paper_a100", "workload=decode"]).parts[0].spec
+
+
+def speed(one: UserReport, cell: RunSpec) -> float:
+    return simulated_speed(one, cell, read_calibration(one.calibration))
+
+
+def test_fewer_bits_than_any_format_has_are_faster_still(cell: RunSpec) -> None:
+    """By as much as Q2_K is faster than Q3_K: bits that are read take their time."""
+    one = next(one for one in REPORTS if one.id == "ik-14700")
+    assert one.bits < 1.8125
+    seconds = [1 / speed(replace(one, bits=bits), cell) for bits in (1.8125, 2.625, 3.4375)]
+    assert seconds[1] - seconds[0] == pytest.approx(seconds[2] - seconds[1])
+    assert seconds[0] > 1 / speed(one, cell)
+
+
+def test_codes_that_take_cores_longer_than_memory_cost_what_cores_take(cell: RunSpec) -> None:
+    """Twelve cores at 3.2 GHz unpack 3.7 weights of IQ2_M a cycle; experts of DeepSeek-V3 that stay on the host."""
+    one = next(one for one in REPORTS if one.id == "ik-437-w5-3425")
+    shape = cell.model.shape
+    weights = (1 - one.on_gpu) * shape.moe_layers * shape.top_k * shape.expert_params
+    unpacked, memory = (1 / speed(replace(one, quantisation=name), cell) for name in ("UD-IQ2_M", "Q2_K"))
+    assert unpacked > weights / (3.7 * 12 * 3.2e9) > memory
+    assert speed(replace(one, quantisation="Q2_K"), cell) == speed(replace(one, quantisation="IQ2_K_R4"), cell)
+
+
+def test_constants_are_fitted_on_two_machines_of_one_page() -> None:
+    fitted = [one for one in REPORTS if one.fitted]
+    assert len({one.link for one in fitted}) == 1
+    assert {(one.cpu, one.sockets) for one in fitted} == {("Threadripper PRO 7965WX", 1), ("EPYC 9355", 1)}
+    assert any(one.link == fitted[0].link for one in REPORTS if not one.fitted)
 
 
 def test_the_intervals_that_ship_hold_what_they_are_meant_to() -> None:
