@@ -11,9 +11,8 @@ import logging
 import threading
 import time
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -22,14 +21,6 @@ from ktbench.files import NotWritten
 from ktbench.spec.serving.pages import DISK_MEMORY_BYTES
 
 _LOG = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class _Ahead:
-    """A page that is read ahead: bytes on disk, and its content once it is there."""
-
-    size: int
-    content: memoryview | None = None
 
 
 class DiskPages:
@@ -57,8 +48,7 @@ class DiskPages:
         self._used_ns = max((page.used_ns for page in found), default=0)
         self._queued: dict[str, bytes] = {}
         self._queued_bytes = 0
-        self._ahead: OrderedDict[str, _Ahead] = OrderedDict()
-        self._ahead_bytes = 0
+        self._ahead: dict[str, memoryview | None] = {}  # contents, once they are there
         self._wanted: deque[str] = deque()
         self._reading: str | None = None
         self._is_closed = False
@@ -81,7 +71,6 @@ class DiskPages:
         content = self._read(name) if content is None else content
         with self._changed:
             self._counts["disk_misses" if content is None else "disk_hits"] += 1
-            self._use(name)
         return content
 
     def put(self, key: bytes, content: bytes | bytearray | memoryview, *, wait: bool = False) -> None:
@@ -108,22 +97,28 @@ class DiskPages:
         with self._changed:
             return name in self._held or name in self._queued
 
-    def read_ahead(self, keys: Iterable[bytes]) -> None:
-        """Begin to read pages that `get` will ask for in this order, as many as memory takes.
+    def use(self, keys: Sequence[bytes]) -> None:
+        """Note that pages of a prompt, in its order, are asked for: its last ones, of no use alone, make room first."""
+        with self._changed:
+            for key in reversed(keys):
+                self._use(self._folder.name(key))
 
-        Pages of earlier calls that nobody has asked for make room.
+    def read_ahead(self, prompts: Iterable[Iterable[bytes]]) -> None:
+        """Begin to read the pages of prompts that `get` will ask for in this order, as many as memory takes.
+
+        Other pages that were read ahead make room. Of a prompt nothing is read behind its first page that is nowhere.
         """
         with self._changed:
+            ahead: dict[str, memoryview | None] = {}
             room = self._memory
-            for name in map(self._folder.name, keys):
-                size = self._held.get(name)
-                if size is None or name in self._queued:
+            for name, size in self._readable(prompts):
+                if name in ahead:
                     continue
                 if (room := room - size) < 0:
                     break
-                self._want(name, size)
-            while self._ahead_bytes > self._memory:
-                self._forget_ahead(next(iter(self._ahead)))
+                ahead[name] = self._ahead.get(name)
+            self._ahead = ahead
+            self._wanted = deque(name for name in ahead if ahead[name] is None and name != self._reading)
             self._changed.notify_all()
 
     def flush(self) -> None:
@@ -139,7 +134,7 @@ class DiskPages:
                 "disk_pages": len(self._held),
                 "disk_bytes": self._held_bytes,
                 "disk_queued": len(self._queued),
-                "disk_ahead": sum(page.content is not None for page in self._ahead.values()),
+                "disk_ahead": sum(content is not None for content in self._ahead.values()),
             }
 
     def close(self) -> None:
@@ -156,7 +151,7 @@ class DiskPages:
         self._changed.wait_for(lambda: self._reading != name)
         if name in self._queued:
             return self._queued[name]
-        return self._forget_ahead(name).content if name in self._ahead else None
+        return self._ahead.pop(name, None)
 
     def _takes(self, nbytes: int) -> bool:
         """Whether a page is accepted for writing."""
@@ -232,10 +227,10 @@ class DiskPages:
             content = self._read(name)
             with self._changed:
                 self._reading = None
-                if content is None and name in self._ahead:
-                    self._forget_ahead(name)
+                if content is None:
+                    self._ahead.pop(name, None)
                 elif name in self._ahead:
-                    self._ahead[name].content = content
+                    self._ahead[name] = content
                 self._changed.notify_all()
 
     def _next_wanted(self) -> str | None:
@@ -246,22 +241,20 @@ class DiskPages:
                 if self._is_closed:
                     return None
                 name = self._wanted.popleft()
-                if name in self._ahead and self._ahead[name].content is None:
+                if name in self._ahead:
                     self._reading = name
                     return name
 
-    def _want(self, name: str, size: int) -> None:
-        if name in self._ahead:
-            self._ahead.move_to_end(name)
-            return
-        self._ahead[name] = _Ahead(size)
-        self._ahead_bytes += size
-        self._wanted.append(name)
-
-    def _forget_ahead(self, name: str) -> _Ahead:
-        page = self._ahead.pop(name)
-        self._ahead_bytes -= page.size
-        return page
+    def _readable(self, prompts: Iterable[Iterable[bytes]]) -> Iterator[tuple[str, int]]:
+        """Names and bytes on disk of pages that were read ahead or can be."""
+        for prompt in prompts:
+            for name in map(self._folder.name, prompt):
+                content = self._ahead.get(name)  # may be deleted meanwhile
+                size = self._held.get(name) if content is None else disk_bytes(len(content))
+                if size is not None:
+                    yield name, size
+                elif name not in self._queued:
+                    break
 
     def _read(self, name: str) -> memoryview | None:
         """A page from disk; None where there is none, or none that can be believed."""

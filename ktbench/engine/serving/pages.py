@@ -39,6 +39,10 @@ class PagePool:
         """Pages that can be taken."""
         return len(self._free) + len(self._cached)
 
+    def __contains__(self, key: bytes) -> bool:
+        """Whether there is a page with these contents."""
+        return key in self._page_of
+
     def take(self) -> int | None:
         """A page of one's own; None where all are held."""
         if not self._free and self._cached:

@@ -34,8 +34,11 @@ class PageStore(Protocol):
     def put(self, key: bytes, content: memoryview, *, wait: bool) -> None:
         """Keep a copy of contents."""
 
-    def read_ahead(self, keys: Sequence[bytes]) -> None:
-        """Contents that will be asked for."""
+    def use(self, keys: Sequence[bytes]) -> None:
+        """Pages of a prompt are asked for: its last ones make room first."""
+
+    def read_ahead(self, prompts: Iterable[Iterable[bytes]]) -> None:
+        """Contents of pages of prompts that will be asked for in this order; no others."""
 
     def flush(self) -> None:
         """Wait until what was put is written."""
@@ -88,7 +91,6 @@ class PageCopies:
         """Write the contents to `to`, which stay here too; False where they are nowhere."""
         found = self._held.get(key)
         if found is not None:
-            self._held.move_to_end(key)
             self._read += 1
             to.copy_(found)
             return True
@@ -98,10 +100,18 @@ class PageCopies:
         to.copy_(_numbers(content, to.dtype))
         return True
 
-    def read_ahead(self, keys: Iterable[bytes]) -> None:
-        """Have the disk level fetch what is not in memory."""
+    def use(self, keys: Sequence[bytes]) -> None:
+        """Note that pages of a prompt are asked for: its last ones, of no use alone, make room first."""
+        for key in reversed(keys):
+            if key in self._held:
+                self._held.move_to_end(key)
         if self._disk is not None:
-            self._disk.read_ahead([key for key in keys if key not in self._held])
+            self._disk.use(keys)
+
+    def read_ahead(self, prompts: Iterable[Iterable[bytes]]) -> None:
+        """Have the disk level fetch what is not in memory of the pages of prompts, in order of their admission."""
+        if self._disk is not None:
+            self._disk.read_ahead((key for key in keys if key not in self._held) for keys in prompts)
 
     def counters(self) -> Mapping[str, int]:
         """Pages read of memory, and what the disk level counts."""

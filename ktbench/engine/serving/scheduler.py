@@ -86,6 +86,7 @@ class Scheduler:
         self._copies, self._fill, self._first_key = copies, fill, first_key
         self.waiting: list[ServedSequence] = []
         self.running: list[ServedSequence] = []
+        self._read_for: list[ServedSequence] = []
         self._submitted = 0
         self.counted = {"preempted": 0, "cached_prompt_tokens": 0}
 
@@ -110,8 +111,6 @@ class Scheduler:
         sequence = ServedSequence(request=request, number=self._submitted, tokens=list(request.prompt))
         self._submitted += 1
         self.waiting.append(sequence)
-        if self._engine.prefix_cache and sequence.is_cached:
-            self._copies.read_ahead(self._keys_of_prompt(sequence))
 
     def take_back(self, key: str) -> ServedSequence | None:
         """End a request; None where there is no such."""
@@ -127,7 +126,9 @@ class Scheduler:
 
     def plan(self) -> list[Part]:
         """What the next step takes; each sequence has pages for it."""
+        self._read_ahead()
         self._admit()
+        self._read_ahead()
         prompts = [one for one in self.running if one.left > 1]
         if self._engine.chunked_prefill:
             return self._decoding() + list(self._chunks())
@@ -148,9 +149,18 @@ class Scheduler:
             keys.append(next_key(keys[-1] if keys else self._first_key, sequence.tokens[at : at + size]))
         return keys[block]
 
-    def _keys_of_prompt(self, sequence: ServedSequence) -> list[bytes]:
-        """Of the pages that the cache may have: at least one token is left to compute."""
+    def _keys_to_find(self, sequence: ServedSequence) -> list[bytes]:
+        """Of the pages that the cache may have for it: at least one token is left to compute."""
+        if not self._engine.prefix_cache or not sequence.is_cached or sequence.is_scored:
+            return []
         return [self._key(sequence, block) for block in range((len(sequence.tokens) - 1) // self._serving.page_tokens)]
+
+    def _read_ahead(self) -> None:
+        """Have pages fetched for as many of those that wait as may run at once, for the first to be admitted first."""
+        soon = self.waiting[: self._serving.max_sequences]
+        if soon != self._read_for:
+            self._read_for = soon
+            self._copies.read_ahead((key for key in self._keys_to_find(one) if key not in self.pool) for one in soon)
 
     def _admit(self) -> None:
         if self._engine.static_batch and self.running:
@@ -162,13 +172,13 @@ class Scheduler:
     def _give_pages(self, sequence: ServedSequence) -> bool:
         """Pages for all its tokens, as many as can be with contents; with one to spare for each that runs."""
         size = self._serving.page_tokens
-        looks = self._engine.prefix_cache and sequence.is_cached and not sequence.is_scored
-        keys = self._keys_of_prompt(sequence) if looks else []
+        keys = self._keys_to_find(sequence)
         sequence.pages = self._shared(keys)
         more = -(-len(sequence.tokens) // size) - len(sequence.pages)
         if self.pool.available < more + len(self.running):
             self._release(sequence)
             return False
+        self._copies.use(keys)  # before any is fetched: pages that leave the device take none of their room
         filling = True
         known = len(sequence.pages)
         for block in range(known, known + more):

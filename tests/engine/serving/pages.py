@@ -35,6 +35,14 @@ def written(pages: DiskPages) -> Mapping[str, int]:
     return counts
 
 
+def until_ahead(pages: DiskPages, count: int) -> None:
+    """Wait for so many pages that are read ahead, and no more."""
+    deadline = time.monotonic() + 60
+    while pages.counters()["disk_ahead"] != count:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
 def key_of(i: int) -> bytes:
     return b"key %d" % i
 

@@ -7,6 +7,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import takewhile
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 
 from ktbench.engine.serving.disk import DiskPages
 from ktbench.engine.serving.page_folder import HEADER_BYTES, PageFolder
-from tests.engine.serving.pages import BLOCK, content_of, damage, file_of, files, key_of, opened, written
+from tests.engine.serving.pages import BLOCK, content_of, damage, file_of, files, key_of, opened, until_ahead, written
 
 KEYS = range(8)
 LIMIT = 6  # blocks
@@ -47,16 +48,20 @@ class Model:
 
     def get(self, i: int) -> bool:
         if self.held.get(i):
-            self.held.move_to_end(i)
             return True
         self.held.pop(i, None)
         return False
+
+    def use(self, prompt: list[int]) -> None:
+        for i in reversed(prompt):
+            if i in self.held:
+                self.held.move_to_end(i)
 
 
 operations = st.lists(
     st.one_of(
         st.tuples(st.sampled_from(["put", "get", "damage"]), st.sampled_from(KEYS)),
-        st.tuples(st.just("ahead"), st.lists(st.sampled_from(KEYS), max_size=4, unique=True)),
+        st.tuples(st.sampled_from(["ahead", "use"]), st.lists(st.sampled_from(KEYS), max_size=4, unique=True)),
         st.tuples(st.just("restart"), st.none()),
     ),
     max_size=40,
@@ -73,9 +78,11 @@ def test_any_sequence_is_that_of_a_dictionary(operations: list[tuple[str, object
             if name == "restart":
                 pages.close()
                 pages = DiskPages(Path(folder), LIMIT * BLOCK, "model")
-            elif name == "ahead":
-                assert isinstance(argument, list)
-                pages.read_ahead(map(key_of, argument))
+            elif isinstance(argument, list) and name == "use":
+                pages.use([key_of(i) for i in argument])
+                model.use(argument)
+            elif isinstance(argument, list):
+                pages.read_ahead([map(key_of, argument)])
                 for i in argument:
                     assert pages.get(key_of(i)) == (whole_blocks(i) if model.get(i) else None)
             else:
@@ -111,7 +118,7 @@ def test_what_is_got_while_pages_come_and_go_is_whole(tmp_path: Path) -> None:
                 pages.put(key_of(i), whole_blocks(i))
                 puts += 1
             elif random.random() < 0.3:
-                pages.read_ahead(key_of(random.randrange(40)) for _ in range(6))
+                pages.read_ahead([key_of(random.randrange(40))] for _ in range(6))
             elif (found := pages.get(key_of(i))) is not None:
                 assert found == whole_blocks(i)
                 hits += 1
@@ -132,7 +139,7 @@ def test_a_page_is_a_copy_of_any_length_and_kind(tmp_path: Path, length: int, ki
         content[:] = bytes(length)
         assert pages.get(b"") == content_of(1, length)
     with opened(tmp_path) as pages:
-        pages.read_ahead([b""])
+        pages.read_ahead([[b""]])
         assert pages.get(b"") == pages.get(b"") == content_of(1, length)
 
 
@@ -166,11 +173,12 @@ def test_a_smaller_limit_deletes_the_least_recently_used_at_the_start(tmp_path: 
         for i in range(6):
             pages.put(key_of(i), b"page")
         written(pages)
-        for i in (2, 0):
-            pages.get(key_of(i))
+        pages.use([key_of(0), key_of(2)])
     with opened(tmp_path, limit=3 * BLOCK) as pages:
         assert {i for i in range(6) if pages.contains(key_of(i))} == {0, 2, 5}
         assert len(files(tmp_path)) == 3
+    with opened(tmp_path, limit=BLOCK) as pages:
+        assert pages.contains(key_of(0)), "of a prompt its begin stays longest"
 
 
 def test_a_page_larger_than_the_limit_is_dropped(tmp_path: Path) -> None:
@@ -220,7 +228,7 @@ def test_reading_ahead_is_bounded_and_does_not_hold_up_its_caller(
             pages.put(key_of(i), content_of(i, 1000))
             written(pages)
         with held_up(monkeypatch, "read"):
-            pages.read_ahead(map(key_of, range(10)))
+            pages.read_ahead([map(key_of, range(10))])
             assert pages.counters()["disk_ahead"] == 0
         until_ahead(pages, 4)
         monkeypatch.setattr(PageFolder, "read", None)  # what is read ahead is in memory
@@ -236,7 +244,7 @@ def test_a_page_that_is_being_read_ahead_is_read_once(tmp_path: Path, monkeypatc
         with held_up(monkeypatch, "read") as answer:
             late = PageFolder.read
             monkeypatch.setattr(PageFolder, "read", lambda self, name: begun.append(name) or late(self, name))
-            pages.read_ahead([b"key"])
+            pages.read_ahead([[b"key"]])
             while not begun:
                 time.sleep(0.001)
             threading.Timer(0.05, answer.set).start()
@@ -244,25 +252,41 @@ def test_a_page_that_is_being_read_ahead_is_read_once(tmp_path: Path, monkeypatc
     assert len(begun) == 1
 
 
-def test_pages_read_ahead_in_vain_make_room(tmp_path: Path) -> None:
-    with opened(tmp_path, memory=4 * BLOCK) as pages:
+prompts = st.lists(st.lists(st.integers(0, 9), max_size=5, unique=True), max_size=4)
+
+
+@settings(max_examples=60, deadline=None)
+@given(calls=st.lists(prompts, min_size=1, max_size=4))
+def test_what_is_asked_for_first_is_read_ahead_and_nothing_else(calls: list[list[list[int]]]) -> None:
+    """Pages 0 to 7 are held, and memory takes 4."""
+    with TemporaryDirectory() as folder, opened(Path(folder), memory=4 * BLOCK) as pages:
         for i in range(8):
-            pages.put(key_of(i), content_of(i, 1000))
-            written(pages)
-        pages.read_ahead(map(key_of, range(4)))
-        until_ahead(pages, 4)
-        pages.read_ahead(map(key_of, (0, 4, 5)))
-        until_ahead(pages, 4)
-        for i in range(8):
-            assert pages.get(key_of(i)) == content_of(i, 1000)
+            pages.put(key_of(i), content_of(i, 1000), wait=True)
+        written(pages)
+        for call in calls:
+            pages.read_ahead(map(key_of, prompt) for prompt in call)
+            useful = [i for prompt in call for i in takewhile(range(8).__contains__, prompt)]
+            ahead = list(dict.fromkeys(useful))[:4]
+            until_ahead(pages, len(ahead))
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(PageFolder, "read", None)  # what is read ahead is in memory
+            assert [pages.get(key_of(i)) for i in ahead] == [content_of(i, 1000) for i in ahead]
         assert pages.counters()["disk_ahead"] == 0
 
 
-def until_ahead(pages: DiskPages, count: int) -> None:
-    deadline = time.monotonic() + 60
-    while pages.counters()["disk_ahead"] != count:
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+def test_a_page_read_ahead_is_kept_when_the_disk_deletes_it(tmp_path: Path) -> None:
+    with opened(tmp_path, limit=2 * BLOCK) as pages:
+        for i in range(2):
+            pages.put(key_of(i), b"page")
+            written(pages)
+        pages.read_ahead([[key_of(0)]])
+        until_ahead(pages, 1)
+        pages.put(key_of(2), b"page")
+        written(pages)
+        assert not pages.contains(key_of(0))
+        pages.read_ahead([[key_of(0), key_of(1)]])
+        until_ahead(pages, 2)
+        assert pages.get(key_of(0)) == b"page"
 
 
 def test_a_put_that_waits_drops_nothing(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_damaged_pages_are_misses_and_are_written_anew(
         for i in range(0, 40, 2):
             damage(file_of(pages, i), random)
         if ahead:
-            pages.read_ahead(map(key_of, range(40)))
+            pages.read_ahead([key_of(i)] for i in range(40))
         for i in range(40):
             assert pages.get(key_of(i)) == (content_of(i, 2000) if i % 2 else None)
         assert pages.counters()["disk_damaged"] == 20 and len(files(tmp_path)) == 20
@@ -150,7 +150,7 @@ def test_a_folder_that_cannot_be_written_is_read(tmp_path: Path, caplog: pytest.
     (tmp_path / "lock").mkdir()  # root may write anywhere else
     with opened(tmp_path) as pages:
         pages.put(key_of(2), b"page")
-        pages.read_ahead([key_of(1)])
+        pages.read_ahead([[key_of(1)]])
         assert pages.get(key_of(1)) == b"page" and pages.get(key_of(2)) is None
         assert pages.counters()["disk_dropped"] == 1
     assert len(caplog.records) == 1

@@ -1,0 +1,153 @@
+"""Scheduler, pages and their copies together, without a network: what a prompt finds, and what is fetched for it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import accumulate, takewhile
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ktbench.engine.serving.disk import DiskPages
+from ktbench.engine.serving.page_folder import PageFolder
+from ktbench.engine.serving.pages import PagePool
+from ktbench.engine.serving.prefix import PageCopies, next_key
+from ktbench.engine.serving.requests import ServeRequest
+from ktbench.engine.serving.scheduler import Scheduler, ServedSequence
+from ktbench.spec.engine import EngineSpec, ServingSpec
+from tests.engine.serving.pages import BLOCK, opened, until_ahead
+
+SIZE = 2  # tokens of a page
+DEVICE = 4  # pages, enough for one request
+CHAIN = 3  # pages of a prompt that can be found
+
+
+class Served:
+    """Requests that run one at a time."""
+
+    def __init__(self, ram_pages: int, disk: DiskPages | None) -> None:
+        numbers = torch.zeros(DEVICE + 1, 8, dtype=torch.bfloat16)
+        self.disk, self.copies = disk, PageCopies(ram_pages * numbers[0].nbytes, disk)
+        self.pool = PagePool(DEVICE, lambda key, page: self.copies.put(key, numbers[page]))
+        engine = EngineSpec(prefix_cache=True, serving=ServingSpec(page_tokens=SIZE))
+        self.scheduler = Scheduler(
+            engine, self.pool, self.copies, lambda key, page: self.copies.take(key, numbers[page]), b""
+        )
+
+    def submit(self, prompt: tuple[int, ...], key: str = "request") -> None:
+        self.scheduler.submit(ServeRequest(key=key, prompt=prompt, max_new=1))
+
+    def run(self) -> ServedSequence | None:
+        """A request from its admission to its end; None where none waits."""
+        parts = self.scheduler.plan()
+        for part in parts:
+            self.scheduler.computed(part)
+            self.scheduler.end(part.sequence)
+        if self.disk is not None:
+            self.disk.flush()
+        return parts[0].sequence if parts else None
+
+    def below(self, keys: list[bytes]) -> list[bytes]:
+        """Those of them that memory or the disk has, the least recently used first."""
+        if self.disk is None:
+            return [key for key in self.copies._held if key in keys]
+        names = {self.disk._folder.name(key): key for key in keys}
+        return [names[page.name] for page in self.disk._folder.pages() if page.name in names]
+
+
+def keys_of(prompt: tuple[int, ...]) -> list[bytes]:
+    """Of its pages that can be found."""
+    pages = [prompt[at : at + SIZE] for at in range(0, SIZE * CHAIN, SIZE)]
+    return list(accumulate(pages, next_key, initial=b""))[1:]
+
+
+prompts = st.tuples(*[st.integers(0, 2)] * CHAIN).map(lambda chosen: (*(one for i in chosen for one in (i, i)), 9))
+
+
+@contextmanager
+def level(name: str) -> Iterator[Served]:
+    """Memory, or a disk, with room for a prompt and for all that leaves the device when it is admitted."""
+    room = CHAIN + DEVICE
+    if name == "memory":
+        yield Served(room, None)
+    else:
+        with TemporaryDirectory() as folder, opened(Path(folder), limit=room * BLOCK, memory=BLOCK - 1) as disk:
+            yield Served(0, disk)  # which has no room to read ahead
+
+
+@pytest.mark.parametrize("name", ["memory", "disk"])
+@settings(max_examples=40, deadline=None)
+@given(trace=st.lists(prompts, max_size=25))
+def test_a_prompt_finds_all_that_is_there_when_it_comes(name: str, trace: list[tuple[int, ...]]) -> None:
+    """Pages that leave the device for it take the room of others, and its own end would make room before its begin."""
+    with level(name) as served:
+        for prompt in trace:
+            keys = keys_of(prompt)
+            there = list(takewhile(lambda key: key in served.pool or served.below([key]), keys))
+            served.submit(prompt)
+            ran = served.run()
+            assert ran is not None and ran.cached == SIZE * len(there)
+            below = served.below(keys)
+            assert below == [key for key in reversed(keys) if key in below]
+
+
+def prompt_of(i: int) -> tuple[int, ...]:
+    return (*(i for _ in range(SIZE * CHAIN)), 9)
+
+
+@contextmanager
+def reads_of_steps() -> Iterator[list[str]]:
+    """Pages that the thread of the steps reads itself."""
+    late: list[str] = []
+    original = PageFolder.read
+
+    def read(self: PageFolder, name: str) -> memoryview:
+        if threading.current_thread() is threading.main_thread():
+            late.append(name)
+        return original(self, name)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(PageFolder, "read", read)
+        yield late
+
+
+REQUESTS = 10
+FITS = 2  # prompts that are read ahead
+
+
+@settings(max_examples=20, deadline=None)
+@given(data=st.data())
+def test_pages_of_whoever_is_next_are_in_memory(data: st.DataObject) -> None:
+    """Whatever was submitted behind them, and whoever before them was taken back."""
+    with TemporaryDirectory() as folder:
+        with opened(Path(folder)) as disk:
+            served = Served(0, disk)
+            for i in range(REQUESTS):
+                served.submit(prompt_of(i))
+                served.run()
+            served.pool.drop_cached()
+        with opened(Path(folder), memory=FITS * CHAIN * BLOCK) as disk, reads_of_steps() as late:
+            served, waiting = Served(0, disk), list[int]()
+            served.submit((5,), "first")  # runs while others come
+            (part,) = served.scheduler.plan()
+            for i in range(REQUESTS):
+                served.submit(prompt_of(i), str(i))
+                waiting.append(i)
+                if data.draw(st.booleans()):
+                    gone = data.draw(st.sampled_from(waiting))
+                    waiting.remove(gone)
+                    served.scheduler.take_back(str(gone))
+                served.scheduler.plan()
+            served.scheduler.end(part.sequence)
+            while waiting:
+                until_ahead(disk, CHAIN * min(FITS, len(waiting)))
+                ran = served.run()
+                assert ran is not None and ran.request.key == str(waiting.pop(0)) and ran.cached == SIZE * CHAIN
+            assert not late
+            assert disk.counters()["disk_ahead"] == 0
