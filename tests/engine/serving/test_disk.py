@@ -247,6 +247,7 @@ def test_a_page_that_is_being_read_ahead_is_read_once(tmp_path: Path, monkeypatc
             pages.read_ahead([[b"key"]])
             while not begun:
                 time.sleep(0.001)
+            pages.read_ahead([[b"key"]])
             threading.Timer(0.05, answer.set).start()
             assert pages.get(b"key") == b"page"
     assert len(begun) == 1

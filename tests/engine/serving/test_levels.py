@@ -139,8 +139,7 @@ def test_pages_of_whoever_is_next_are_in_memory(data: st.DataObject) -> None:
             for i in range(REQUESTS):
                 served.submit(prompt_of(i), str(i))
                 waiting.append(i)
-                if data.draw(st.booleans()):
-                    gone = data.draw(st.sampled_from(waiting))
+                for gone in data.draw(st.sets(st.sampled_from(waiting))):
                     waiting.remove(gone)
                     served.scheduler.take_back(str(gone))
                 served.scheduler.plan()
@@ -151,3 +150,20 @@ def test_pages_of_whoever_is_next_are_in_memory(data: st.DataObject) -> None:
                 assert ran is not None and ran.request.key == str(waiting.pop(0)) and ran.cached == SIZE * CHAIN
             assert not late
             assert disk.counters()["disk_ahead"] == 0
+
+
+def test_nothing_is_read_that_the_device_has(tmp_path: Path) -> None:
+    with opened(tmp_path) as disk:
+        served = Served(0, disk)
+        for i in (0, 1, 0):  # the last comes from the disk, which keeps its pages
+            served.submit(prompt_of(i))
+            served.run()
+        served.submit((5,), "first")
+        served.scheduler.plan()
+        for i in (0, 1):
+            served.submit(prompt_of(i), str(i))
+        served.scheduler.plan()
+        until_ahead(disk, CHAIN)
+        assert served.scheduler.take_back("1")
+        served.scheduler.plan()
+        until_ahead(disk, 0)
