@@ -14,18 +14,21 @@ namespace {
 KTBENCH_TEST(a_pool_ends_what_has_begun_and_drops_the_rest) {
   for (const bool own : {false, true}) {
     const auto held = std::make_shared<int>(0);
+    auto behind = std::make_shared<int>(0);
+    const std::weak_ptr<int> queue = behind;  // as long as jobs are in it
     std::atomic<int> began{0}, ended{0}, dropped{0};
     {
       ThreadPool pool(four_cpus(), brief, own);
       std::latch first(1);
       pool.submit({[&, held](int t) {
                      if (t == pool.threads() - 1) first.count_down();
-                     std::this_thread::sleep_for(std::chrono::milliseconds(20));
+                     while (!queue.expired()) std::this_thread::yield();
                      ++began;
                    },
                    [&, held](int) { ++ended; }});
       first.wait();
-      for (int i = 0; i < 10; ++i) pool.submit({[&, held](int) { ++dropped; }});
+      for (int i = 0; i < 10; ++i) pool.submit({[&, held, behind](int) { ++dropped; }});
+      behind.reset();
     }
     check(began == 4 && ended == 4, "the job that had begun was cut short");
     check(dropped == 0, "a job began after the end");
