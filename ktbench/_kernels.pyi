@@ -118,8 +118,9 @@ class PackedExperts:
     0.5 * g * (1 + tanh(sqrt(2 / pi) * (g + 0.044715 * g**3))). With `biases` every expert has its own, in float32.
 
     ValueError for a size, a precision, an activation, a number that it cannot have, sizes that are no multiples of 32
-    for q8_0 and q4_0, or more domains than the intermediate size has room for (their parts are multiples of 32 for
-    bf16, of a group and of 64 for the others); OSError where the kernel refuses the requested placement.
+    for q8_0 and q4_0, or beyond 131,072 for int8 and int4_g*, whose sums have 32 bits, or more domains than the
+    intermediate size has room for (their parts are multiples of 32 for bf16, of a group and of 64 for the others);
+    OSError where the kernel refuses the requested placement.
     """
 
     def __init__(
@@ -480,7 +481,8 @@ class ReadRoof:
 def peak_flops(team: Team, isa: str, seconds: float, *, dtype: str = "bf16") -> float:
     """Operations per second from registers alone, all threads together, by the fastest instruction granted.
 
-    `isa`: avx2, avx512, amx. `dtype`: bf16 (as float32 where that is all there is, or faster) or int8.
+    `isa`: avx2, avx512, amx. `dtype`: bf16 (as float32 where that is all there is, or faster) or int8. ValueError for
+    another, or for `seconds` that are not in 0..60.
     """
 
 def ping_pong_ns(team: Team) -> float:
@@ -490,7 +492,7 @@ class PackedMatrix:
     """The weight [rows, columns] of a linear layer, packed for every ISA alike; zeros until it is written.
 
     `precision` as for PackedExperts. ValueError for a size or a precision, or for columns that are no multiple of 32
-    for q8_0 and q4_0.
+    for q8_0 and q4_0, or more than 131,072 for int8 and int4_g*.
     """
 
     def __init__(self, rows: int, columns: int, precision: str = "bf16") -> None: ...

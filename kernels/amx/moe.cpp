@@ -175,8 +175,9 @@ int tiles_at_a_time(int tiles, int rows) {
   __builtin_memcpy(&w, strip, sizeof w);
   for (int r = row; r < row + rows; ++r, c += c_stride) {
     const float scale = row_scale(x, r);
-    for (int i = 0; i < strip_rows; ++i)
-      c[i] = static_cast<float>(__builtin_bit_cast(std::int32_t, c[i]) + w.offset[i]) * (w.scale[i] * scale);
+    for (int i = 0; i < strip_rows; ++i)  // raised sums may pass 2^31 before the offset brings them back
+      c[i] = static_cast<float>(static_cast<std::int32_t>(__builtin_bit_cast(std::uint32_t, c[i]) + w.offset[i])) *
+             (w.scale[i] * scale);
   }
 }
 
@@ -192,7 +193,7 @@ void add_up(const float* from, int count, float* to) {
 template <class P, class Epilogue>
 class GroupProduct {
   using Dot = typename P::Dot;
-  using Number = std::conditional_t<P::activation == Activation::u8, std::int32_t, float>;
+  using Number = std::conditional_t<P::activation == Activation::u8, std::uint32_t, float>;
 
  public:
   GroupProduct(const Rows& x, const Strips& w, std::byte* scratch, const Epilogue& epilogue)

@@ -80,7 +80,7 @@ struct DotInt8 {
   }
   template <int c, int a, int b>
   static void add() {
-    tile_add<c, a, b, std::int32_t>(dot);
+    tile_add<c, a, b, std::uint32_t>(dot);  // wraps around
   }
 };
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <utility>
@@ -88,7 +89,12 @@ class HostCall {
   }
   bool done() { return call_.done(); }
   void check() {
-    if (std::exception_ptr error = std::exchange(error_, nullptr)) std::rethrow_exception(error);
+    std::exception_ptr error;
+    {
+      const std::lock_guard lock(lock_);
+      std::swap(error, error_);
+    }
+    if (error) std::rethrow_exception(error);
   }
   py::array& out() { return call_.out(); }
 
@@ -98,12 +104,14 @@ class HostCall {
     body(call_.on_any_thread());
     return true;
   } catch (...) {
+    const std::lock_guard lock(lock_);
     if (!error_) error_ = std::current_exception();
     return false;
   }
 
   BoundCall call_;
   bool submitted_ = false;
+  std::mutex lock_;  // of error_: other threads submit and wait than check
   std::exception_ptr error_;
 };
 
@@ -149,7 +157,7 @@ class HandOver {
 class HandOverFlags {
  public:
   HandOverFlags(py::array words, double limit_s)
-      : words_(checked(std::move(words))), watch_(row(0), row(1), nanoseconds(limit_s)), kept_(row(0).size()) {}
+      : words_(checked(std::move(words))), kept_(row(0).size()), watch_(row(0), row(1), nanoseconds(limit_s)) {}
 
   int add(std::shared_ptr<HandOver> hand_over) {
     const int slot = watch_.add({&HandOver::submit, &HandOver::done, &HandOver::wait, hand_over.get()});
@@ -182,8 +190,8 @@ class HandOverFlags {
   }
 
   py::array words_;
-  FlagWatch watch_;
   std::vector<std::shared_ptr<HandOver>> kept_;
+  FlagWatch watch_;  // destroyed first: its thread reads the words and calls the hand-overs
 };
 
 template <class T>

@@ -35,7 +35,7 @@ std::size_t stride_of(const py::array& array, const char* name, int axis) {
 
 void check_last_axis(const py::array& array, const char* name) {
   const auto last = array.ndim() - 1;
-  if (array.shape(last) > 1 && array.strides(last) != array.itemsize())
+  if (array.size() > 0 && array.shape(last) > 1 && array.strides(last) != array.itemsize())
     throw py::value_error(std::string(name) + " must be contiguous along the last axis");
 }
 

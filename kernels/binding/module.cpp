@@ -116,7 +116,10 @@ void translate(std::exception_ptr error) {
 }
 
 std::unique_ptr<ThreadPool> make_pool(std::vector<int> cpus, long spin_us, bool own) {
+  constexpr long longest_us = 1'000'000'000;
   if (spin_us < 0) throw py::value_error("spin_us=" + std::to_string(spin_us) + " must not be negative");
+  if (spin_us > longest_us)
+    throw py::value_error("spin_us=" + std::to_string(spin_us) + " must be at most " + std::to_string(longest_us));
   return std::make_unique<ThreadPool>(std::move(cpus), std::chrono::microseconds(spin_us), own);
 }
 

@@ -50,7 +50,7 @@ SmallCall bind_add(const py::array& a, const py::array& b, py::array& out) {
 }
 
 SmallCall bind_take_rows(const py::array& table, const py::array& ids, py::array& out) {
-  if (table.dtype().kind() == 'O') throw py::type_error("table must hold numbers, not objects");
+  if (table.dtype().attr("hasobject").cast<bool>()) throw py::type_error("table must hold numbers, not objects");
   check(table, {"table", table.dtype(), {-1, -1}});
   check_contiguous(table, "table");
   RowsTaken call{};

@@ -2,6 +2,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <pybind11/stl.h>
 
@@ -23,9 +24,18 @@ Matrices matrices_named(const std::string& name) {
 // Rows of `type`, which are multiplied, what each slot and each expert has of them, and the products.
 struct Arrays {
   int rows;
-  Slots slots;
+  std::vector<int> row, first;  // copies: another thread may write to the arrays between the check and the use
   float* out;
+
+  Slots slots() const { return {row.data(), first.data(), static_cast<int>(row.size())}; }
 };
+
+std::vector<int> integers(const py::array& array, const char* name, py::ssize_t count) {
+  check(array, {name, py::dtype::of<std::int32_t>(), {count}});
+  check_contiguous(array, name);
+  const auto* data = static_cast<const std::int32_t*>(array.data());
+  return {data, data + checked_count(name, array.size())};
+}
 
 void check_slots(const Slots& slots, int rows, int experts) {
   for (int e = 0; e < experts; ++e)
@@ -40,17 +50,14 @@ void check_slots(const Slots& slots, int rows, int experts) {
 Arrays checked(const Geometry& g, const py::array& rows, const py::dtype& type, int width, const py::array& row,
                const py::array& first, py::array& out, int parts, int columns) {
   check(rows, {"rows", type, {-1, width}});
-  check(row, {"row", py::dtype::of<std::int32_t>(), {-1}});
-  check(first, {"first", py::dtype::of<std::int32_t>(), {g.experts + 1}});
+  Arrays arrays{checked_count("rows", rows.shape(0)), integers(row, "row", -1),
+                integers(first, "first", py::ssize_t{1} + g.experts), nullptr};
   check(out, {"out", py::dtype::of<float>(), {parts, row.shape(0), columns}});
   check_writeable(out, "out");
-  check_contiguous(rows, "rows"), check_contiguous(row, "row"), check_contiguous(first, "first");
-  check_contiguous(out, "out");
-  const Slots slots{static_cast<const int*>(row.data()), static_cast<const int*>(first.data()),
-                    checked_count("slots", row.shape(0))};
-  const int count = checked_count("rows", rows.shape(0));
-  check_slots(slots, count, g.experts);
-  return {count, slots, static_cast<float*>(out.mutable_data())};
+  check_contiguous(rows, "rows"), check_contiguous(out, "out");
+  check_slots(arrays.slots(), arrays.rows, g.experts);
+  arrays.out = static_cast<float*>(out.mutable_data());
+  return arrays;
 }
 
 void forward(ExpertProducts& products, const std::string& name, const py::array& rows, const py::array& row,
@@ -62,7 +69,7 @@ void forward(ExpertProducts& products, const std::string& name, const py::array&
   const ForwardOptions options = chosen.options(g);
   const auto* x = static_cast<const bf16*>(rows.data());
   const py::gil_scoped_release unlocked;
-  products.forward(which, x, arrays.rows, arrays.slots, arrays.out, options);
+  products.forward(which, x, arrays.rows, arrays.slots(), arrays.out, options);
 }
 
 void transposed(ExpertProducts& products, const std::string& name, const py::array& rows, const py::array& row,
@@ -76,7 +83,7 @@ void transposed(ExpertProducts& products, const std::string& name, const py::arr
   const TransposedOptions options{isa.transposed, isa.counter, chosen.dynamic, chosen.numa};
   const auto* y = static_cast<const float*>(rows.data());
   const py::gil_scoped_release unlocked;
-  products.transposed(which, y, arrays.slots, arrays.out, options);
+  products.transposed(which, y, arrays.slots(), arrays.out, options);
 }
 
 template <class Class, class Body>

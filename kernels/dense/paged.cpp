@@ -43,6 +43,8 @@ void PagedAttention::forward(const PagedCall& call, const AttentionKernels& kern
   const std::lock_guard lock(lock_);
   call_ = call, kernels_ = &kernels;
   find_runs();
+  for (int t = 0; t < call.tokens; ++t)
+    if (call.position[t] < 0) clear_output(t);
   for (int run = 0; run < static_cast<int>(runs_.size()); ++run) cut(run);
   if (parts_.empty()) return;
   partials_.reserve(std::max<std::size_t>(partial_count_, 1) * shape().floats() * sizeof(float));
@@ -66,7 +68,6 @@ void PagedAttention::find_runs() {
     const std::int64_t of_sequence = call_.sequence[t], at = call_.position[t];
     check("sequence", of_sequence, 0, call_.sequences - 1, t);
     check("position", at, -1, last, t);
-    if (at < 0) clear_output(t);
     if (position < 0 || of_sequence != sequence || at != position + 1) end_run(t), first = t;
     sequence = of_sequence, position = at;
   }

@@ -34,7 +34,7 @@ inline bool has_magic(const Head& head) { return std::equal(std::begin(magic), s
 inline bool is_valid(const Head& head) {
   const std::optional<Format> format = format_stored_as(head.format, head.group);
   return head.rows > 0 && head.rows <= largest_size && head.columns > 0 && head.columns <= largest_size && format &&
-         (!format->has_whole_blocks() || head.columns % format->group == 0);
+         holds(*format, head.columns);
 }
 
 // Throws std::runtime_error naming the file where it does not begin as one of this build.

@@ -43,14 +43,12 @@ inline bool has_magic(const FileHead& head) {
   return std::equal(std::begin(file_magic), std::end(file_magic), head.magic);
 }
 
-inline bool fits(const Format& format, int depth) { return !format.has_whole_blocks() || depth % format.group == 0; }
-
 inline bool is_valid(const FileHead& head) {
   const std::optional<Format> format = format_stored_as(head.format, head.group);
   const std::optional<Format> down = format_stored_as(head.down_format, head.down_group);
   const auto counts = [](std::int32_t size) { return size > 0 && size <= largest_size; };
   const bool sized = counts(head.experts) && counts(head.hidden) && counts(head.intermediate);
-  const bool whole = format && down && fits(*format, head.hidden) && fits(*down, head.intermediate);
+  const bool whole = format && down && holds(*format, head.hidden) && holds(*down, head.intermediate);
   const bool named = head.act >= 0 && head.act < acts;
   return sized && whole && named && (head.biases == 0 || head.biases == 1) && error_in(head.glu()).empty();
 }

@@ -106,7 +106,7 @@ void pack_float8(const BlockView& from, int rows, int depth, const Format& forma
     if (!by_group) to.scale_row(r, scale_in(from, r, 0));
     for (int k = 0; k < depth; k += format.group) {
       const auto* codes = reinterpret_cast<const std::uint8_t*>(from.at(r, k).data + sizeof(float));
-      for (int i = 0; i < format.group; ++i) to.put(r, k + i, codes[i]);
+      for (int i = 0; i < std::min(format.group, depth - k); ++i) to.put(r, k + i, codes[i]);
     }
   }
 }

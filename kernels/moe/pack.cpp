@@ -146,6 +146,10 @@ void check_size(const char* name, int size) {
 }
 
 void check_depth(const char* name, int depth, const Format& format) {
+  if (depth > largest_depth(format))
+    throw std::invalid_argument(std::string(name) + "=" + std::to_string(depth) + " must be at most " +
+                                std::to_string(largest_depth(format)) + ": sums of " + traits_of(format).name +
+                                " have 32 bits");
   if (format.has_whole_blocks() && depth % format.group)
     throw std::invalid_argument(std::string(name) + "=" + std::to_string(depth) + " must be a multiple of " +
                                 std::to_string(format.group) + ", a block of " + traits_of(format).name);

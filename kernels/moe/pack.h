@@ -40,7 +40,17 @@ inline constexpr int largest_size = 1 << 30;
 // Throws std::invalid_argument where a size, so named, is not in 1..largest_size.
 void check_size(const char* name, int size);
 
-// Throws std::invalid_argument where a size along k, so named, is not whole blocks of a format that has them.
+// The most of k whose products a format can sum: where a row has one sum of int8 products, in 32 bits, 2^17 x 127 x 128.
+constexpr int largest_depth(const Format& format) {
+  return format.scales == Scales::row || format.scales == Scales::group ? 1 << 17 : largest_size;
+}
+
+// Whether rows of a format may have so many numbers: no more than it can sum, and whole blocks where it has them.
+constexpr bool holds(const Format& format, int depth) {
+  return depth <= largest_depth(format) && !(format.has_whole_blocks() && depth % format.group);
+}
+
+// Throws std::invalid_argument where a format does not hold a size along k, so named.
 void check_depth(const char* name, int depth, const Format& format);
 
 }  // namespace ktbench

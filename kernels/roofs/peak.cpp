@@ -41,6 +41,7 @@ std::vector<Burn> burns_of(std::string_view isa, std::string_view dtype) {
 }  // namespace
 
 double peak_flops(Team& team, std::string_view isa, double seconds, std::string_view dtype) {
+  if (!(seconds >= 0 && seconds <= 60)) throw std::invalid_argument("a peak is measured for 0 to 60 seconds");
   const std::vector<Burn> burns = burns_of(isa, dtype);
   double best = 0;
   for (const Burn burn : burns)

@@ -82,6 +82,7 @@ void Team::check_process() const {
 }
 
 std::shared_ptr<Job> Team::submit(std::vector<Phase> phases, int tag) {
+  check_process();  // before the job holds itself
   auto job = std::make_shared<Job>(*this, std::move(phases), tag);
   job->self = job;
   enqueue(*job);

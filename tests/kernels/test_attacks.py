@@ -165,7 +165,7 @@ def race(array, good, action):
     over = threading.Event()
     def spoil():
         while not over.is_set():
-            array[...] = 2**40
+            array[...] = np.iinfo(array.dtype).max
             array[...] = good
     thread = threading.Thread(target=spoil)
     thread.start()
@@ -191,9 +191,16 @@ position, keys, values = np.zeros(64, np.int64), bits(64, 4, 16, 32), bits(64, 4
 qkv, cos, q = bits(64, 12 * 32), bits(64, 32), bits(64, 4, 32)
 race(position, 5, lambda: k.prepare_heads(qkv, None, None, 1e-6, cos, cos, position, q, keys, values, team=pool))
 """
+SLOTS = """
+products, row = k.ExpertProducts(experts("bf16"), pool), np.zeros(2000, np.int32)
+first, out = np.array([0, 500, 1000, 1500, 2000], np.int32), np.empty((1, 2000, 256), np.float32)
+race(row, 1, lambda: products.forward("gate_up", bits(3, 256), row, first, out, isa="avx2"))
+"""
 
 
-@pytest.mark.parametrize("code", [IDS, LENGTHS, POSITIONS], ids=["ids", "lengths", "positions"])
+@pytest.mark.parametrize(
+    "code", [IDS, LENGTHS, POSITIONS, SLOTS], ids=["ids", "lengths", "positions", "slots of training"]
+)
 def test_what_another_thread_writes_is_refused_or_not_seen(code: str) -> None:
     assert refusals(RACE + code) == ["survived"]
 

@@ -204,3 +204,18 @@ def test_a_wrong_norm_argument_is_named(rng):
         rms_norm(x, weight, isa="amx_emulated")
     with pytest.raises(ValueError, match="unknown isa 'avx1024'"):
         rms_norm(x, weight, isa="avx1024")
+
+
+def test_calls_without_tokens_do_nothing(pool):
+    """On arrays that numpy made empty, whose strides are 0, not on empty parts of others."""
+    ints, cache = np.zeros(0, np.int64), np.zeros((2, 2, POSITIONS, 16), np.uint16)
+    q, kept = np.zeros((0, 2, 16), np.uint16), np.zeros((0, 2, POSITIONS, 16), np.uint16)
+    rows = np.zeros((0, 6 * 16), np.uint16)
+    _kernels.rms_norm(rows, np.ones(6 * 16, np.uint16), rows, EPS, team=pool)
+    _kernels.prepare_heads(rows, None, None, EPS, q[:, 0], q[:, 0], ints, q, kept, kept, team=pool)
+    _kernels.write_pages(q, ints, ints, cache)
+    _kernels.multiply_heads(q, np.zeros((2, 16, 16), np.uint16), q, pool)
+    _kernels.DecodeAttention(pool).forward(q, kept, kept, ints, ints, q, scale=1.0)
+    tables = np.zeros((1, 1), np.int64)
+    _kernels.PagedAttention(pool).forward(q, cache, cache, tables, ints, ints, q, scale=1.0)
+    assert not cache.any()

@@ -123,9 +123,10 @@ def test_a_pool_on_wrong_cpus_is_refused(cpus, own):
         _kernels.ThreadPool(cpus, 100, own=own)
 
 
-def test_a_negative_spin_is_refused(cpus):
-    with pytest.raises(ValueError, match="spin_us=-1 must not be negative"):
-        _kernels.ThreadPool(cpus[:1], -1)
+@pytest.mark.parametrize(("spin_us", "reason"), [(-1, "must not be negative"), (2**62, "must be at most")])
+def test_a_spin_that_no_clock_counts_is_refused(cpus, spin_us, reason):
+    with pytest.raises(ValueError, match=f"spin_us={spin_us} {reason}"):
+        _kernels.ThreadPool(cpus[:1], spin_us)
 
 
 def test_the_build_is_identified():

@@ -116,3 +116,12 @@ def test_a_row_may_end_within_a_block(rng):
     assert np.array_equal(matrix.read(), whole.read()[:, :200])
     with pytest.raises(ValueError, match="blocks"):
         matrix.write_blocks(np.zeros((16, 132), np.uint8))
+
+
+def test_codes_behind_the_last_column_are_left_out(rng):
+    """Even where they are no numbers."""
+    codes, scales = random_codes(rng, 16, 2 * TILE), np.full((16, 2), 0.5, np.float32)
+    codes[:, 200:] = 0x7F
+    matrix = _kernels.PackedMatrix(16, 200, "fp8")
+    matrix.write_blocks(blocks_of(codes, scales))
+    assert np.array_equal(matrix.read(), float8_of(codes[:, :200]) * np.float32(0.5))

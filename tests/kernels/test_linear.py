@@ -56,6 +56,30 @@ def test_weights_are_stored_as_experts_are(rng):
         assert (experts.read_expert(0)[2] == packed(weight, precision).read()).all()
 
 
+LONGEST = 2**17  # of k, whose products of int8 fit a sum of 32 bits
+
+
+@pytest.mark.parametrize(("precision", "isa"), kernels("int8", "int4_g32", "int4_g128"))
+@pytest.mark.parametrize("tokens", [1, 48])
+def test_the_longest_rows_are_summed_without_overflow(precision, isa, tokens, pool):
+    """Every product of the largest magnitude and of one sign."""
+    weight = np.full((17, LONGEST), 0x3F80, np.uint16)
+    matrix, out = packed(weight, precision, pool), np.empty((tokens, 17), np.uint16)
+    _kernels.Linear(matrix, pool).forward(np.full((tokens, LONGEST), 0x3F80, np.uint16), out, isa=isa)
+    assert widen(out) == pytest.approx(np.broadcast_to(matrix.read().sum(1), out.shape), rel=2**-8)
+
+
+@pytest.mark.parametrize("precision", ["int8", "int4_g32", "int4_g128"])
+def test_rows_longer_than_their_sums_hold_are_refused(precision):
+    for make, name in (
+        (lambda: _kernels.PackedMatrix(1, LONGEST + 1, precision), "columns"),
+        (lambda: _kernels.PackedExperts(1, LONGEST + 1, 32, precision), "hidden"),
+        (lambda: _kernels.PackedExperts(1, 32, LONGEST + 1, precision), "intermediate"),
+    ):
+        with pytest.raises(ValueError, match=f"{name}={LONGEST + 1} must be at most {LONGEST}"):
+            make()
+
+
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_a_matrix_that_was_not_written_is_zero(precision, pool, rng):
     (columns,) = sizes_of(precision, 40)

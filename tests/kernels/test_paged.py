@@ -160,6 +160,16 @@ def test_a_token_does_not_feel_who_shares_its_step(isa, pool, rng):
         assert (attend(attention, alone, isa) == together[mine]).all()
 
 
+def test_a_call_that_is_refused_writes_nothing(pool, rng):
+    of = drawn(rng, (2, 2, 32, 32), 8, [Run(20, 1), Run(5, 3)])
+    wrong = replace(of, position=np.array([-1, 5, 6, 99]))
+    out = np.full(of.out_shape, NAN, np.uint16)
+    arrays = (wrong.q, wrong.keys, wrong.values, wrong.tables, wrong.sequence, wrong.position)
+    with pytest.raises(IndexError, match="position=99 of token 3"):
+        _kernels.PagedAttention(pool).forward(*arrays, out, scale=1.0)
+    assert (out == NAN).all()
+
+
 def test_paged_attention_does_not_depend_on_the_thread_count(cpus, rng):
     of = drawn(rng, (2, 4, 64, 64), 16, [Run(900, 1), Run(90, 37)])
     outputs = [attend(_kernels.PagedAttention(_kernels.ThreadPool((cpus * 5)[:n], 50)), of) for n in (1, 2, 5)]

@@ -19,6 +19,8 @@ def test_reading_takes_a_plausible_time(pool):
 def test_a_time_that_is_none_is_refused(pool, seconds):
     with pytest.raises(ValueError, match="0 to 60 seconds"):
         _kernels.ReadRoof(pool, 1 << 20).sample(seconds)
+    with pytest.raises(ValueError, match="0 to 60 seconds"):
+        _kernels.peak_flops(pool, "avx2", seconds)
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "int8"])

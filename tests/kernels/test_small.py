@@ -165,6 +165,7 @@ READ_ONLY.setflags(write=False)
         (lambda: SmallCall.take_rows(A, IDS[0].astype(np.int32), A), TypeError, "ids must be int64"),
         (lambda: SmallCall.take_rows(A, IDS[0], A), ValueError, r"out must have shape \[3, 8\], not \[2, 8\]"),
         (lambda: SmallCall.take_rows(A.astype(object), IDS[0], A), TypeError, "table must hold numbers"),
+        (lambda: SmallCall.take_rows(np.zeros((2, 8), "O,i8"), IDS[0], A), TypeError, "table must hold numbers"),
         (lambda: SmallCall.select_experts(A, IDS, A, renormalised=True), ValueError, "weights must have shape"),
         (lambda: SmallCall.select_experts(A, IDS[:1], FLOATS, renormalised=True), ValueError, "ids must have shape"),
         (lambda: SmallCall.select_experts(A[:, :0], IDS, FLOATS, renormalised=True), ValueError, "0 experts"),
