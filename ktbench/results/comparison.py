@@ -235,6 +235,9 @@ def _different_questions(there: SuiteSpec, here: SuiteSpec, subject: Subject) ->
     other = [task.name for task in subject.tasks if tasks.get(task.name, task) != task]
     if other:
         return f"{other[0]} is set otherwise in the second run"
+    made = [task.name for task in subject.tasks if task.source.startswith("nano/")]
+    if made and there.seed != here.seed:
+        return f"questions of {made[0]} are other ones in the second run (seed)"
     # lm-eval draws worked examples from one sequence of random numbers, question after question.
     shown = [task.name for task in subject.tasks if task.shots]
     if shown and (there.limit, there.seed) != (here.limit, here.seed):

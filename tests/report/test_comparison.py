@@ -338,6 +338,22 @@ def test_answers_to_other_questions_are_not_compared(tmp_path: Path) -> None:
     assert found["coding_2"].change is not None
 
 
+def test_questions_made_from_another_seed_are_not_compared(tmp_path: Path) -> None:
+    """The nano suite names them by level and number; those of a file are the same whatever is drawn."""
+    written = replace(FOUR.tasks[3], source="gsm8k_cot")
+    store = AnswerStore(
+        arms=(Answering(label="+v+d"),),
+        suite=replace(FOUR, tasks=(*FOUR.tasks[:3], written)),
+        run="before",
+        questions=5,
+    )
+    other = replace(store, run="after", suite=replace(store.suite, seed=1))
+    found = {one.subject: one for one in compare_runs(store.write(tmp_path), other.write(tmp_path)).answers}
+    assert found["coding_1"].change is None and "(seed)" in found["coding_1"].why
+    assert found["average"].change is None
+    assert found[written.name].change is not None
+
+
 def test_answers_after_other_worked_examples_are_not_compared(tmp_path: Path) -> None:
     """lm-eval draws them in the order of questions: another limit changes those of all questions."""
     suite = replace(FOUR, tasks=(replace(FOUR.tasks[0], shots=5), *FOUR.tasks[1:]))
