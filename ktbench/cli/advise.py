@@ -19,7 +19,7 @@ from ktbench.run.request import cells_of, new_file, read_request
 from ktbench.spec.errors import RequestError, did_you_mean, refusing
 from ktbench.spec.features import FEATURES
 from ktbench.spec.machine import MachineSpec
-from ktbench.spec.memory import routed_bytes
+from ktbench.spec.memory import device_bytes, routed_bytes
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.wire import from_plain, to_plain
 from ktbench.spec.yaml_text import MOST_BYTES, plain_yaml
@@ -33,6 +33,7 @@ _HERE = "here"
 _PROMPT = 2048
 _TITLES: Mapping[Upgrade, str] = {
     "memory": "more memory bandwidth",
+    "modules": "a second module in each channel",
     "gpu": "another GPU",
     "cores": "more cores",
     "socket": "a second socket",
@@ -190,6 +191,8 @@ def _lines(request: AdviceRequest, question: Question) -> Iterator[str]:
 
     found = options(question)
     yield f"{model_title(request.model)} on {request.machine.title}, context {request.context:,}"
+    if request.box is not None:
+        yield from _shared_channels(request.box)
     program = "ktbench's engine on cores" if request.machine.gpu is None else "KTransformers as published"
     yield f"All speeds are simulated: {program}, one request. In brackets are 90 % intervals, from the errors on"
     yield f"{len(shipped_errors())} users' reports (decode) and on published speeds that no fit used (prefill)."
@@ -201,10 +204,32 @@ def _lines(request: AdviceRequest, question: Question) -> Iterator[str]:
     target = request.target
     best = advised(found, None if target is None else lambda speed: _reach(speed, target) == "yes")
     if best is None:
-        yield from _elsewhere(request)
+        yield from _elsewhere(request, question)
         return
     yield from _advice(request, best)
-    yield from _upgrades(request, question, best)
+    yield from _upgrades(request, question, found, best)
+
+
+def _shared_channels(box: Box) -> Iterator[str]:
+    """How fast modules run that share channels, as far as sources tell."""
+    from ktbench.sim.catalogue import alone_mts, per_channel, rated_mts, shared_rate
+
+    count, shared, alone = per_channel(box), shared_rate(box), alone_mts(box)
+    if count == 1 or box.ram.runs_at is not None:
+        return
+    if shared is None:
+        yield f"With {count} modules in a channel memory may be slower than {alone:,} MT/s; speeds are upper limits."
+    elif rated_mts(box) < alone:
+        yield f"With {count} modules in a channel memory runs at {rated_mts(box):,} MT/s, not {alone:,} ({shared[1]})."
+
+
+def _parts(request: AdviceRequest, box: Box) -> str:
+    """The parts of an upgraded machine, and its memory's speed where more modules share a channel than before."""
+    from ktbench.sim.catalogue import per_channel, rated_mts, shared_rate
+
+    if request.box is None or per_channel(box) <= per_channel(request.box):
+        return box.title
+    return f"{box.title}; memory at {rated_mts(box):,} MT/s{'' if shared_rate(box) else ' at most'}"
 
 
 def _legend(found: Sequence[Option | Unfit]) -> str:
@@ -222,12 +247,20 @@ def _precisions(request: AdviceRequest, found: Sequence[Option | Unfit]) -> Iter
     yield f"{'precision':<10}  {'decode, tokens/s':<22}  {'prefill, tokens/s':<22}  settings"
     for one in found:
         if isinstance(one, Unfit):
-            yield f"{one.precision:<10}  does not fit: {one.why}"
+            released = f" as released ({one.release.checkpoint})" if one.release else ""
+            yield f"{one.precision:<10}  does not fit{released}: {one.why}"
             continue
         decode, prefill = _speed(one.decode_speed, "decode"), _speed(one.prefill_speed, "prefill")
         yield f"{one.precision:<10}  {decode:<22}  {prefill:<22}  {_settings(one)}"
-        if one.precision != "bf16":
+        if one.release is not None:
+            size = gib(routed_bytes(one.decode) + device_bytes(one.decode))
+            yield f"{'':<10}  accuracy: as released, {one.release.checkpoint}, {size}"
+        elif one.precision != "bf16":
             yield f"{'':<10}  accuracy: {quantisation_cost(request.model, one.precision) or 'unknown'}"
+
+
+def _weights(one: Option | Unfit) -> str:
+    return f"{one.precision} as released" if one.release else one.precision
 
 
 def _settings(one: Option) -> str:
@@ -256,7 +289,7 @@ def _reach(speed: float, target: float) -> str:
 def _advice(request: AdviceRequest, best: Option) -> Iterator[str]:
     speed = _speed(best.decode_speed, "decode")
     reached = _reached(request, best.decode_speed)
-    yield f"\nbest: {best.precision}, {_settings(best)}: {speed} tokens/s in decode{reached}"
+    yield f"\nbest: {_weights(best)}, {_settings(best)}: {speed} tokens/s in decode{reached}"
     if best.deferred:
         speed = _speed(best.deferring, "decode")
         cost = deferral_cost(request.model, best.deferred) or "unknown"
@@ -265,35 +298,56 @@ def _advice(request: AdviceRequest, best: Option) -> Iterator[str]:
         yield f"  accuracy: {cost}"
 
 
-def _upgrades(request: AdviceRequest, question: Question, best: Option) -> Iterator[str]:
-    """What each upgrade gives in the advised precision, the largest gain first."""
+def _upgrades(
+    request: AdviceRequest, question: Question, found: Sequence[Option | Unfit], best: Option
+) -> Iterator[str]:
+    """What each upgrade gives with the advised weights, and more accurate ones that fit then."""
     from ktbench.sim.advice import Option as Fitting
-    from ktbench.sim.advice import comparison_error, option
+    from ktbench.sim.advice import again, comparison_error
     from ktbench.sim.catalogue import machine_of_box, upgrades
 
     if request.box is None:
         return
-    titles = _TITLES if request.box.gpu else {**_TITLES, "gpu": "a GPU"}
+    titles = _titles(request.box)
     gains: list[tuple[float, str]] = []
     yield f"\nsingle upgrades (gains within {comparison_error():.0%} are too close to call):"
     for name, box in upgrades(request.box).items():
         title = titles[name]
-        if request.budget is not None and request.prices.get(name, request.budget + 1) > request.budget:
-            yield f"  {title}: {_beyond(request, name)}"
+        if beyond := _beyond(request, name):
+            yield f"  {title}: {beyond}"
             continue
-        more = option(question.on(machine_of_box(box)), best.precision)
+        upgraded = question.on(machine_of_box(box))
+        more = again(upgraded, best)
         if isinstance(more, Fitting):
             gains.append((more.decode_speed / best.decode_speed - 1, title))
             speed = f"{_speed(more.decode_speed, 'decode')} tokens/s, {gains[-1][0]:+.0%}"
-            yield f"  {title} ({box.title}): {speed}{_reached(request, more.decode_speed)}"
+            then = _fits_then(upgraded, found[: found.index(best)])
+            yield f"  {title} ({_parts(request, box)}): {speed}{_reached(request, more.decode_speed)}{then}"
     for name, title in titles.items():
         if name not in upgrades(request.box):
             yield f"  {title}: none in the catalogue for this machine"
     yield _most(sorted(gains, reverse=True), comparison_error())
 
 
+def _titles(box: Box) -> Mapping[Upgrade, str]:
+    return _TITLES if box.gpu else {**_TITLES, "gpu": "a GPU"}
+
+
+def _fits_then(question: Question, before: Sequence[Option | Unfit]) -> str:
+    """The most accurate of the weights that did not fit before and do for this question; empty where none does."""
+    from ktbench.sim.advice import Unfit, again
+
+    for one in before:
+        if isinstance(one, Unfit) and not isinstance(more := again(question, one), Unfit):
+            return f"; {_weights(one)} fits then: {_speed(more.decode_speed, 'decode')}"
+    return ""
+
+
 def _beyond(request: AdviceRequest, name: str) -> str:
+    """Why an upgrade is not considered; empty where it is within the budget, or where there is none."""
     price = request.prices.get(name)
+    if request.budget is None or (price is not None and price <= request.budget):
+        return ""
     return "has no price" if price is None else f"{price:,.0f} {request.currency}, beyond the budget"
 
 
@@ -309,11 +363,12 @@ def _most(gains: Sequence[tuple[float, str]], error: float) -> str:
     return f"helps most: {near[0]}" if len(near) == 1 else f"helps most: too close to call between {' and '.join(near)}"
 
 
-def _elsewhere(request: AdviceRequest) -> Iterator[str]:
-    """Models that fit where that of the request fits in no precision, the largest first."""
+def _elsewhere(request: AdviceRequest, question: Question) -> Iterator[str]:
+    """Upgrades with which the model fits that fits in no precision, and models that fit as it is, the largest first."""
     from ktbench.sim.advice import Unfit, option
 
     yield f"\n{model_title(request.model)} fits in no precision"
+    yield from _fitting_upgrades(request, question)
     names = {path.stem for path in (data_folder("conf") / "model").glob("*.yaml")} - {request.model, "tiny", "nano"}
     nearby = replace(request, context=min(request.context, _PROMPT))
     fitting = []
@@ -325,6 +380,20 @@ def _elsewhere(request: AdviceRequest) -> Iterator[str]:
         yield f"  {name} fits in int4_g32 ({gib(size)} of experts): {_speed(speed, 'decode')} tokens/s"
     if not fitting:
         yield "  no model of `conf/model` fits in int4_g32"
+
+
+def _fitting_upgrades(request: AdviceRequest, question: Question) -> Iterator[str]:
+    from ktbench.sim.advice import advised, options
+    from ktbench.sim.catalogue import machine_of_box, upgrades
+
+    if request.box is None:
+        return
+    titles = _titles(request.box)
+    for name, box in upgrades(request.box).items():
+        best = None if _beyond(request, name) else advised(options(question.on(machine_of_box(box))))
+        if best is not None:
+            speed = _speed(best.decode_speed, "decode")
+            yield f"  with {titles[name]} ({_parts(request, box)}) it fits in {_weights(best)}: {speed} tokens/s"
 
 
 def _yaml(machine: MachineSpec) -> str:

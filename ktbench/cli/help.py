@@ -35,7 +35,7 @@ _VALIDATED = (
 _ADVISED = (
     Key(name="cpu", default="", kind="TEXT", choices=("here",), about="a processor of the catalogue"),
     Key(name="sockets", default="1", kind="N", about="processors of that kind"),
-    Key(name="ram", default="", kind="TEXT", about="all modules, such as 24x32 DDR5-6400"),
+    Key(name="ram", default="", kind="TEXT", about="all modules, such as 24x32 DDR5-6400 [at 5600]"),
     Key(name="gpu", default="", kind="TEXT", about="a card of the catalogue, 2x NAME for two"),
     Key(name="model", default="", kind="TEXT", about="a model of `ktbench list models`"),
     Key(name="context", default="4096", kind="N", about="tokens before the one that is decoded"),

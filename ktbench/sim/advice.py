@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import floor, log
 
 import numpy as np
+import yaml
 
 from ktbench.resources import data_folder
 from ktbench.sim.calibration import read_calibration
@@ -21,6 +22,7 @@ from ktbench.spec.machine import MachineSpec
 from ktbench.spec.memory import GPU_RESERVE_BYTES, cache_bytes, device_bytes, routed_bytes
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.weights import BY_ACCURACY, DEVICE_UNPACKS, Precision, weight_bits
+from ktbench.spec.wire import from_plain
 
 _FEW_BITS = 4  # formats below are advised where no other fits
 _ON_DEVICE: tuple[Precision, ...] = ("bf16", "int8", "int4_g32")
@@ -32,11 +34,21 @@ Fits = Callable[[RunSpec], str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Release:
+    """A checkpoint as it is released: `precision` of the routed experts, `device` of what else has one."""
+
+    checkpoint: str
+    precision: Precision
+    device: Precision
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Option:
     """The fastest settings in one precision that compute what the model computes, with simulated speeds in tokens/s.
 
     `deferred` experts of a token keep the host busy in `deferring` tokens/s, which changes what the model computes;
-    0 where deferral gains nothing.
+    0 where deferral gains nothing. `release` is the checkpoint whose weights stay as they are, None for packed ones.
     """
 
     precision: Precision
@@ -46,14 +58,16 @@ class Option:
     prefill_speed: float
     deferred: int
     deferring: float
+    release: Release | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Unfit:
-    """A precision in which the model does not fit, and why."""
+    """A precision in which the model does not fit, and why; `release` as that of an `Option`."""
 
     precision: Precision
     why: str
+    release: Release | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,17 +88,41 @@ def _on(spec: RunSpec, machine: MachineSpec) -> RunSpec:
     return replace(spec, machine=machine, engine=engine)
 
 
+@cache
+def releases() -> Mapping[str, tuple[Release, ...]]:
+    """Released checkpoints in a quantised format, by model (`conf/released.yaml`)."""
+    content = yaml.safe_load((data_folder("conf") / "released.yaml").read_text(encoding="utf-8"))
+    return from_plain(content, dict[str, tuple[Release, ...]])
+
+
 def options(question: Question) -> tuple[Option | Unfit, ...]:
-    """The best settings in each precision, or why there are none."""
-    return tuple(option(question, precision) for precision in BY_ACCURACY)
+    """The best settings in each precision, or why there are none; released weights after bf16, from which most come."""
+    released = [as_released(question, one) for one in releases().get(question.decode.model.name, ())]
+    first, *others = (option(question, precision) for precision in BY_ACCURACY)
+    return (first, *released, *others)
 
 
 def option(question: Question, precision: Precision) -> Option | Unfit:
     """The best settings in a precision, or why it does not fit."""
-    formats = [one for one in _ON_DEVICE if weight_bits(one) <= max(weight_bits(precision), _FEW_BITS)]
+    on_device = [one for one in _ON_DEVICE if weight_bits(one) <= max(weight_bits(precision), _FEW_BITS)]
+    return _in_formats(question, precision, on_device)
+
+
+def as_released(question: Question, release: Release) -> Option | Unfit:
+    """The best settings with the weights of a checkpoint as they are, on the device as well; or why they do not fit."""
+    return replace(_in_formats(question, release.precision, [release.device]), release=release)
+
+
+def again(question: Question, found: Option | Unfit) -> Option | Unfit:
+    """The same weights for another question."""
+    return as_released(question, found.release) if found.release else option(question, found.precision)
+
+
+def _in_formats(question: Question, precision: Precision, on_device: Sequence[Precision]) -> Option | Unfit:
+    """With the first format of what the device computes that fits."""
     whys = []
-    for on_device in formats:
-        cell = with_all_features(replace(question.decode, precision=precision, device_precision=on_device))
+    for one in on_device:
+        cell = with_all_features(replace(question.decode, precision=precision, device_precision=one))
         if not (why := question.fits(cell)):
             return _best(question, cell)
         whys.append(why)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
+from math import ceil
 from typing import Literal
 
 import yaml
@@ -16,17 +17,18 @@ from ktbench.spec.machine import MachineSpec, Vector
 from ktbench.spec.wire import from_plain
 
 _TRANSFER_BYTES = 8
-_MOST_PER_CHANNEL = 2
+_MOST_PER_CHANNEL = 2  # modules, where no platform is known
 _MAKERS = re.compile(r"\b(amd|intel|nvidia|geforce|cpu|gpu)\b|\((?:r|tm)\)|[®™]", re.IGNORECASE)
-_RAM = re.compile(r"(\d+) ?x ?(\d+) ?(?:GB|GiB|G)? +([A-Za-z]+\d?)-(\d+)", re.IGNORECASE)
+_RAM = re.compile(r"(\d+) ?x ?(\d+) ?(?:GB|GiB|G)? +([A-Za-z]+\d?)-(\d+)(?: +at +(\d+))?", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cpu:
     """A processor: `ghz` is its base clock, `memory` the MT/s that it allows by kind, `sockets` the most of a board.
 
-    `isa` names a row of `instructions`. `chiplets` reach memory over a link each, of the kind `fabric`, where that can
-    limit what is read. Faster modules than allowed run as rated where it `overclocks`.
+    `isa` names a row of `instructions`, `platform` one of `platforms` where there is one. `chiplets` reach memory over
+    a link each, of the kind `fabric`, where that can limit what is read. Faster modules than allowed run as rated where
+    it `overclocks`.
     """
 
     cores: int
@@ -37,6 +39,7 @@ class Cpu:
     sockets: int
     pcie: int
     source: str
+    platform: str | None = None
     chiplets: int = 0
     fabric: str | None = None
     overclocks: bool = False
@@ -84,6 +87,19 @@ class MemoryKind:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Platform:
+    """How many `modules` a channel takes; `mts` by kind of memory: what two in a channel run at, at most, then three.
+
+    `largest` is the GiB of the largest module.
+    """
+
+    modules: int
+    mts: dict[str, tuple[int, ...]]
+    source: str
+    largest: int = 256
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Rate:
     """A link's bandwidth."""
 
@@ -100,21 +116,24 @@ class Catalogue:
     memory: dict[str, MemoryKind]
     fabrics: dict[str, Rate]
     links: dict[str, Rate]
+    platforms: dict[str, Platform]
     cpus: dict[str, Cpu]
     gpus: dict[str, Gpu]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Modules:
-    """Memory modules of a machine: so many of so many GiB."""
+    """Memory modules of a machine: so many of so many GiB, rated at `mts`; `runs_at`: what they are known to run at."""
 
     count: int
     gib: int
     kind: str
     mts: int
+    runs_at: int | None = None
 
     def __str__(self) -> str:
-        return f"{self.count}x{self.gib} {self.kind}-{self.mts}"
+        known = "" if self.runs_at is None else f" at {self.runs_at}"
+        return f"{self.count}x{self.gib} {self.kind}-{self.mts}{known}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -166,17 +185,19 @@ def read_box(cpu: str, sockets: int, ram: str, gpu: str | None) -> Box:
 
 
 def read_modules(text: str) -> Modules:
-    """Modules from `24x32 DDR5-6400`. Raises ValueError in one line for anything else."""
+    """Modules from `24x32 DDR5-6400` or `4x48 DDR5-6000 at 4800`. Raises ValueError in one line for anything else."""
     found = _RAM.fullmatch(text.strip())
     if found is None:
         raise ValueError(f"ram={text}: write modules as COUNTxGIB KIND-MTS, such as 24x32 DDR5-6400")
-    count, gib, kind, mts = found.groups()
+    count, gib, kind, mts, runs_at = found.groups()
     kinds = catalogue().memory
     if kind.upper() not in kinds:
         raise ValueError(f"ram={text}: {kind} is not in the catalogue; allowed are {', '.join(kinds)}")
-    if not (int(count) and int(gib) and int(mts)):
+    if not (int(count) and int(gib) and int(mts) and int(runs_at or 1)):
         raise ValueError(f"ram={text}: numbers must be above 0")
-    return Modules(count=int(count), gib=int(gib), kind=kind.upper(), mts=int(mts))
+    return Modules(
+        count=int(count), gib=int(gib), kind=kind.upper(), mts=int(mts), runs_at=int(runs_at) if runs_at else None
+    )
 
 
 def _counted(text: str) -> tuple[int, str]:
@@ -206,7 +227,7 @@ def _check(box: Box) -> None:
         raise ValueError(f"sockets={box.sockets}: allowed are 1 to {cpu.sockets} with {box.cpu}")
     if ram.kind not in cpu.memory:
         raise ValueError(f"ram={ram}: {box.cpu} takes {' or '.join(cpu.memory)}")
-    most = box.sockets * cpu.channels * _MOST_PER_CHANNEL
+    most = box.sockets * cpu.channels * _most_per_channel(cpu)
     if ram.count % box.sockets or ram.count > most:
         raise ValueError(f"ram={ram}: {box.title.split(',')[0]} takes up to {most} modules, as many in each socket")
 
@@ -216,10 +237,38 @@ def channels_used(box: Box) -> int:
     return min(catalogue().cpus[box.cpu].channels, box.ram.count // box.sockets)
 
 
+def per_channel(box: Box) -> int:
+    """Modules of a channel, of the channels that have most."""
+    return ceil(box.ram.count / box.sockets / catalogue().cpus[box.cpu].channels)
+
+
 def rated_mts(box: Box) -> int:
-    """MT/s at which the modules run: as rated, but not faster than the processor allows."""
+    """MT/s at which the modules run: what is known, else as alone, but not faster than so many in a channel may."""
+    shared = shared_rate(box)
+    return box.ram.runs_at or (alone_mts(box) if shared is None else min(alone_mts(box), shared[0]))
+
+
+def alone_mts(box: Box) -> int:
+    """MT/s at which the modules run with one in each channel: as rated, but not faster than the processor allows."""
     cpu = catalogue().cpus[box.cpu]
     return box.ram.mts if cpu.overclocks else min(box.ram.mts, cpu.memory[box.ram.kind])
+
+
+def shared_rate(box: Box) -> tuple[int, str] | None:
+    """MT/s of modules that share a channel as these do, at most, and its source; None where none was found."""
+    platform = _platform(catalogue().cpus[box.cpu])
+    rates = platform.mts.get(box.ram.kind, ()) if platform else ()
+    more = per_channel(box) - 2
+    return (rates[more], platform.source) if platform and 0 <= more < len(rates) else None
+
+
+def _platform(cpu: Cpu) -> Platform | None:
+    return None if cpu.platform is None else catalogue().platforms[cpu.platform]
+
+
+def _most_per_channel(cpu: Cpu) -> int:
+    platform = _platform(cpu)
+    return _MOST_PER_CHANNEL if platform is None else platform.modules
 
 
 def machine_of_box(box: Box, calibration: str | None = None) -> MachineSpec:
@@ -288,7 +337,8 @@ def _sources(box: Box) -> Mapping[str, str]:
     parts = catalogue()
     cpu, kind = parts.cpus[box.cpu], parts.memory[box.ram.kind]
     sheet, isa = f"{box.cpu}: {_link_of(cpu.source)}", parts.instructions[cpu.isa]
-    read = f"{channels_used(box)} channels at {rated_mts(box)} MT/s x {_efficiency(box):g} ({kind.source})"
+    rate = f"{rated_mts(box)} MT/s{_why_rated(box)}"
+    read = f"{channels_used(box)} channels at {rate} x {_efficiency(box):g} ({kind.source})"
     if cpu.fabric is not None:
         fabric = parts.fabrics[cpu.fabric]
         read += f", at most {cpu.chiplets} chiplets x {fabric.gb_per_s:g} GB/s ({fabric.source})"
@@ -306,23 +356,32 @@ def _sources(box: Box) -> Mapping[str, str]:
     }
 
 
+def _why_rated(box: Box) -> str:
+    """What else than data sheet and modules says how fast they run."""
+    if box.ram.runs_at is not None:
+        return ", as stated"
+    shared = shared_rate(box)
+    return "" if shared is None else f" with {per_channel(box)} modules in each ({shared[1]})"
+
+
 def _link_of(source: str) -> str:
     """The link of a source: most parts name one of `sources`."""
     return catalogue().sources.get(source, source)
 
 
-Upgrade = Literal["memory", "gpu", "cores", "socket"]
+Upgrade = Literal["memory", "modules", "gpu", "cores", "socket"]
 
 
 def upgrades(box: Box) -> dict[Upgrade, Box]:
     """What can be added to a box, one kind of part at a time.
 
-    memory: a module in every channel, else modules as fast as the processor allows. gpu: one more of the same, or an
-    RTX 4090. cores: the processor of the same memory and instructions with the least more cores. socket: a second one
-    with as many modules.
+    memory: a module in every channel, else one in each that holds as much and is as fast as the processor allows.
+    modules: a second one in each channel. gpu: one more of the same, or an RTX 4090. cores: the processor of the same
+    memory and instructions with the least more cores. socket: a second one with as many modules.
     """
     found = {
-        "memory": _more_memory(box),
+        "memory": _faster_memory(box),
+        "modules": _more_modules(box),
         "gpu": _more_gpus(box),
         "cores": _more_cores(box),
         "socket": _more_sockets(box),
@@ -330,12 +389,24 @@ def upgrades(box: Box) -> dict[Upgrade, Box]:
     return {name: more for name, more in found.items() if more is not None}  # type: ignore[misc]
 
 
-def _more_memory(box: Box) -> Box | None:
+def _faster_memory(box: Box) -> Box | None:
     cpu, ram = catalogue().cpus[box.cpu], box.ram
+    one_each = replace(ram, count=box.sockets * cpu.channels, runs_at=None)
     if channels_used(box) < cpu.channels:
-        return replace(box, ram=replace(ram, count=box.sockets * cpu.channels))
-    fastest = cpu.memory[ram.kind]
-    return replace(box, ram=replace(ram, mts=fastest)) if fastest > rated_mts(box) else None
+        return replace(box, ram=one_each)
+    platform, shared = _platform(cpu), per_channel(box)
+    if shared > 1 and (platform is None or shared * ram.gib > platform.largest):
+        return None
+    faster = replace(box, ram=replace(one_each, gib=shared * ram.gib, mts=max(ram.mts, cpu.memory[ram.kind])))
+    return faster if rated_mts(faster) > rated_mts(box) else None
+
+
+def _more_modules(box: Box) -> Box | None:
+    cpu = catalogue().cpus[box.cpu]
+    channels = box.sockets * cpu.channels
+    if box.ram.count != channels or _most_per_channel(cpu) < 2:
+        return None
+    return replace(box, ram=replace(box.ram, count=2 * channels, runs_at=None))
 
 
 def _more_gpus(box: Box) -> Box:

@@ -66,13 +66,37 @@ def test_a_large_model_does_not_fit_a_desktop_and_others_are_named(capsys: pytes
     assert "kimi_k2 fits" not in text
 
 
+def test_a_second_module_in_each_channel_makes_a_model_fit(capsys: pytest.CaptureFixture[str]) -> None:
+    text = said(capsys, "cpu=Ryzen 9 7950X", "ram=2x32 DDR5-6000", "model=qwen3_235b_a22b")
+    assert re.search(r"with a second module in each channel \(.*4x32 .*3,600 MT/s\) it fits in int4_g32: ", text)
+
+
+def test_it_says_how_fast_modules_run_that_share_channels(capsys: pytest.CaptureFixture[str]) -> None:
+    small = ("gpu=RTX 4090", *SMALL)
+    shared, alone, stated, unknown = (
+        said(capsys, f"cpu={cpu}", f"ram={ram}", *small).splitlines()[1]
+        for cpu, ram in (
+            ("EPYC 9654", "24x64 DDR5-4800"),
+            ("EPYC 9654", "12x64 DDR5-4800"),
+            ("EPYC 9654", "24x64 DDR5-4800 at 4400"),
+            ("EPYC 9355", "24x64 DDR5-6400"),
+        )
+    )
+    assert "3,600" in shared
+    assert "https://" in shared
+    assert alone == stated
+    assert "6,400" in unknown
+
+
 def test_a_server_is_advised_what_it_has(capsys: pytest.CaptureFixture[str]) -> None:
     text = said(capsys, *SERVER, "model=deepseek_v3", "target=5")
     assert re.search(r"^bf16 +does not fit: weights take 1,2\d\d GiB", text, re.MULTILINE)
     best = next(line for line in text.splitlines() if line.startswith("best: "))
-    assert best.startswith("best: int8, +v+d+n+c, ")
+    assert best.startswith("best: fp8 as released, +v+d+n+c, ")
     assert best.endswith("reaches 5: yes")
     assert "another GPU (2x EPYC 9355, 24x32 DDR5-6400, 2x RTX 4090): " in text
+    assert re.search(r"a second module in each channel \(2x EPYC 9355, 48x32 .*; bf16 fits then: ", text)
+    assert "as released, deepseek-ai/DeepSeek-V3, " in text
     assert "published" in text
 
 
@@ -120,6 +144,7 @@ def test_upgrades_that_are_about_as_good_are_not_ranked() -> None:
         ((*DESK, "model=deepseek_v2_lite", "context=0"), ("context=0", "whole number")),
         ((*DESK, "model=deepseek_v2_lite", "context=10000000"), ("context=10000000", "163,840")),
         ((*DESK, *SMALL, "sockets=2"), ("sockets=2", "1 to 1")),
+        (("cpu=Core i9-14900K", "ram=6x48 DDR5-6000", *SMALL), ("ram=6x48", "up to 4 modules")),
         ((*DESK, *SMALL, "budget=100"), ("prices=FILE.yaml",)),
         ((*DESK, *SMALL, "budget=100", "prices=nosuch.yaml"), ("nosuch.yaml",)),
         (("cpu=here", "gpu=RTX 4090", *SMALL), ("cpu=here",)),

@@ -10,22 +10,28 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ktbench.resources import data_folder
 from ktbench.run.feasibility import Machine, feasibility
+from ktbench.run.request import read_request
 from ktbench.sim.advice import (
     Option,
     Question,
+    Release,
     Unfit,
     advised,
+    again,
+    as_released,
     comparison_error,
     held_out_errors,
     is_close,
     option,
     options,
+    releases,
     speed_interval,
 )
 from ktbench.sim.user_reports import shipped_errors
 from ktbench.spec.machine import MachineSpec
-from ktbench.spec.memory import cache_bytes
+from ktbench.spec.memory import cache_bytes, device_bytes, routed_bytes
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.weights import BY_ACCURACY, weight_bits
 from tests.sim.testbed import cell_on, testbed
@@ -152,3 +158,41 @@ def test_nine_of_ten_known_errors_lie_within_an_interval(phase: str) -> None:
     within = [low <= 50.0 / exp(error) <= high for error in logs]
     assert low < 50.0 < high
     assert sum(within) >= 0.9 * (len(within) - 2)  # of the next one nine of ten, of those known two less
+
+
+def test_released_checkpoints_are_of_models_that_there_are() -> None:
+    models = {path.stem for path in (data_folder("conf") / "model").glob("*.yaml")}
+    assert releases().keys() <= models
+    names = [one.checkpoint for several in releases().values() for one in several]
+    assert len(set(names)) == len(names)
+    assert all(one.source for several in releases().values() for one in several)
+
+
+# Checkpoint sizes of OpenAI's model card of gpt-oss, table 1; of the others the files on Hugging Face, in GB.
+@pytest.mark.parametrize(
+    ("model", "checkpoint", "gib"),
+    [
+        ("gpt_oss_120b", "openai/gpt-oss-120b", 60.8),
+        ("gpt_oss_20b", "openai/gpt-oss-20b", 12.8),
+        ("kimi_k2", "moonshotai/Kimi-K2-Thinking", 594e9 / GIB),
+        ("minimax_m2", "MiniMaxAI/MiniMax-M2.5", 230e9 / GIB),
+    ],
+)
+def test_released_weights_take_what_their_files_do(model: str, checkpoint: str, gib: float) -> None:
+    (release,) = [one for one in releases()[model] if one.checkpoint == checkpoint]
+    words = (f"precision={release.precision}", f"device_precision={release.device}", "engine.avx512=true")
+    cell = read_request([f"model={model}", "machine=paper_a100", "model.layers=null", *words]).parts[0].spec
+    assert (routed_bytes(cell) + device_bytes(cell)) / GIB == pytest.approx(gib, rel=0.02)
+
+
+def test_released_weights_stay_as_they_are_on_the_device_too() -> None:
+    release = Release(checkpoint="some/one", precision="fp8", device="bf16", source="made up")
+    roomy = question(testbed(gpu_memory_gib=80.0))
+    in_int8, in_bf16 = (device_bytes(replace(roomy.decode, device_precision=one)) for one in ("int8", "bf16"))
+    tight = question(testbed(gpu_memory_gib=(in_int8 + in_bf16) / 2 / GIB))
+    found = as_released(roomy, release)
+    assert isinstance(found, Option)
+    assert (found.decode.precision, found.decode.device_precision, found.release) == ("fp8", "bf16", release)
+    assert again(roomy, found) == found
+    assert isinstance(option(tight, "int8"), Option)  # with a lower precision on the device
+    assert isinstance(as_released(tight, release), Unfit)

@@ -9,7 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ktbench.config.machine import preset
-from ktbench.sim.catalogue import Box, Modules, catalogue, machine_of_box, read_box, read_modules, upgrades
+from ktbench.sim.catalogue import (
+    Box,
+    Modules,
+    catalogue,
+    machine_of_box,
+    rated_mts,
+    read_box,
+    read_modules,
+    shared_rate,
+    upgrades,
+)
 from ktbench.spec.machine import BY_NAME
 
 PARTS = catalogue()
@@ -27,7 +37,7 @@ def test_there_are_enough_parts_to_be_of_use() -> None:
     assert len(PARTS.gpus) >= 30
 
 
-@pytest.mark.parametrize("kind", ["cpus", "gpus", "instructions", "memory", "fabrics", "links"])
+@pytest.mark.parametrize("kind", ["cpus", "gpus", "instructions", "memory", "fabrics", "links", "platforms"])
 def test_every_part_has_a_source(kind: str) -> None:
     for name, part in getattr(PARTS, kind).items():
         source = PARTS.sources.get(part.source, part.source)
@@ -37,6 +47,10 @@ def test_every_part_has_a_source(kind: str) -> None:
 
 def test_every_source_is_used() -> None:
     assert {part.source for group in (PARTS.cpus, PARTS.gpus) for part in group.values()} >= PARTS.sources.keys()
+
+
+def test_every_platform_is_that_of_a_processor() -> None:
+    assert {cpu.platform for cpu in PARTS.cpus.values()} - {None} == PARTS.platforms.keys()
 
 
 @pytest.mark.parametrize("cpu", PARTS.cpus)
@@ -104,10 +118,42 @@ def test_half_of_the_channels_read_half() -> None:
     assert machine_of_box(whole).read_gb_per_s == pytest.approx(2 * machine_of_box(half).read_gb_per_s)
 
 
+# As servers' manuals and AMD's pages have it (`platforms`); the processor's own limit where that is lower.
+@pytest.mark.parametrize(
+    ("cpu", "ram", "mts"),
+    [
+        ("EPYC 9654", "24x64 DDR5-4800", 3600),
+        ("EPYC 9654", "13x64 DDR5-4800", 3600),
+        ("Xeon Platinum 8480+", "16x64 DDR5-4800", 4400),
+        ("Xeon Silver 4410Y", "16x64 DDR5-4800", 4000),
+        ("Xeon Platinum 8592+", "16x64 DDR5-5600", 4400),
+        ("Xeon Platinum 8380", "16x64 DDR4-3200", 3200),
+        ("Xeon E5-2680 v4", "8x32 DDR4-2400", 2400),
+        ("Xeon E5-2680 v4", "12x32 DDR4-2400", 1866),
+        ("Ryzen 9 7950X", "4x48 DDR5-6000", 3600),
+        ("Ryzen 9 7950X", "4x48 DDR5-3200", 3200),
+        ("Ryzen 9 7950X", "4x48 DDR5-6000 at 5200", 5200),
+    ],
+)
+def test_modules_that_share_a_channel_are_slower(cpu: str, ram: str, mts: int) -> None:
+    box = read_box(cpu, 1, ram, None)
+    alone = replace(box, ram=replace(box.ram, count=PARTS.cpus[cpu].channels, mts=mts, runs_at=None))
+    assert rated_mts(box) == rated_mts(alone) == mts
+    assert machine_of_box(box).read_gb_per_s == pytest.approx(machine_of_box(alone).read_gb_per_s)
+    assert f"at {mts} MT/s" in machine_of_box(box).sources["read_gb_per_s"]
+
+
+def test_without_a_source_modules_that_share_a_channel_are_as_fast_as_alone() -> None:
+    box = read_box("EPYC 9355", 1, "24x64 DDR5-6400", None)
+    assert shared_rate(box) is None
+    assert rated_mts(box) == 6400
+
+
 @given(st.integers(1, 48), st.integers(1, 512), st.sampled_from(sorted(PARTS.memory)), st.integers(1, 9999))
 def test_modules_are_read_as_they_are_written(count: int, gib: int, kind: str, mts: int) -> None:
-    modules = Modules(count=count, gib=gib, kind=kind, mts=mts)
-    assert read_modules(str(modules)) == modules
+    for runs_at in (None, mts):
+        modules = Modules(count=count, gib=gib, kind=kind, mts=mts, runs_at=runs_at)
+        assert read_modules(str(modules)) == modules
 
 
 @pytest.mark.parametrize("name", ["epyc 9355", "AMD EPYC 9355", "  Amd  Epyc(TM) 9355 "])
@@ -126,9 +172,14 @@ def test_makers_and_case_do_not_matter(name: str) -> None:
         (("EPYC 9355", 1, "12 modules", None), ("ram=12 modules", "24x32 DDR5-6400")),
         (("EPYC 9355", 1, "12x64 HBM-6400", None), ("HBM", "DDR4, DDR5, MRDIMM")),
         (("EPYC 9355", 1, "0x64 DDR5-6400", None), ("above 0",)),
+        (("EPYC 9355", 1, "12x64 DDR5-6400 at 0", None), ("above 0",)),
+        (("EPYC 9355", 1, "12x64 DDR5-6400 at", None), ("ram=12x64 DDR5-6400 at",)),
         (("EPYC 9355", 1, "12x64 DDR4-3200", None), ("EPYC 9355 takes DDR5",)),
         (("EPYC 9355", 2, "13x64 DDR5-6400", None), ("up to 48 modules",)),
         (("Ryzen 9 7950X", 1, "6x64 DDR5-6400", None), ("up to 4 modules",)),
+        (("Xeon 6980P", 2, "26x64 DDR5-6400", None), ("up to 24 modules",)),
+        (("Threadripper PRO 5995WX", 1, "16x64 DDR4-3200", None), ("up to 8 modules",)),
+        (("Xeon E5-2680 v4", 1, "16x64 DDR4-2400", None), ("up to 12 modules",)),
         (("EPYC 9355", 1, "12x64 DDR5-6400", "0x RTX 4090"), ("gpu=0x RTX 4090",)),
     ],
 )
@@ -149,6 +200,7 @@ def test_an_upgrade_is_a_machine_with_more_of_one_part(cpu: str) -> None:
         now = machine_of_box(more)
         grown = {
             "memory": now.read_gb_per_s > was.read_gb_per_s,
+            "modules": now.memory_gib > was.memory_gib and now.read_gb_per_s <= was.read_gb_per_s,
             "gpu": (now.gpus or 0) > (was.gpus or 0),
             "cores": now.cores > was.cores,
             "socket": now.domains > was.domains,
@@ -159,4 +211,24 @@ def test_an_upgrade_is_a_machine_with_more_of_one_part(cpu: str) -> None:
 def test_empty_channels_come_first() -> None:
     box = read_box("EPYC 9654", 2, "8x64 DDR5-4800", None)
     assert str(upgrades(box)["memory"].ram) == "24x64 DDR5-4800"
-    assert "memory" not in upgrades(replace(box, ram=read_modules("24x64 DDR5-4800")))
+    assert "modules" not in upgrades(box)
+    full_box = replace(box, ram=read_modules("24x64 DDR5-4800"))
+    assert "memory" not in upgrades(full_box)
+    assert str(upgrades(full_box)["modules"].ram) == "48x64 DDR5-4800"
+
+
+@pytest.mark.parametrize(
+    ("cpu", "ram", "instead"),
+    [
+        ("EPYC 9654", "24x64 DDR5-4800", "12x128 DDR5-4800"),
+        ("EPYC 9654", "24x256 DDR5-4800", None),  # of 512 GB there are none
+        ("EPYC 9355", "24x64 DDR5-6400", None),  # how much faster is not known
+        ("Xeon Platinum 8380", "16x64 DDR4-3200", None),  # no faster
+        ("Ryzen 9 7950X", "4x24 DDR5-6000", "2x48 DDR5-6000"),
+        ("Core i9-7980XE", "8x32 DDR4-2666", None),
+    ],
+)
+def test_one_large_module_is_faster_than_two_in_a_channel(cpu: str, ram: str, instead: str | None) -> None:
+    found = upgrades(read_box(cpu, 1, ram, None))
+    assert "modules" not in found
+    assert (str(found["memory"].ram) if "memory" in found else None) == instead
