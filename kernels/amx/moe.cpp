@@ -2,8 +2,9 @@
 // operands as they lie in memory, activations are A operands as rows; int4 is unpacked to int8 a piece at a time.
 //
 // The weights of a piece of k stay in L1 while every block of rows is multiplied with them; activations come from L2
-// with a hint that keeps them out of L1. Formats with block or tile scales become bf16, a piece at a time, too. Sums stay in tiles for the whole piece. Adding up pieces and the epilogue are
-// vector work, which overlaps with the multiplications of the next block.
+// with a hint that keeps them out of L1. Formats with block or tile scales become bf16, a piece at a time, too. Sums stay
+// in tiles for the whole piece. Adding up pieces and the epilogue are vector work, which overlaps with the
+// multiplications of the next block.
 //
 // Measured on a Granite Rapids core, as a share of the peak rate of multiplying tiles of zeros in registers: B from L1
 // with A from L1 or L2, 93 % of zeros and 75 to 79 % of any other numbers; both from L2, 76 % of zeros; with sums loaded

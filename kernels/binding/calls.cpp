@@ -225,18 +225,11 @@ void forward(const Request& request) {
   request.moe->forward(request.inputs, request.options);
 }
 
-py::dict counters(MoE& moe) {
-  const Counters counted = moe.counters();
-  py::dict numbers;
-  for (const CounterTraits& counter : counter_table) numbers[counter.name] = counted.*counter.value;
-  return numbers;
-}
-
 void define_moe(py::module_& module) {
   auto moe = py::class_<MoE, std::shared_ptr<MoE>>(module, "MoE")
                  .def(py::init<std::shared_ptr<PackedExperts>, std::shared_ptr<Team>, int>(),
                       py::arg("weights").none(false), py::arg("team").none(false), py::arg("tag") = 0)
-                 .def("counters", counters);
+                 .def("counters", [](MoE& moe) { return numbers_of(moe.counters()); });
   define_call<void>(moe, "forward", forward);
   define_holder<Ticket>(moe, "submit");
   define_holder<BoundCall>(moe, "prepare");

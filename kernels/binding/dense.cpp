@@ -60,6 +60,18 @@ CacheOf<const bf16> heads(const py::array& array, const char* name, const std::v
   return {static_cast<const bf16*>(array.data()), stride_of(array, name, 0), stride_of(array, name, 1), 0};
 }
 
+CacheOf<bf16> writable_heads(py::array& array, const char* name, const std::vector<py::ssize_t>& shape) {
+  const CacheOf<const bf16> view = heads(array, name, shape);
+  check_writeable(array, name);
+  return {static_cast<bf16*>(array.mutable_data()), view.sequence_stride, view.head_stride, view.stride};
+}
+
+void check_groups(int query_heads, int key_heads) {
+  if (key_heads < 1 || query_heads < 1 || query_heads % key_heads)
+    throw py::value_error(std::to_string(query_heads) + " query heads are no multiple of " + std::to_string(key_heads) +
+                          " key heads");
+}
+
 // A copy: another thread may write to the array between the check and the use.
 std::vector<std::int64_t> integers(const py::array& array, const char* name, int count) {
   check(array, {name, py::dtype::of<std::int64_t>(), {count}});
@@ -158,14 +170,10 @@ void attend(DecodeAttention& attention, const py::array& q, const py::array& key
   c.size = checked_count("size", q.shape(2));
   c.keys = cache(keys, "keys", {c.sequences, -1, -1, c.size});
   c.key_heads = checked_count("key heads", keys.shape(1));
-  if (c.key_heads < 1 || c.query_heads < 1 || c.query_heads % c.key_heads)
-    throw py::value_error(std::to_string(c.query_heads) + " query heads are no multiple of " +
-                          std::to_string(c.key_heads) + " key heads");
+  check_groups(c.query_heads, c.key_heads);
   c.values = cache(values, "values", {c.sequences, c.key_heads, keys.shape(2), -1});
   c.value_size = checked_count("value size", values.shape(3));
-  const CacheOf<const bf16> to = heads(out, "out", {c.sequences, c.query_heads, c.value_size});
-  check_writeable(out, "out");
-  c.out = {static_cast<bf16*>(out.mutable_data()), to.sequence_stride, to.head_stride, 0};
+  c.out = writable_heads(out, "out", {c.sequences, c.query_heads, c.value_size});
   const auto firsts = integers(first, "first", c.sequences), lengths = integers(length, "length", c.sequences);
   c.first = firsts.data(), c.length = lengths.data();
   check_ranges(c, keys.shape(2));
@@ -187,9 +195,7 @@ void attend_pages(PagedAttention& attention, const py::array& q, const py::array
   c.keys = cache(keys, "keys", {-1, -1, -1, c.size});
   c.pages = checked_count("pages", keys.shape(0)), c.key_heads = checked_count("key heads", keys.shape(1));
   c.page_tokens = checked_count("page tokens", keys.shape(2));
-  if (c.key_heads < 1 || c.query_heads < 1 || c.query_heads % c.key_heads)
-    throw py::value_error(std::to_string(c.query_heads) + " query heads are no multiple of " +
-                          std::to_string(c.key_heads) + " key heads");
+  check_groups(c.query_heads, c.key_heads);
   if (c.page_tokens < 1) throw py::value_error("a page must have at least one position");
   c.values = cache(values, "values", {c.pages, c.key_heads, c.page_tokens, -1});
   c.value_size = checked_count("value size", values.shape(3));
@@ -201,9 +207,7 @@ void attend_pages(PagedAttention& attention, const py::array& q, const py::array
   c.sequence = sequences.data(), c.position = positions.data();
   c.window = window.value_or(std::numeric_limits<std::int64_t>::max());
   if (c.window < 1) throw py::value_error("window=" + std::to_string(c.window) + ": must be 1 or more");
-  const CacheOf<const bf16> to = heads(out, "out", {c.tokens, c.query_heads, c.value_size});
-  check_writeable(out, "out");
-  c.out = {static_cast<bf16*>(out.mutable_data()), to.sequence_stride, to.head_stride, 0};
+  c.out = writable_heads(out, "out", {c.tokens, c.query_heads, c.value_size});
   c.scale = scale;
   c.sinks = optional_floats(sinks, "sinks", c.query_heads);
   const AttentionKernels& kernels = attention_kernels(isa);
@@ -240,9 +244,7 @@ void multiply(const py::array& x, const py::array& weights, py::array& out, Team
   if (c.rows < 1 || c.size < 1) throw py::value_error("weights must have at least one row and one column");
   c.x = heads(x, "x", {-1, c.heads, transposed ? c.rows : c.size});
   c.sequences = checked_count("sequences", x.shape(0));
-  const CacheOf<const bf16> to = heads(out, "out", {c.sequences, c.heads, c.out_size()});
-  check_writeable(out, "out");
-  c.out = {static_cast<bf16*>(out.mutable_data()), to.sequence_stride, to.head_stride, 0};
+  c.out = writable_heads(out, "out", {c.sequences, c.heads, c.out_size()});
   const AttentionKernels& kernels = attention_kernels(isa);
   const py::gil_scoped_release unlocked;
   if (c.sequences > 0 && c.heads > 0) multiply_heads(c, kernels, team);

@@ -52,4 +52,10 @@ Request::Request(std::shared_ptr<MoE> moe_, py::array hidden_, py::array ids_, p
       out(std::move(out_)), inputs(checked_inputs(moe->experts().geometry(), hidden, ids, gates, out)),
       options(chosen.options(moe->experts().geometry())) {}
 
+py::dict numbers_of(const Counters& counters) {
+  py::dict numbers;
+  for (const CounterTraits& counter : counter_table) numbers[counter.name] = counters.*counter.value;
+  return numbers;
+}
+
 }  // namespace ktbench::binding

@@ -39,4 +39,7 @@ struct Request {
           const KernelChoice& chosen);
 };
 
+// By the names of counter_table.
+py::dict numbers_of(const Counters& counters);
+
 }  // namespace ktbench::binding

@@ -100,20 +100,13 @@ void define_product(Class& type, const char* name, Body body) {
            py::arg("isa") = py::none(), py::arg("dynamic") = false, py::arg("numa") = false);
 }
 
-py::dict counters(ExpertProducts& products) {
-  const Counters counted = products.counters();
-  py::dict numbers;
-  for (const CounterTraits& counter : counter_table) numbers[counter.name] = counted.*counter.value;
-  return numbers;
-}
-
 }  // namespace
 
 void bind_training(py::module_& module) {
   auto products = py::class_<ExpertProducts>(module, "ExpertProducts")
                       .def(py::init<std::shared_ptr<PackedExperts>, std::shared_ptr<Team>, int>(),
                            py::arg("weights").none(false), py::arg("team").none(false), py::arg("tag") = 0)
-                      .def("counters", counters);
+                      .def("counters", [](ExpertProducts& of) { return numbers_of(of.counters()); });
   define_product(products, "forward", forward);
   define_product(products, "transposed", transposed);
 }

@@ -26,7 +26,7 @@ Glu checked(const Glu& glu) {
   return glu;
 }
 
-// TaskPartition of the intermediate size end where groups, records and strips do.
+// Parts of the intermediate size end where groups, records and strips do.
 std::vector<Shard> cut(const Geometry& whole, int domains) {
   check_size("domains", domains);
   const int unit = whole.down_format().depth_multiple();

@@ -66,8 +66,9 @@ inline std::optional<std::size_t> bytes_of(const Geometry& g) {
 class PackedExperts {
  public:
   // One shard for each domain, on the NUMA node `nodes` names for it; where it names none, pages lie near the thread
-  // that writes them. Throws std::invalid_argument on sizes that check_size() or check_depth() refuse, on more domains than the intermediate size has room for, or on what error_in() finds in `glu`, std::bad_alloc when
-  // they do not fit, std::system_error where the kernel does not place memory.
+  // that writes them. Throws std::invalid_argument on sizes that check_size() or check_depth() refuse, on more domains
+  // than the intermediate size has room for, or on what error_in() finds in `glu`, std::bad_alloc when they do not fit,
+  // std::system_error where the kernel does not place memory.
   PackedExperts(Geometry geometry, int domains, const std::vector<int>& nodes, const Glu& glu = {});
 
   // A file that save() wrote: the weights stay in it, shared with every process that maps it. Throws std::system_error

@@ -7,8 +7,8 @@
 
 namespace ktbench {
 
-// Quantises as ggml's quantize_row_FORMAT_ref do (ggml-quants.c), bit for bit, and int4_bf16 as compressed-tensors does. A block with a NaN or an infinity gets a
-// scale of NaN: nothing that is computed from it is finite.
+// Quantises as ggml's quantize_row_FORMAT_ref do (ggml-quants.c), bit for bit, and int4_bf16 as compressed-tensors does.
+// A block with a NaN or an infinity gets a scale of NaN: nothing that is computed from it is finite.
 void pack_gguf(const MatrixView& from, int rows, int depth, const Format& format, std::byte* strip);
 void pack_gguf(const BlockView& from, int rows, int depth, const Format& format, std::byte* strip);
 

@@ -40,7 +40,7 @@ inline constexpr int largest_size = 1 << 30;
 // Throws std::invalid_argument where a size, so named, is not in 1..largest_size.
 void check_size(const char* name, int size);
 
-// The most of k whose products a format can sum: where a row has one sum of int8 products, in 32 bits, 2^17 x 127 x 128.
+// The most of k whose products a format can sum: 2^17 x 127 x 128 where a row has one sum of int8 products, in 32 bits.
 constexpr int largest_depth(const Format& format) {
   return format.scales == Scales::row || format.scales == Scales::group ? 1 << 17 : largest_size;
 }

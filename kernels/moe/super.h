@@ -27,8 +27,8 @@ inline float scale_of(const Coded& of, const Super& block, int g) {
   return float_of_half(block.scale[g]);
 }
 
-// Up to 256 numbers of a row, and zeros after them, each as near as its group's scale and minimum allow; these have the least squared error that a
-// search finds. Not a number where one of them is not finite. Of formats that `has_quantiser`.
+// Up to 256 numbers of a row, and zeros after them, each as near as its group's scale and minimum allow; these have the
+// least squared error that a search finds. Not a number where one of them is not finite. Not of lattices.
 Super quantised_super(const Format& format, const bf16* x, int count);
 
 }  // namespace ktbench

@@ -35,12 +35,9 @@ int ExpertProducts::outputs(Matrices which) const {
   return which == Matrices::gate_up ? 2 * g.intermediate : g.hidden;
 }
 
-Format ExpertProducts::format_of(const Geometry& g) const {
-  return which_ == Matrices::gate_up ? g.format : g.down_format();
-}
-int ExpertProducts::depth_of(const Geometry& g) const {
-  return which_ == Matrices::gate_up ? g.hidden_depth() : g.intermediate_depth();
-}
+Format ExpertProducts::format_of(const Geometry& g) const { return gates() ? g.format : g.down_format(); }
+int ExpertProducts::depth_of(const Geometry& g) const { return gates() ? g.hidden_depth() : g.intermediate_depth(); }
+int ExpertProducts::strips_of(const Geometry& g) const { return gates() ? 2 * g.gate_strips() : g.down_strips(); }
 
 // Plans a call of `blocks` tasks for each expert that has slots, and each domain.
 void ExpertProducts::begin(const Slots& slots, int blocks, bool numa) {
@@ -92,15 +89,24 @@ void ExpertProducts::forward(Matrices which, const bf16* x, int rows, const Slot
   if (slots.count == 0) return;
   team_->check_process();
   const std::lock_guard lock(lock_);
-  const Geometry& whole = experts_->geometry();
   which_ = which, out_ = out;
-  const bool gates = which == Matrices::gate_up;
   int strips = 0;
-  for (const Shard& shard : experts_->shards())
-    strips = std::max(strips, gates ? 2 * shard.geometry.gate_strips() : shard.geometry.down_strips());
+  for (const Shard& shard : experts_->shards()) strips = std::max(strips, strips_of(shard.geometry));
   begin(slots, blocks_of(strips, block_strips), options.numa);
-  const KernelPair& pair = gates ? options.gate_up : options.down;
+  const KernelPair& pair = which == Matrices::gate_up ? options.gate_up : options.down;
   kernels_ = &pair.for_tokens(slots.count / static_cast<int>(groups_.size()));
+  reserve(rows);
+  const auto prepare = [&](int thread) { prepare_rows(x, rows, thread); };
+  const auto multiply = [&](int thread) {
+    kernels_->enter();
+    work(thread, options.dynamic, options.numa, [&](const Task& task, Worker& worker) { forward_task(task, worker); });
+    kernels_->leave();
+  };
+  run({prepare, multiply});
+}
+
+// Of a forward product.
+void ExpertProducts::reserve(int rows) {
   std::size_t row_bytes = 0;  // domains' shares of down differ in depth
   for (int d = 0; d < domains(); ++d) {
     const Geometry& g = experts_->shards()[d].geometry;
@@ -112,24 +118,21 @@ void ExpertProducts::forward(Matrices which, const bf16* x, int rows, const Slot
   std::iota(counting_.begin(), counting_.end(), 0);
   for (Worker& worker : workers_) {
     worker.gathered = -1;
-    worker.scratch.reserve(scratch_bytes(whole));
+    worker.scratch.reserve(scratch_bytes(experts_->geometry()));
     worker.rows.reserve(padded_rows(largest_) * row_bytes);
     worker.sums.reserve(1ul * largest_ * block_strips * strip_rows * sizeof(float));
   }
-  const auto prepare = [&](int thread) {
-    for (int d = 0; d < domains(); ++d) {
-      const Shard& shard = experts_->shards()[d];
-      const int from = gates ? 0 : shard.first, count = gates ? whole.hidden : shard.geometry.intermediate;
-      for (std::int64_t r = std::int64_t{rows} * thread / threads(); r < std::int64_t{rows} * (thread + 1) / threads(); ++r)
-        kernels_->prepare(x + r * inputs(which) + from, count, formats_[d], rows_[d].as<>() + r * formats_[d].bytes());
-    }
-  };
-  const auto multiply = [&](int thread) {
-    kernels_->enter();
-    work(thread, options.dynamic, options.numa, [&](const Task& task, Worker& worker) { forward_task(task, worker); });
-    kernels_->leave();
-  };
-  run({prepare, multiply});
+}
+
+// A thread's share of the rows, in the format of each domain.
+void ExpertProducts::prepare_rows(const bf16* x, std::int64_t rows, int thread) {
+  const int width = inputs(which_);
+  for (int d = 0; d < domains(); ++d) {
+    const Shard& shard = experts_->shards()[d];
+    const int from = gates() ? 0 : shard.first, count = gates() ? width : shard.geometry.intermediate;
+    for (std::int64_t r = rows * thread / threads(); r < rows * (thread + 1) / threads(); ++r)
+      kernels_->prepare(x + r * width + from, count, formats_[d], rows_[d].as<>() + r * formats_[d].bytes());
+  }
 }
 
 // Each thread gathers for itself, into its own cache, when its tasks move on to the next expert.
@@ -147,13 +150,11 @@ Rows ExpertProducts::gathered_rows(const Task& task, Worker& worker) {
 void ExpertProducts::forward_task(const Task& task, Worker& worker) {
   const Group& group = groups_[task.group];
   const Shard& shard = experts_->shards()[task.domain];
-  const Geometry &g = shard.geometry, &whole = experts_->geometry();
-  const bool gates = which_ == Matrices::gate_up;
-  const int first = task.block * block_strips;
-  const int strips = std::min(block_strips, (gates ? 2 * g.gate_strips() : g.down_strips()) - first);
+  const Geometry& g = shard.geometry;
+  const int first = task.block * block_strips, strips = std::min(block_strips, strips_of(g) - first);
   if (strips <= 0) return;  // a smaller shard than the one that the tasks were cut by
-  const std::size_t bytes = gates ? g.gate_strip_bytes() : g.down_strip_bytes();
-  const std::byte* data = (gates ? shard.gate_up(group.expert) : shard.down(group.expert)) + first * bytes;
+  const std::size_t bytes = gates() ? g.gate_strip_bytes() : g.down_strip_bytes();
+  const std::byte* data = (gates() ? shard.gate_up(group.expert) : shard.down(group.expert)) + first * bytes;
   const Strips weights{data, strips, depth_of(g), bytes, format_of(g), kernels_->crossover,
                        data + strips * bytes};
   const int columns = strips * strip_rows;
@@ -162,17 +163,24 @@ void ExpertProducts::forward_task(const Task& task, Worker& worker) {
   kernels_->down({gathered_rows(task, worker), weights, counting_.data(), ones_.data(), sums,
                   static_cast<std::size_t>(columns), worker.scratch.as<>()},
                  worker.counters);
-  const int width = outputs(which_);
-  float* out = out_ + (gates ? 0 : 1ul * task.domain * slots_.count * width);
-  for (int s = 0; s < strips; ++s) {
-    const int strip = first + s, row = (gates ? strip / 2 : strip) * strip_rows;
-    const int kept = std::clamp((gates ? g.intermediate : g.hidden) - row, 0, strip_rows);
-    const int column = gates ? strip % 2 * whole.intermediate + shard.first + row : row;
-    for (int r = 0; r < group.count; ++r)
-      std::copy_n(sums + r * columns + s * strip_rows, kept, out + 1ul * (group.first + r) * width + column);
-  }
+  put_products(task, first, strips, sums);
   worker.counters.weight_bytes += strips * bytes;
-  worker.counters.flops += 2ull * group.count * columns * (gates ? g.hidden : g.intermediate);
+  worker.counters.flops += 2ull * group.count * columns * (gates() ? g.hidden : g.intermediate);
+}
+
+// The products of strips [first, first + strips) of a domain, to their columns of the output.
+void ExpertProducts::put_products(const Task& task, int first, int strips, const float* sums) {
+  const Group& group = groups_[task.group];
+  const Shard& shard = experts_->shards()[task.domain];
+  const int width = outputs(which_), size = gates() ? shard.geometry.intermediate : shard.geometry.hidden;
+  float* out = out_ + (gates() ? 0 : 1ul * task.domain * slots_.count * width);
+  for (int s = 0; s < strips; ++s) {
+    const int strip = first + s, row = (gates() ? strip / 2 : strip) * strip_rows;
+    const int kept = std::clamp(size - row, 0, strip_rows);
+    const int column = gates() ? strip % 2 * experts_->geometry().intermediate + shard.first + row : row;
+    for (int r = 0; r < group.count; ++r)
+      std::copy_n(sums + (1ul * r * strips + s) * strip_rows, kept, out + 1ul * (group.first + r) * width + column);
+  }
 }
 
 void ExpertProducts::transposed(Matrices which, const float* y, const Slots& slots, float* out,
@@ -199,11 +207,10 @@ void ExpertProducts::transposed_task(const Task& task, Worker& worker) {
   const Group& group = groups_[task.group];
   const Shard& shard = experts_->shards()[task.domain];
   const Geometry &g = shard.geometry, &whole = experts_->geometry();
-  const bool gates = which_ == Matrices::gate_up;
   const int first = task.block * width_, columns = std::min(width_, depth_of(g) - first);
   if (columns <= 0) return;
   std::fill_n(worker.sums.as<float>(), 1ul * group.count * width_, 0.0f);
-  if (gates) {
+  if (gates()) {
     const std::byte* gate = shard.gate_up(group.expert);
     const std::size_t bytes = g.gate_strip_bytes();
     add_matrix({gate, 2 * bytes, g.intermediate, shard.first}, g, first, columns, group, worker);
@@ -212,9 +219,9 @@ void ExpertProducts::transposed_task(const Task& task, Worker& worker) {
   } else {
     add_matrix({shard.down(group.expert), g.down_strip_bytes(), g.hidden, 0}, g, first, columns, group, worker);
   }
-  const int width = inputs(which_), column = gates ? first : shard.first + first;
-  const int kept = std::clamp((gates ? g.hidden : g.intermediate) - first, 0, columns);
-  float* out = out_ + (gates ? 1ul * task.domain * slots_.count * width : 0) + 1ul * group.first * width + column;
+  const int width = inputs(which_), column = gates() ? first : shard.first + first;
+  const int kept = std::clamp((gates() ? g.hidden : g.intermediate) - first, 0, columns);
+  float* out = out_ + (gates() ? 1ul * task.domain * slots_.count * width : 0) + 1ul * group.first * width + column;
   for (int r = 0; r < group.count; ++r) std::copy_n(worker.sums.as<float>() + 1ul * r * width_, kept, out + 1ul * r * width);
   ++(worker.counters.*options_.counter);
 }

@@ -64,13 +64,18 @@ class ExpertProducts {
 
   int threads() const { return static_cast<int>(workers_.size()); }
   int domains() const { return static_cast<int>(experts_->shards().size()); }
+  bool gates() const { return which_ == Matrices::gate_up; }
   Format format_of(const Geometry& g) const;
   int depth_of(const Geometry& g) const;
+  int strips_of(const Geometry& g) const;
   void begin(const Slots& slots, int blocks, bool numa);
   void run(std::vector<Team::Phase> phases);
   template <class Body>
   void work(int thread, bool dynamic, bool numa, Body body);
+  void reserve(int rows);
+  void prepare_rows(const bf16* x, std::int64_t rows, int thread);
   void forward_task(const Task& task, Worker& worker);
+  void put_products(const Task& task, int first, int strips, const float* sums);
   void transposed_task(const Task& task, Worker& worker);
   void add_matrix(const Matrix& matrix, const Geometry& g, int first, int columns, const Group& group, Worker& worker);
   void unpack(const std::byte* strip, const Format& format, int columns, int row, float* panel) const;
