@@ -18,6 +18,7 @@ from ktbench.engine.protocol import Unsupported
 from ktbench.eval.drift import DriftPlan, measure_drift
 from ktbench.eval.evaluate import GradedAnswer, evaluate_task, measure_perplexity
 from ktbench.eval.lm.cache import AnswerCache, identity_of
+from ktbench.eval.lm.generation import templates_dated
 from ktbench.eval.lm.model import EngineLM
 from ktbench.eval.lm.samples import SampleLog
 from ktbench.eval.tasks.harness import LoadedTask
@@ -34,10 +35,14 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ids:
-    """What answers are kept under beside the spec: the code and the machine."""
+    """What answers are kept under beside the spec: the code and the machine.
+
+    The run was `created` then, which is the date for chat templates that name one: it is the same in all its cells.
+    """
 
     code: str
     env: str
+    created: datetime
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -161,7 +166,9 @@ class EvalSession:
             return _Answered(answers=tuple(measure_perplexity(lm, documents)), setting=corpus.title)
         loaded: LoadedTask = self._loaded(task)
         log = SampleLog(loaded)
-        answers = (*evaluate_task(loaded, lm, suite, log), *self._divergences(spec, loaded, reference))
+        with templates_dated(self._ids.created):
+            graded = tuple(evaluate_task(loaded, lm, suite, log))
+        answers = (*graded, *self._divergences(spec, loaded, reference))
         return _Answered(answers=answers, setting=loaded.built.setting, log=log)
 
     def _drifted(self, spec: RunSpec, task: TaskSpec, reference: Reference) -> _Answered:

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from time import monotonic
 from typing import IO, TYPE_CHECKING
@@ -96,7 +97,7 @@ def _evaluate(request: EvalRequest, topology: Topology, say: Callable[[EvalProgr
     from ktbench.engine.generate import open_generator
     from ktbench.eval.session import EvalSession, Ids, Reference
 
-    ids = Ids(code=request.code_id, env=request.env_id)
+    ids = Ids(code=request.code_id, env=request.env_id, created=datetime.fromisoformat(request.created))
     loading = LoadProgress(lambda one: say(EvalProgress(loading=one)))
     generator = open_generator([cell.spec for cell in request.cells], host, loading)
     checkpoint = str(request.cells[0].spec.model.path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
 
@@ -30,7 +31,7 @@ SORT = TaskSpec(name="sort", source="nano/sort", category="data_analysis")
 DECODE = TaskSpec(name="decode", source="drift/decode")
 TEXT = TaskSpec(name="text", source="wikitext2")
 SUITE = SuiteSpec(name="s", tasks=(SORT, DECODE), limit=3, seed=7)
-IDS = Ids(code="c", env="e")
+IDS = Ids(code="c", env="e", created=datetime(2026, 1, 31, tzinfo=UTC))
 
 
 @pytest.fixture(scope="module")
@@ -220,3 +221,12 @@ def test_a_task_without_decode_steps_does_not_see_what_acts_in_them(folder: Path
     everywhere = replace(changed, engine=replace(changed.engine, defer_prefill=True))
     assert inactive_feature(everywhere, TEXT) == ""
     assert inactive_feature(cell(folder).spec, TEXT) == ""
+
+
+def test_a_chat_template_names_the_day_of_the_run(folder: Path, cells: list[Cell], tmp_path: Path) -> None:
+    """A cell that is evaluated on the next day gets the same prompts."""
+    dated = opened(cells, tmp_path, replace(SUITE, tasks=(SORT,), chat=True))
+    dated._lm.tokenizer.chat_template = "{{ strftime_now('%d %b %Y') }}: {{ messages[-1].content }}"
+    dated.evaluate(cells[0], "sort", reference(tmp_path, is_this=True), tmp_path / "samples.jsonl")
+    lines = (tmp_path / "samples.jsonl").read_text().splitlines()
+    assert [line.count("31 Jan 2026: ") for line in lines] == [1] * 3

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import datetime
 from operator import attrgetter
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import jinja2
 from lm_eval.models.utils import handle_stop_sequences, has_bos_prefix, normalize_gen_kwargs, postprocess_generated_text
 from transformers import PreTrainedTokenizerBase
+from transformers.utils import chat_template_utils
 
 from ktbench.engine.serving.requests import Sampling
 from ktbench.eval.lm.cache import request_key
@@ -76,6 +79,17 @@ class Encoder:
             messages, tokenize=False, add_generation_prompt=answers, continue_final_message=not answers
         )
         return str(made)
+
+
+@contextmanager
+def templates_dated(day: datetime) -> Iterator[None]:
+    """Chat templates that ask for the date get this one: Transformers gives them the clock's, and takes no other."""
+    module: Any = chat_template_utils
+    before, module.datetime = module.datetime, SimpleNamespace(now=lambda: day)
+    try:
+        yield
+    finally:
+        module.datetime = before
 
 
 _KNOWN = ("until", "max_gen_toks", "do_sample", "temperature", "top_p", "seed", "repetition_penalty")

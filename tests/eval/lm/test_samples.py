@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ from tests.eval.tasks.scripted import ScriptedLM, a_number
 from tests.tiny import tiny_cell
 
 CREATED = "2025-01-31T12:30:05+00:00"
+IDS = Ids(code="c", env="e", created=datetime.fromisoformat(CREATED))
 COMMON = """
 dataset_path: json
 dataset_kwargs: {data_files: {test: FILE}}
@@ -105,9 +107,7 @@ def evaluated(folder: Path, cell: Cell, suite: SuiteSpec = SUITE) -> Run:
     log.append(header(cell, suite), Environment(env_id="e", code_id="c", facts={"versions": {"transformers": "5"}}))
     generator = open_generator([cell.spec], HostRole(cores=1))
     checkpoint = str(cell.spec.model.path)
-    session = EvalSession.open(
-        generator, checkpoint, suite, folder / "answers", Ids(code="c", env="e"), lambda *_: None
-    )
+    session = EvalSession.open(generator, checkpoint, suite, folder / "answers", IDS, lambda *_: None)
     reference, names = Reference(path=folder / "none", is_this=True), LMEvalNames.of(suite, CREATED)
     for task in suite.tasks:
         result, samples = session.evaluate(
