@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from importlib.util import find_spec
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 from ktbench.engine.loading.config_file import read_object
@@ -12,6 +14,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 _CONFIG, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+_LONGEST = 300  # characters of a reason
 
 
 def require_adapter(folder: str) -> None:
@@ -29,15 +32,18 @@ def require_adapter(folder: str) -> None:
 def merged(network: PreTrainedModel, folder: str) -> PreTrainedModel:
     """The network with the adapter's products added to its weights.
 
-    Raises ValueError as `require_adapter`, and for an adapter of another model.
+    Raises ValueError as `require_adapter`, and for an adapter of another model or without some of its factors.
     """
     require_adapter(folder)
     from peft import PeftModel
 
     try:
-        adapted: Any = PeftModel.from_pretrained(network, folder, local_files_only=True)
+        with warnings.catch_warnings():
+            # It goes on without them: the matrices concerned are not changed.
+            warnings.filterwarnings("error", "Found missing adapter keys")
+            adapted: Any = PeftModel.from_pretrained(network, folder, local_files_only=True)
         whole: PreTrainedModel = adapted.merge_and_unload()
     except Exception as error:  # whatever PEFT makes of an adapter that does not go with the network
-        why = " ".join(f"{type(error).__name__}: {error}".split())
+        why = shorten(f"{type(error).__name__}: {error}", _LONGEST, placeholder=" …")
         raise ValueError(f"model.adapter={folder}: PEFT cannot load it ({why})") from error
     return whole

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from ktbench.engine.checkpoint import read_checkpoint
 from ktbench.engine.loading.weights_id import weights_id
@@ -48,6 +49,16 @@ def test_an_adapter_of_another_model_is_refused(model: ModelSpec, tmp_path: Path
     other = replace(tiny_model("deepseek_v2_lite", path=str(tmp_path / "other")), adapter=model.adapter)
     with pytest.raises(ValueError, match="model.adapter=.*: PEFT cannot load it"):
         read_checkpoint(other)
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("lost", ["layers.1.", "base_model."], ids=["one layer", "all by another name"])
+def test_an_adapter_without_its_factors_is_refused(model: ModelSpec, lost: str) -> None:
+    file = Path(str(model.adapter)) / "adapter_model.safetensors"
+    factors = load_file(file)
+    save_file({name.replace(lost, "another."): one for name, one in factors.items()}, file)
+    with pytest.raises(ValueError, match="model.adapter=.*: PEFT cannot load it .*missing"):
+        read_checkpoint(model)
 
 
 def test_a_folder_that_is_no_adapter_s_is_refused(tmp_path: Path) -> None:
