@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from ktbench.eval.lm.samples import LoggedQuestion, Results, SampleLog
-from ktbench.eval.tasks.harness import Grade, LoadedTask, templates_compiled_once
+from ktbench.eval.tasks.harness import Grade, LoadedTask, seeded, templates_compiled_once
 from ktbench.eval.texts import TextDocument
 from ktbench.spec.record import SCORE
 from ktbench.spec.suite import SuiteSpec, TaskSpec
@@ -61,7 +61,8 @@ def evaluate_task(
     of an answer. Raises ValueError for a metric that is no score from 0 to 1.
     """
     task = loaded.built.task
-    rows = task.eval_docs
+    with seeded():
+        rows = task.eval_docs
     lacking = {index: why for index in loaded.questions if (why := loaded.built.lacks(rows[index]))}
     yield from (
         GradedAnswer(question=loaded.questions[index], value=None, sample=sample, why=why)
@@ -69,7 +70,7 @@ def evaluate_task(
         for sample in range(loaded.spec.samples)
     )
     task.set_fewshot_seed(_SHOTS_SEED)
-    with templates_compiled_once():
+    with seeded(), templates_compiled_once():
         prompts = [
             prompt
             for index in sorted(loaded.questions.keys() - lacking.keys())
@@ -147,8 +148,8 @@ def _graded(loaded: LoadedTask, prompts: Sequence[_Prompt], lm: TemplateLM, logg
     """The answers of one sample. Filters of lm-eval see all of them at once."""
     task = loaded.built.task
     task._instances = [instance for prompt in prompts for instance in prompt.instances]
-    task.apply_filters()
-    with templates_compiled_once():
+    with seeded(), templates_compiled_once():
+        task.apply_filters()
         results = [_results(task, prompt) for prompt in prompts]
         for prompt, found in zip(prompts, results, strict=True):
             logged(prompt, found)

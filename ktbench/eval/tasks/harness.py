@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,6 +13,8 @@ from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from ktbench.eval.tasks.rows import Rows, Splits, json_lines
 from ktbench.eval.texts import TextDocument
@@ -160,6 +163,22 @@ def templates_compiled_once() -> Iterator[None]:
         yield
     finally:
         env.from_string = before
+
+
+_SEED, _NUMPY_SEED = 0, 1234  # those of lm-eval's evaluator
+
+
+@contextmanager
+def seeded() -> Iterator[None]:
+    """Functions of lm-eval's tasks draw from the global generators: here alike in every cell and process."""
+    before, numpy_before = random.getstate(), np.random.get_state()
+    random.seed(_SEED)
+    np.random.seed(_NUMPY_SEED)
+    try:
+        yield
+    finally:
+        random.setstate(before)
+        np.random.set_state(numpy_before)
 
 
 @contextmanager

@@ -27,9 +27,11 @@ def load_task(task: TaskSpec, suite: SuiteSpec) -> LoadedTask:
     does not answer, more worked examples than there are, and programs that may not be run.
     """
     source, name = find_source(task)
-    built = source.build(name, read_rows(task, suite), suite)
-    _set_shots(task, built)
-    rows = built.task.eval_docs
+    found = read_rows(task, suite)
+    with harness.seeded():
+        built = source.build(name, found, suite)
+        _set_shots(task, built)
+        rows = built.task.eval_docs
     names = [str(row[built.identity]) if built.identity else str(index) for index, row in enumerate(rows)]
     if len(set(names)) < len(names):
         raise ValueError(f"suite.tasks.{task.name}: two questions have the same {built.identity}")

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import ast
 import json
+import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from ktbench.eval.evaluate import evaluate_task
 from ktbench.eval.livebench.graders import GRADERS
 from ktbench.eval.tasks import harness
 from ktbench.eval.tasks.sources import SOURCES, needs_decode
-from ktbench.spec.suite import TaskSpec
+from ktbench.spec.suite import SuiteSpec, TaskSpec
 from tests.eval.conftest import SHARED
 from tests.eval.tasks.evaluation import evaluated, loaded, replying, values
 from tests.eval.tasks.local import OWN, write_lines
@@ -192,6 +195,47 @@ def test_no_question_is_its_own_worked_example(
     assert not [prompt for prompt in lm.prompts if prompt.rpartition("\n\n")[2] in prompt.split()[:-1]]
     with pytest.raises(ValueError, match=f"shots={held + 1}: there are {held} worked examples"):
         loaded(f"lm_eval/{name}", tmp_path, shots=held + 1)
+
+
+_SHUFFLING = """
+import random
+
+def shuffled(rows):
+    return rows.map(lambda row: {"text": " ".join(random.sample("abcdefgh", 8))})
+
+def results(row, found):
+    return {"acc": float(random.random() < 0.5)}
+"""
+
+
+def test_tasks_that_draw_at_random_ask_and_grade_alike_in_every_cell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As GPQA, which shuffles its choices by the global generator, and MMMU, which guesses."""
+    (tmp_path / "mine").mkdir()
+    functions = "process_docs: !function utils.shuffled\nprocess_results: !function utils.results\n"
+    words = {name: value for name, value in OWN.items() if name != "doc_to_choice"}
+    lines = "".join(f"{name}: {json.dumps(value)}\n" for name, value in {**words, "task": "drawing"}.items())
+    (tmp_path / "mine" / "own.yaml").write_text(f'{lines}doc_to_choice: ["no", "yes"]\n{functions}')
+    (tmp_path / "mine" / "utils.py").write_text(_SHUFFLING)
+    monkeypatch.setattr(harness, "_places", lambda: {"drawing": tmp_path / "mine"})
+    for split in ("train", "test"):
+        write_lines(tmp_path / f"{split}.jsonl", [{"text": "", "right": i % 2} for i in range(8)])
+    asked, graded, undisturbed = [], [], []
+    for seed in range(3):
+        random.seed(seed)
+        np.random.seed(seed)
+        lm, state = ScriptedLM(), random.getstate()
+        task = loaded("lm_eval/drawing", tmp_path, shots=2)
+        suite = SuiteSpec(name="s", tasks=(task.spec,))
+        for _ in range(2):
+            graded.append(values(list(evaluate_task(task, lm, suite))))
+        undisturbed.append(random.getstate() == state)
+        asked += [lm.prompts[: len(lm.prompts) // 2], lm.prompts[len(lm.prompts) // 2 :]]
+    assert len(set(asked[0])) == 8
+    assert asked == [asked[0]] * 6
+    assert graded == [graded[0]] * 6 and len(set(graded[0])) == 2
+    assert all(undisturbed)
 
 
 def test_our_worked_examples_of_mbpp_are_those_of_lm_eval() -> None:
