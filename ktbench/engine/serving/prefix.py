@@ -88,9 +88,10 @@ class PageCopies:
             self._write(*self._pop())
 
     def take(self, key: bytes, to: Tensor) -> bool:
-        """Write the contents to `to`, which stay here too; False where they are nowhere."""
-        found = self._held.get(key)
+        """Move the contents from memory to `to`, or copy them from the disk; False where they are nowhere."""
+        found = self._held.pop(key, None)
         if found is not None:
+            self.nbytes -= found.nbytes
             self._read += 1
             to.copy_(found)
             return True
@@ -101,12 +102,15 @@ class PageCopies:
         return True
 
     def use(self, keys: Sequence[bytes]) -> None:
-        """Note that pages of a prompt are asked for: its last ones, of no use alone, make room first."""
+        """Note that pages of a prompt are asked for: its last ones, of no use alone, make room first.
+
+        Those that a level above has are left out: they come down again when they leave it.
+        """
         for key in reversed(keys):
             if key in self._held:
                 self._held.move_to_end(key)
         if self._disk is not None:
-            self._disk.use(keys)
+            self._disk.use([key for key in keys if key not in self._held])
 
     def read_ahead(self, prompts: Iterable[Iterable[bytes]]) -> None:
         """Have the disk level fetch what is not in memory of the pages of prompts, in order of their admission."""

@@ -178,7 +178,8 @@ class Scheduler:
         if self.pool.available < more + len(self.running):
             self._release(sequence)
             return False
-        self._copies.use(keys)  # before any is fetched: pages that leave the device take none of their room
+        # Before any is fetched: pages that leave the device take none of their room.
+        self._copies.use(keys[len(sequence.pages) :])
         filling = True
         known = len(sequence.pages)
         for block in range(known, known + more):

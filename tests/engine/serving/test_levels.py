@@ -53,12 +53,14 @@ class Served:
             self.disk.flush()
         return parts[0].sequence if parts else None
 
-    def below(self, keys: list[bytes]) -> list[bytes]:
-        """Those of them that memory or the disk has, the least recently used first."""
-        if self.disk is None:
-            return [key for key in self.copies._held if key in keys]
-        names = {self.disk._folder.name(key): key for key in keys}
-        return [names[page.name] for page in self.disk._folder.pages() if page.name in names]
+    def has(self, key: bytes) -> bool:
+        """Whether a level has a page."""
+        on_disk = self.disk is not None and self.disk.contains(key)
+        return key in self.pool or key in self.copies._held or on_disk
+
+    def begin(self, prompt: tuple[int, ...]) -> list[bytes]:
+        """Keys of its pages before the first that no level has."""
+        return list(takewhile(self.has, keys_of(prompt)))
 
 
 def keys_of(prompt: tuple[int, ...]) -> list[bytes]:
@@ -70,31 +72,71 @@ def keys_of(prompt: tuple[int, ...]) -> list[bytes]:
 prompts = st.tuples(*[st.integers(0, 2)] * CHAIN).map(lambda chosen: (*(one for i in chosen for one in (i, i)), 9))
 
 
+ROOM = CHAIN + DEVICE  # for a prompt and for all that leaves the device when it is admitted
+
+
 @contextmanager
-def level(name: str) -> Iterator[Served]:
-    """Memory, or a disk, with room for a prompt and for all that leaves the device when it is admitted."""
-    room = CHAIN + DEVICE
-    if name == "memory":
-        yield Served(room, None)
-    else:
-        with TemporaryDirectory() as folder, opened(Path(folder), limit=room * BLOCK, memory=BLOCK - 1) as disk:
-            yield Served(0, disk)  # which has no room to read ahead
+def levels(ram_pages: int, disk_pages: int) -> Iterator[Served]:
+    if not disk_pages:
+        yield Served(ram_pages, None)
+        return
+    with TemporaryDirectory() as folder, opened(Path(folder), limit=disk_pages * BLOCK) as disk:
+        yield Served(ram_pages, disk)
 
 
-@pytest.mark.parametrize("name", ["memory", "disk"])
+@pytest.mark.parametrize(("ram_pages", "disk_pages"), [(ROOM, 0), (0, ROOM), (2, ROOM), (ROOM, ROOM)])
 @settings(max_examples=40, deadline=None)
 @given(trace=st.lists(prompts, max_size=25))
-def test_a_prompt_finds_all_that_is_there_when_it_comes(name: str, trace: list[tuple[int, ...]]) -> None:
-    """Pages that leave the device for it take the room of others, and its own end would make room before its begin."""
-    with level(name) as served:
+def test_a_prompt_finds_all_that_is_there_when_it_comes(
+    ram_pages: int, disk_pages: int, trace: list[tuple[int, ...]]
+) -> None:
+    """Pages that leave the device for it take the room of others."""
+    with levels(ram_pages, disk_pages) as served:
         for prompt in trace:
-            keys = keys_of(prompt)
-            there = list(takewhile(lambda key: key in served.pool or served.below([key]), keys))
+            there = served.begin(prompt)
             served.submit(prompt)
             ran = served.run()
             assert ran is not None and ran.cached == SIZE * len(there)
-            below = served.below(keys)
-            assert below == [key for key in reversed(keys) if key in below]
+
+
+@settings(max_examples=100, deadline=None)
+@given(ram_pages=st.integers(0, ROOM), trace=st.lists(prompts, max_size=25))
+def test_memory_and_device_have_begins_of_prompts_and_each_page_once(
+    ram_pages: int, trace: list[tuple[int, ...]]
+) -> None:
+    served = Served(ram_pages, None)
+    for prompt in trace:
+        served.submit(prompt)
+        served.run()
+        assert not any(key in served.pool for key in served.copies._held)
+        for one in trace:
+            assert served.begin(one) == [key for key in keys_of(one) if served.has(key)]
+
+
+def test_pages_that_a_level_above_has_are_not_used_on_the_disk(tmp_path: Path) -> None:
+    with opened(tmp_path) as disk:
+        served = Served(ROOM, disk)
+
+        def run(i: int) -> int | None:
+            served.submit(prompt_of(i))
+            ran = served.run()
+            return ran.cached if ran else None
+
+        def used() -> list[tuple[str, int]]:
+            return [(page.name, page.used_ns) for page in disk._folder.pages()]
+
+        for i in (0, 1):
+            run(i)
+        served.copies.to_disk()  # the pages of the first prompt
+        written = used()
+        assert len(written) == CHAIN
+        assert run(0) == CHAIN * SIZE
+        fetched = used()
+        assert fetched != written
+        run(1)  # they leave the device for memory
+        for _ in ("memory", "device"):
+            assert run(0) == CHAIN * SIZE
+        assert used() == fetched
 
 
 def prompt_of(i: int) -> tuple[int, ...]:

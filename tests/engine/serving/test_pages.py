@@ -132,10 +132,22 @@ def test_copies_stay_within_their_limit_and_go_to_the_disk() -> None:
     for number in range(5):
         to = content(9)
         assert copies.take(bytes([number]), to) and torch.equal(to, content(number))
-    assert copies.counters()["ram_pages_read"] == 3
-    assert not copies.take(b"none", content(9))
+    assert copies.counters()["ram_pages_read"] == 3 and copies.nbytes == 0
+    assert not copies.take(b"none", content(9)) and not copies.take(b"\4", content(9))
+    for number in range(5):
+        copies.put(bytes([number]), content(number))
     copies.close()
     assert len(disk) == 5 and copies.nbytes == 0
+
+
+def test_of_a_prompt_memory_keeps_its_begin_longest() -> None:
+    copies = PageCopies(3 * 16, None)
+    for number in (0, 1, 2, 3):
+        copies.put(bytes([number]), content(number))
+    copies.use([b"\1", b"\2"])
+    for number in (4, 5):
+        copies.put(bytes([number]), content(number))
+    assert [copies.take(bytes([number]), content(9)) for number in range(6)] == [False, True, False, False, True, True]
 
 
 def test_without_a_level_below_copies_are_gone() -> None:
