@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import ceil
 from typing import Literal
 
@@ -73,29 +74,8 @@ class Format:
         return "bf16" if self.floats or (isa == "amx" and self.block_bytes) else "int8"
 
 
-def _blocks(title: str, *, bits: int, scale_bytes: int, block_bytes: int) -> Format:
-    return Format(
-        title=title,
-        bits=bits,
-        group=BLOCK,
-        scale_bytes=scale_bytes,
-        row_bytes=4,
-        block_bytes=block_bytes,
-        whole_blocks=True,
-    )
-
-
-def _super(title: str, *, bits: int, scale_bytes: int, block_bytes: int, from_numbers: bool = True) -> Format:
-    return Format(
-        title=title,
-        bits=bits,
-        group=SUPER_BLOCK,
-        scale_bytes=scale_bytes,
-        row_bytes=4,
-        block_bytes=block_bytes,
-        from_numbers=from_numbers,
-    )
-
+_block = partial(Format, group=BLOCK, row_bytes=4, whole_blocks=True)
+_super = partial(Format, group=SUPER_BLOCK, row_bytes=4)
 
 FORMATS: Mapping[Precision, Format] = {
     "bf16": Format(title="bfloat16", bits=16, floats=True),
@@ -103,11 +83,11 @@ FORMATS: Mapping[Precision, Format] = {
     "int4_g32": Format(title="symmetric INT4", bits=4, group=32, scale_bytes=1, row_bytes=8),
     "int4_g64": Format(title="symmetric INT4", bits=4, group=64, scale_bytes=1, row_bytes=8),
     "int4_g128": Format(title="symmetric INT4", bits=4, group=128, scale_bytes=1, row_bytes=8),
-    "q8_0": _blocks("GGUF Q8_0", bits=8, scale_bytes=2, block_bytes=34),
-    "q4_0": _blocks("GGUF Q4_0", bits=4, scale_bytes=2, block_bytes=18),
-    "iq4_nl": _blocks("GGUF IQ4_NL", bits=4, scale_bytes=2, block_bytes=18),
-    "mxfp4": _blocks("MXFP4 of OCP, as gpt-oss", bits=4, scale_bytes=1, block_bytes=17),
-    "int4_bf16": _blocks("INT4 of compressed-tensors, as Kimi-K2-Thinking", bits=4, scale_bytes=2, block_bytes=18),
+    "q8_0": _block(title="GGUF Q8_0", bits=8, scale_bytes=2, block_bytes=34),
+    "q4_0": _block(title="GGUF Q4_0", bits=4, scale_bytes=2, block_bytes=18),
+    "iq4_nl": _block(title="GGUF IQ4_NL", bits=4, scale_bytes=2, block_bytes=18),
+    "mxfp4": _block(title="MXFP4 of OCP, as gpt-oss", bits=4, scale_bytes=1, block_bytes=17),
+    "int4_bf16": _block(title="INT4 of compressed-tensors, as Kimi-K2-Thinking", bits=4, scale_bytes=2, block_bytes=18),
     "fp8": Format(
         title="FP8 E4M3, as DeepSeek-V3",
         bits=8,
@@ -118,18 +98,18 @@ FORMATS: Mapping[Precision, Format] = {
         block_bytes=132,
         floats=True,
     ),
-    "q2_k": _super("GGUF Q2_K", bits=2, scale_bytes=20, block_bytes=84),
-    "q3_k": _super("GGUF Q3_K", bits=3, scale_bytes=20, block_bytes=110),
-    "q4_k": _super("GGUF Q4_K", bits=4, scale_bytes=20, block_bytes=144),
-    "q5_k": _super("GGUF Q5_K", bits=5, scale_bytes=20, block_bytes=176),
-    "q6_k": _super("GGUF Q6_K", bits=6, scale_bytes=20, block_bytes=210),
-    "iq4_xs": _super("GGUF IQ4_XS", bits=4, scale_bytes=12, block_bytes=136),
-    "iq3_s": _super("GGUF IQ3_S", bits=4, scale_bytes=12, block_bytes=136, from_numbers=False),
-    "iq3_xxs": _super("GGUF IQ3_XXS", bits=4, scale_bytes=12, block_bytes=136, from_numbers=False),
-    "iq2": _super("GGUF IQ2_XXS, IQ2_XS, IQ2_S", bits=3, scale_bytes=20, block_bytes=110, from_numbers=False),
-    "iq1": _super("GGUF IQ1_S, IQ1_M", bits=3, scale_bytes=20, block_bytes=110, from_numbers=False),
-    "nvfp4": _super("NVFP4 of ModelOpt", bits=4, scale_bytes=20, block_bytes=148),
-    "int4_zp": _super("INT4 with zero points, of AWQ and GPTQ", bits=4, scale_bytes=24, block_bytes=152),
+    "q2_k": _super(title="GGUF Q2_K", bits=2, scale_bytes=20, block_bytes=84),
+    "q3_k": _super(title="GGUF Q3_K", bits=3, scale_bytes=20, block_bytes=110),
+    "q4_k": _super(title="GGUF Q4_K", bits=4, scale_bytes=20, block_bytes=144),
+    "q5_k": _super(title="GGUF Q5_K", bits=5, scale_bytes=20, block_bytes=176),
+    "q6_k": _super(title="GGUF Q6_K", bits=6, scale_bytes=20, block_bytes=210),
+    "iq4_xs": _super(title="GGUF IQ4_XS", bits=4, scale_bytes=12, block_bytes=136),
+    "iq3_s": _super(title="GGUF IQ3_S", bits=4, scale_bytes=12, block_bytes=136, from_numbers=False),
+    "iq3_xxs": _super(title="GGUF IQ3_XXS", bits=4, scale_bytes=12, block_bytes=136, from_numbers=False),
+    "iq2": _super(title="GGUF IQ2_XXS, IQ2_XS, IQ2_S", bits=3, scale_bytes=20, block_bytes=110, from_numbers=False),
+    "iq1": _super(title="GGUF IQ1_S, IQ1_M", bits=3, scale_bytes=20, block_bytes=110, from_numbers=False),
+    "nvfp4": _super(title="NVFP4 of ModelOpt", bits=4, scale_bytes=20, block_bytes=148),
+    "int4_zp": _super(title="INT4 with zero points, of AWQ and GPTQ", bits=4, scale_bytes=24, block_bytes=152),
 }
 # Formats that bf16 weights are packed in where memory is short, the most accurate first.
 BY_ACCURACY: tuple[Precision, ...] = ("bf16", "int8", "int4_g32", "q3_k", "q2_k")
