@@ -25,8 +25,8 @@ from ktbench.spec.wire import from_plain, to_plain
 from ktbench.spec.yaml_text import MOST_BYTES, plain_yaml
 
 if TYPE_CHECKING:
-    from ktbench.sim.advice import Option, Question, Unfit
-    from ktbench.sim.catalogue import Box, Upgrade
+    from ktbench.sim.advice import Option, Question, Unfit, Upgrade
+    from ktbench.sim.catalogue import Box
 
 _KEYS = tuple(key.name for key in HELP["advise"].keys)
 _HERE = "here"
@@ -303,8 +303,8 @@ def _upgrades(
 ) -> Iterator[str]:
     """What each upgrade gives with the advised weights, and more accurate ones that fit then."""
     from ktbench.sim.advice import Option as Fitting
-    from ktbench.sim.advice import again, comparison_error
-    from ktbench.sim.catalogue import machine_of_box, upgrades
+    from ktbench.sim.advice import again, comparison_error, upgrades
+    from ktbench.sim.catalogue import machine_of_box
 
     if request.box is None:
         return
@@ -383,8 +383,8 @@ def _elsewhere(request: AdviceRequest, question: Question) -> Iterator[str]:
 
 
 def _fitting_upgrades(request: AdviceRequest, question: Question) -> Iterator[str]:
-    from ktbench.sim.advice import advised, options
-    from ktbench.sim.catalogue import machine_of_box, upgrades
+    from ktbench.sim.advice import advised, options, upgrades
+    from ktbench.sim.catalogue import machine_of_box
 
     if request.box is None:
         return

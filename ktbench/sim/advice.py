@@ -7,12 +7,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import floor, log
+from typing import Literal
 
 import numpy as np
 import yaml
 
 from ktbench.resources import data_folder
 from ktbench.sim.calibration import read_calibration
+from ktbench.sim.catalogue import (
+    Box,
+    Cpu,
+    catalogue,
+    channels_used,
+    most_per_channel,
+    per_channel,
+    platform_of,
+    rated_mts,
+)
 from ktbench.sim.cost_search import with_all_features
 from ktbench.sim.graph import machine_of
 from ktbench.sim.simulation import resolved_deferral, simulate, with_deferral
@@ -248,3 +259,67 @@ def speed_interval(speed: float, phase: str) -> tuple[float, float]:
 def speed_text(speed: float) -> str:
     """`21.7`, `8,850`: to three significant digits."""
     return f"{float(f'{speed:.3g}'):,g}"
+
+
+Upgrade = Literal["memory", "modules", "gpu", "cores", "socket"]
+
+
+def upgrades(box: Box) -> dict[Upgrade, Box]:
+    """What can be added to a box, one kind of part at a time.
+
+    memory: a module in every channel, else one in each that holds as much and is as fast as the processor allows.
+    modules: a second one in each channel. gpu: one more of the same, or an RTX 4090. cores: the processor of the same
+    memory and instructions with the least more cores. socket: a second one with as many modules.
+    """
+    found = {
+        "memory": _faster_memory(box),
+        "modules": _more_modules(box),
+        "gpu": _more_gpus(box),
+        "cores": _more_cores(box),
+        "socket": _more_sockets(box),
+    }
+    return {name: more for name, more in found.items() if more is not None}  # type: ignore[misc]
+
+
+def _faster_memory(box: Box) -> Box | None:
+    cpu, ram = catalogue().cpus[box.cpu], box.ram
+    one_each = replace(ram, count=box.sockets * cpu.channels, runs_at=None)
+    if channels_used(box) < cpu.channels:
+        return replace(box, ram=one_each)
+    platform, shared = platform_of(cpu), per_channel(box)
+    if shared > 1 and (platform is None or shared * ram.gib > platform.largest):
+        return None
+    faster = replace(box, ram=replace(one_each, gib=shared * ram.gib, mts=max(ram.mts, cpu.memory[ram.kind])))
+    return faster if rated_mts(faster) > rated_mts(box) else None
+
+
+def _more_modules(box: Box) -> Box | None:
+    cpu = catalogue().cpus[box.cpu]
+    channels = box.sockets * cpu.channels
+    if box.ram.count != channels or most_per_channel(cpu) < 2:
+        return None
+    return replace(box, ram=replace(box.ram, count=2 * channels, runs_at=None))
+
+
+def _more_gpus(box: Box) -> Box:
+    return replace(box, gpu="RTX 4090") if box.gpu is None else replace(box, gpus=box.gpus + 1)
+
+
+def _more_cores(box: Box) -> Box | None:
+    cpus = catalogue().cpus
+    mine = cpus[box.cpu]
+
+    def alike(cpu: Cpu) -> bool:
+        """Whether it goes into the same kind of socket, as far as the catalogue tells."""
+        facts = ("isa", "memory", "channels", "pcie", "sockets", "source")
+        return all(getattr(cpu, one) == getattr(mine, one) for one in facts if one != "source" or mine.chiplets)
+
+    more = [name for name, cpu in cpus.items() if cpu.cores > mine.cores and alike(cpu)]
+    name = min(more, key=lambda one: cpus[one].cores, default=None)
+    return None if name is None else replace(box, cpu=name)
+
+
+def _more_sockets(box: Box) -> Box | None:
+    if box.sockets > 1 or catalogue().cpus[box.cpu].sockets < 2:
+        return None
+    return replace(box, sockets=2, ram=replace(box.ram, count=2 * box.ram.count))

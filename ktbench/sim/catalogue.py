@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
 from math import ceil
-from typing import Literal
 
 import yaml
 
@@ -227,7 +226,7 @@ def _check(box: Box) -> None:
         raise ValueError(f"sockets={box.sockets}: allowed are 1 to {cpu.sockets} with {box.cpu}")
     if ram.kind not in cpu.memory:
         raise ValueError(f"ram={ram}: {box.cpu} takes {' or '.join(cpu.memory)}")
-    most = box.sockets * cpu.channels * _most_per_channel(cpu)
+    most = box.sockets * cpu.channels * most_per_channel(cpu)
     if ram.count % box.sockets or ram.count > most:
         raise ValueError(f"ram={ram}: {box.title.split(',')[0]} takes up to {most} modules, as many in each socket")
 
@@ -256,18 +255,20 @@ def alone_mts(box: Box) -> int:
 
 def shared_rate(box: Box) -> tuple[int, str] | None:
     """MT/s of modules that share a channel as these do, at most, and its source; None where none was found."""
-    platform = _platform(catalogue().cpus[box.cpu])
+    platform = platform_of(catalogue().cpus[box.cpu])
     rates = platform.mts.get(box.ram.kind, ()) if platform else ()
     more = per_channel(box) - 2
     return (rates[more], platform.source) if platform and 0 <= more < len(rates) else None
 
 
-def _platform(cpu: Cpu) -> Platform | None:
+def platform_of(cpu: Cpu) -> Platform | None:
+    """What boards of a processor take; None where the catalogue does not know."""
     return None if cpu.platform is None else catalogue().platforms[cpu.platform]
 
 
-def _most_per_channel(cpu: Cpu) -> int:
-    platform = _platform(cpu)
+def most_per_channel(cpu: Cpu) -> int:
+    """Modules that a channel takes."""
+    platform = platform_of(cpu)
     return _MOST_PER_CHANNEL if platform is None else platform.modules
 
 
@@ -367,67 +368,3 @@ def _why_rated(box: Box) -> str:
 def _link_of(source: str) -> str:
     """The link of a source: most parts name one of `sources`."""
     return catalogue().sources.get(source, source)
-
-
-Upgrade = Literal["memory", "modules", "gpu", "cores", "socket"]
-
-
-def upgrades(box: Box) -> dict[Upgrade, Box]:
-    """What can be added to a box, one kind of part at a time.
-
-    memory: a module in every channel, else one in each that holds as much and is as fast as the processor allows.
-    modules: a second one in each channel. gpu: one more of the same, or an RTX 4090. cores: the processor of the same
-    memory and instructions with the least more cores. socket: a second one with as many modules.
-    """
-    found = {
-        "memory": _faster_memory(box),
-        "modules": _more_modules(box),
-        "gpu": _more_gpus(box),
-        "cores": _more_cores(box),
-        "socket": _more_sockets(box),
-    }
-    return {name: more for name, more in found.items() if more is not None}  # type: ignore[misc]
-
-
-def _faster_memory(box: Box) -> Box | None:
-    cpu, ram = catalogue().cpus[box.cpu], box.ram
-    one_each = replace(ram, count=box.sockets * cpu.channels, runs_at=None)
-    if channels_used(box) < cpu.channels:
-        return replace(box, ram=one_each)
-    platform, shared = _platform(cpu), per_channel(box)
-    if shared > 1 and (platform is None or shared * ram.gib > platform.largest):
-        return None
-    faster = replace(box, ram=replace(one_each, gib=shared * ram.gib, mts=max(ram.mts, cpu.memory[ram.kind])))
-    return faster if rated_mts(faster) > rated_mts(box) else None
-
-
-def _more_modules(box: Box) -> Box | None:
-    cpu = catalogue().cpus[box.cpu]
-    channels = box.sockets * cpu.channels
-    if box.ram.count != channels or _most_per_channel(cpu) < 2:
-        return None
-    return replace(box, ram=replace(box.ram, count=2 * channels, runs_at=None))
-
-
-def _more_gpus(box: Box) -> Box:
-    return replace(box, gpu="RTX 4090") if box.gpu is None else replace(box, gpus=box.gpus + 1)
-
-
-def _more_cores(box: Box) -> Box | None:
-    cpus = catalogue().cpus
-    mine = cpus[box.cpu]
-
-    def alike(cpu: Cpu) -> bool:
-        """Whether it goes into the same kind of socket, as far as the catalogue tells."""
-        facts = ("isa", "memory", "channels", "pcie", "sockets", "source")
-        return all(getattr(cpu, one) == getattr(mine, one) for one in facts if one != "source" or mine.chiplets)
-
-    more = [name for name, cpu in cpus.items() if cpu.cores > mine.cores and alike(cpu)]
-    name = min(more, key=lambda one: cpus[one].cores, default=None)
-    return None if name is None else replace(box, cpu=name)
-
-
-def _more_sockets(box: Box) -> Box | None:
-    if box.sockets > 1 or catalogue().cpus[box.cpu].sockets < 2:
-        return None
-    return replace(box, sockets=2, ram=replace(box.ram, count=2 * box.ram.count))

@@ -28,13 +28,15 @@ from ktbench.sim.advice import (
     options,
     releases,
     speed_interval,
+    upgrades,
 )
+from ktbench.sim.catalogue import catalogue, machine_of_box, read_box, read_modules
 from ktbench.sim.user_reports import shipped_errors
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.memory import cache_bytes, device_bytes, routed_bytes
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.weights import BY_ACCURACY, weight_bits
-from tests.sim.testbed import cell_on, testbed
+from tests.sim.testbed import box_of, cell_on, testbed
 
 GIB = 2**30
 
@@ -196,3 +198,45 @@ def test_released_weights_stay_as_they_are_on_the_device_too() -> None:
     assert again(roomy, found) == found
     assert isinstance(option(tight, "int8"), Option)  # with a lower precision on the device
     assert isinstance(as_released(tight, release), Unfit)
+
+
+@pytest.mark.parametrize("cpu", catalogue().cpus)
+def test_an_upgrade_is_a_machine_with_more_of_one_part(cpu: str) -> None:
+    box = box_of(cpu, "RTX 4090")
+    was = machine_of_box(box)
+    for name, more in upgrades(box).items():
+        now = machine_of_box(more)
+        grown = {
+            "memory": now.read_gb_per_s > was.read_gb_per_s,
+            "modules": now.memory_gib > was.memory_gib and now.read_gb_per_s <= was.read_gb_per_s,
+            "gpu": (now.gpus or 0) > (was.gpus or 0),
+            "cores": now.cores > was.cores,
+            "socket": now.domains > was.domains,
+        }
+        assert grown[name], name
+
+
+def test_empty_channels_come_first() -> None:
+    box = read_box("EPYC 9654", 2, "8x64 DDR5-4800", None)
+    assert str(upgrades(box)["memory"].ram) == "24x64 DDR5-4800"
+    assert "modules" not in upgrades(box)
+    full_box = replace(box, ram=read_modules("24x64 DDR5-4800"))
+    assert "memory" not in upgrades(full_box)
+    assert str(upgrades(full_box)["modules"].ram) == "48x64 DDR5-4800"
+
+
+@pytest.mark.parametrize(
+    ("cpu", "ram", "instead"),
+    [
+        ("EPYC 9654", "24x64 DDR5-4800", "12x128 DDR5-4800"),
+        ("EPYC 9654", "24x256 DDR5-4800", None),  # of 512 GB there are none
+        ("EPYC 9355", "24x64 DDR5-6400", None),  # how much faster is not known
+        ("Xeon Platinum 8380", "16x64 DDR4-3200", None),  # no faster
+        ("Ryzen 9 7950X", "4x24 DDR5-6000", "2x48 DDR5-6000"),
+        ("Core i9-7980XE", "8x32 DDR4-2666", None),
+    ],
+)
+def test_one_large_module_is_faster_than_two_in_a_channel(cpu: str, ram: str, instead: str | None) -> None:
+    found = upgrades(read_box(cpu, 1, ram, None))
+    assert "modules" not in found
+    assert (str(found["memory"].ram) if "memory" in found else None) == instead

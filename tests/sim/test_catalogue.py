@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from ktbench.config.machine import preset
 from ktbench.sim.catalogue import (
-    Box,
     Modules,
     catalogue,
     machine_of_box,
@@ -18,18 +17,11 @@ from ktbench.sim.catalogue import (
     read_box,
     read_modules,
     shared_rate,
-    upgrades,
 )
 from ktbench.spec.machine import BY_NAME
+from tests.sim.testbed import box_of
 
 PARTS = catalogue()
-
-
-def full(cpu: str, gpu: str | None = None, sockets: int = 1) -> Box:
-    """A processor with a module of 64 GB in every channel, as fast as it allows."""
-    row = PARTS.cpus[cpu]
-    kind, mts = next(iter(row.memory.items()))
-    return read_box(cpu, sockets, f"{sockets * row.channels}x64 {kind}-{mts}", gpu)
 
 
 def test_there_are_enough_parts_to_be_of_use() -> None:
@@ -55,7 +47,7 @@ def test_every_platform_is_that_of_a_processor() -> None:
 
 @pytest.mark.parametrize("cpu", PARTS.cpus)
 def test_every_processor_makes_a_machine_whose_constants_have_sources(cpu: str) -> None:
-    machine = machine_of_box(full(cpu, "RTX 4090"))
+    machine = machine_of_box(box_of(cpu, "RTX 4090"))
     row = PARTS.cpus[cpu]
     assert machine.cores == row.cores
     assert (machine.amx_tflops is not None) == (row.isa == "sapphire_rapids")
@@ -64,7 +56,7 @@ def test_every_processor_makes_a_machine_whose_constants_have_sources(cpu: str) 
 
 @pytest.mark.parametrize("gpu", PARTS.gpus)
 def test_every_card_makes_a_machine(gpu: str) -> None:
-    machine = machine_of_box(full("EPYC 9654", gpu))
+    machine = machine_of_box(box_of("EPYC 9654", gpu))
     assert machine.gpu == gpu
     assert machine.gpu_memory_gib == PARTS.gpus[gpu].memory_gib
 
@@ -81,7 +73,7 @@ def test_every_card_makes_a_machine(gpu: str) -> None:
 )
 def test_what_is_read_is_a_share_of_the_published_bandwidth(cpu: str, gb_per_s: float, share: str) -> None:
     kind = PARTS.memory[next(iter(PARTS.cpus[cpu].memory))]
-    machine = machine_of_box(full(cpu))
+    machine = machine_of_box(box_of(cpu))
     assert machine.read_gb_per_s == pytest.approx(gb_per_s * getattr(kind, share))
     assert f"x {getattr(kind, share):g} (" in machine.sources["read_gb_per_s"]
 
@@ -94,7 +86,7 @@ def test_a_measured_epyc_reads_what_its_owner_measured() -> None:
 
 
 def test_the_papers_box_is_that_of_its_preset() -> None:
-    made = machine_of_box(full("Xeon Platinum 8452Y", "RTX 4080", sockets=2))
+    made = machine_of_box(box_of("Xeon Platinum 8452Y", "RTX 4080", sockets=2))
     known = preset("paper_4080")
     assert made.domains == known["domains"]
     for name in ("read_gb_per_s", "remote_gb_per_s", "vector_tflops", "amx_tflops", "gpu_gb_per_s", "gpu_tflops"):
@@ -103,7 +95,7 @@ def test_the_papers_box_is_that_of_its_preset() -> None:
 
 def test_links_of_chiplets_limit_what_is_read() -> None:
     """Of two chiplets with two links of 64 GB/s each, not of twelve channels."""
-    assert machine_of_box(full("EPYC 9115")).read_gb_per_s == 256
+    assert machine_of_box(box_of("EPYC 9115")).read_gb_per_s == 256
 
 
 def test_modules_run_as_fast_as_the_processor_allows() -> None:
@@ -190,45 +182,3 @@ def test_what_is_not_in_the_catalogue_is_refused(
         read_box(*parts)
     assert "\n" not in str(refused.value)
     assert all(word in str(refused.value) for word in words)
-
-
-@pytest.mark.parametrize("cpu", PARTS.cpus)
-def test_an_upgrade_is_a_machine_with_more_of_one_part(cpu: str) -> None:
-    box = full(cpu, "RTX 4090")
-    was = machine_of_box(box)
-    for name, more in upgrades(box).items():
-        now = machine_of_box(more)
-        grown = {
-            "memory": now.read_gb_per_s > was.read_gb_per_s,
-            "modules": now.memory_gib > was.memory_gib and now.read_gb_per_s <= was.read_gb_per_s,
-            "gpu": (now.gpus or 0) > (was.gpus or 0),
-            "cores": now.cores > was.cores,
-            "socket": now.domains > was.domains,
-        }
-        assert grown[name], name
-
-
-def test_empty_channels_come_first() -> None:
-    box = read_box("EPYC 9654", 2, "8x64 DDR5-4800", None)
-    assert str(upgrades(box)["memory"].ram) == "24x64 DDR5-4800"
-    assert "modules" not in upgrades(box)
-    full_box = replace(box, ram=read_modules("24x64 DDR5-4800"))
-    assert "memory" not in upgrades(full_box)
-    assert str(upgrades(full_box)["modules"].ram) == "48x64 DDR5-4800"
-
-
-@pytest.mark.parametrize(
-    ("cpu", "ram", "instead"),
-    [
-        ("EPYC 9654", "24x64 DDR5-4800", "12x128 DDR5-4800"),
-        ("EPYC 9654", "24x256 DDR5-4800", None),  # of 512 GB there are none
-        ("EPYC 9355", "24x64 DDR5-6400", None),  # how much faster is not known
-        ("Xeon Platinum 8380", "16x64 DDR4-3200", None),  # no faster
-        ("Ryzen 9 7950X", "4x24 DDR5-6000", "2x48 DDR5-6000"),
-        ("Core i9-7980XE", "8x32 DDR4-2666", None),
-    ],
-)
-def test_one_large_module_is_faster_than_two_in_a_channel(cpu: str, ram: str, instead: str | None) -> None:
-    found = upgrades(read_box(cpu, 1, ram, None))
-    assert "modules" not in found
-    assert (str(found["memory"].ram) if "memory" in found else None) == instead

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from ktbench.sim.catalogue import Box, catalogue, read_box
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.machine import BY_NAME, MachineSpec
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
@@ -42,3 +43,10 @@ def cell_on(machine: MachineSpec, *, phase: str = "decode", prompt: int = 64, **
         engine=EngineSpec(**({"avx512": True, "dynamic": True} | engine)),
     )
     return replace(spec, machine=machine)
+
+
+def box_of(cpu: str, gpu: str | None = None, sockets: int = 1) -> Box:
+    """A processor with a module of 64 GB in every channel, as fast as it allows."""
+    row = catalogue().cpus[cpu]
+    kind, mts = next(iter(row.memory.items()))
+    return read_box(cpu, sockets, f"{sockets * row.channels}x64 {kind}-{mts}", gpu)
