@@ -190,7 +190,7 @@ class _Names:
         )
 
     def short(self, row: Row) -> str:
-        """Without the precision, which the panel says."""
+        """Without what the panel says."""
         return self._joined(without_precision(self.named(row)), self.free, row)
 
     def whole(self, row: Row) -> str:
