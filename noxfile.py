@@ -27,6 +27,12 @@ def tests(session: nox.Session) -> None:
 
 
 @nox.session
+def thorough(session: nox.Session) -> None:
+    """Run the long forms of tests, for which `tests` has short ones: more kills, more families, larger grids."""
+    session.run("python", "-m", "pytest", "-n", "2", "-m", "thorough", *session.posargs, external=True)
+
+
+@nox.session
 def lint(session: nox.Session) -> None:
     """Check formatting and lint rules."""
     session.run("ruff", "check", ".", external=True)
@@ -98,8 +104,14 @@ def faults(session: nox.Session) -> None:
 def fuzz(session: nox.Session) -> None:
     """Put damaged input of every kind in, for ten minutes; `-- --minutes N --inputs N --seed S --targets A,B`.
 
-    What fails is made small and kept in `tests/fuzz/cases`, which `tests` carries out.
+    What fails is made small and kept in `tests/fuzz/cases`, which `tests` carries out. Before that, property tests draw
+    many examples, where `tests` draws few; `-- --properties` runs these alone.
     """
+    if session.posargs in ([], ["--properties"]):
+        words = ["-n", "2", "-m", "hypothesis", "--hypothesis-profile=fuzz", "--timeout=0"]
+        session.run("python", "-m", "pytest", *words, external=True)
+    if session.posargs == ["--properties"]:
+        return
     session.run("python", "-m", "tests.fuzz", *session.posargs, external=True)
 
 

@@ -10,9 +10,11 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
-# How long inputs take to draw says how busy the machine is.
-settings.register_profile("any_machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("any_machine")
+# Few examples by default, many in `nox -s fuzz`. How long inputs take to draw says how busy the machine is.
+_ANY_MACHINE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("few", _ANY_MACHINE, max_examples=20)
+settings.register_profile("fuzz", _ANY_MACHINE, max_examples=1000)
+settings.load_profile("few")
 
 # The modules and tests of a session stay: looking through them for garbage again and again takes a quarter of its time.
 gc.disable()
