@@ -36,7 +36,9 @@ STAMP = "ktbench-bootstrap.stamp"
 TAG = "KTBENCH_SETUP"
 # Without a GPU the version is fixed: only builds whose name ends in +cpu are sure to come without CUDA.
 CPU_TORCH = "2.13.0"
-USAGE = "usage: python3 bootstrap.py [COMMAND [ARGS...]]"
+USAGE = """usage: python3 bootstrap.py [--extras=NAME,NAME] [--isas=all] [COMMAND [ARGS...]]
+  --extras  packages beyond those the command needs, such as train, serve or accuracy (pyproject.toml lists them)
+  --isas    instruction sets to compile kernels for: native, this CPU's (the default), or all, to run elsewhere"""
 _TAIL_LINES = 25
 
 Run = Callable[[Sequence[str]], "subprocess.CompletedProcess[str]"]
@@ -59,6 +61,7 @@ class Host:
     base_executable: str
     compiler: str
     has_gpu: bool
+    isa_flags: str = ""
 
 
 def this_host() -> Host:
@@ -71,7 +74,16 @@ def this_host() -> Host:
         base_executable=getattr(sys, "_base_executable", sys.executable),
         compiler=next((name for name in compilers if name and shutil.which(name.split()[0])), ""),
         has_gpu=Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi") is not None,
+        isa_flags=_isa_flags(),
     )
+
+
+def _isa_flags() -> str:
+    """The CPU's flags that instruction sets go by; none where the system does not list them."""
+    with contextlib.suppress(OSError):
+        flags = re.search(r"^flags\s*:(.*)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+        return " ".join(flag for flag in (flags[1].split() if flags else ()) if re.match("avx|amx|fma|f16c", flag))
+    return ""
 
 
 @dataclass(frozen=True)
@@ -80,11 +92,7 @@ class Needs:
 
     engine: bool = True
     extras: tuple[str, ...] = ()
-
-    @property
-    def isas(self) -> str:
-        """The instruction sets to build: tests also run AMX kernels on tiles in plain C++."""
-        return "native;amx_emulated" if "dev" in self.extras else "native"
+    isas: str = "native"
 
 
 _DEVELOPMENT = ("pytest", "nox", "mypy", "ruff")
@@ -100,7 +108,7 @@ def needs_of(command: Sequence[str]) -> Needs:
     if words and words[0].startswith("python"):
         words = words[2:] if words[1:2] == ["-m"] else []
     if words and words[0] in _DEVELOPMENT:
-        return Needs(extras=("dev",))
+        return Needs(extras=("dev",), isas="native;amx_emulated")  # tests run AMX kernels without AMX, too
     if len(words) < 2 or words[0] != "ktbench":
         return Needs()
     described = any(word.startswith("machine=") and word != "machine=null" for word in words[2:])
@@ -282,7 +290,7 @@ class Setup:
         """What the environment holds once a command can run. What is there and up to date stays."""
         held, packages = self._held(), self._packages_digest()
         kernels = self._kernels_digest() if needs.engine else held.kernels if packages == held.packages else ""
-        isas = held.isas if needs.isas == "native" else needs.isas
+        isas = held.isas if needs.isas == "native" or held.isas == "all" else needs.isas
         extras = held.extras + tuple(extra for extra in needs.extras if extra not in held.extras)
         return State(packages, kernels, isas, ("dev",) if "dev" in extras else extras)
 
@@ -304,7 +312,8 @@ class Setup:
         return state.hexdigest()
 
     def _kernels_digest(self) -> str:
-        state = hashlib.sha256()
+        """Digest of the kernels' sources and of the CPU that they are compiled for."""
+        state = hashlib.sha256(self.host.isa_flags.encode())
         for path in sorted(path for path in (self.root / "kernels").rglob("*") if path.is_file()):
             state.update(f"{path.relative_to(self.root)}\0{path.stat().st_size}\0".encode())
             state.update(path.read_bytes())
@@ -556,15 +565,42 @@ def child_environment(setup: Setup) -> dict[str, str]:
     return {**own, **activated, "PATH": path}
 
 
+def options_of(arguments: Sequence[str]) -> tuple[dict[str, str], Sequence[str]]:
+    """The options before the command, by name, and the command. Raises SetupError for one that is unknown."""
+    options: dict[str, str] = {}
+    for i, word in enumerate(arguments):
+        if not word.startswith("-"):
+            return options, arguments[i:]
+        name, _, value = word.partition("=")
+        if name not in ("--extras", "--isas") or not value:
+            raise SetupError(f"{word}: unknown option\n{USAGE}")
+        options[name] = value
+    return options, ()
+
+
+def asked_for(options: Mapping[str, str], command: Sequence[str], project: Project) -> Needs:
+    """What the command needs and the options add. Raises SetupError for an extra or instruction set that is unknown."""
+    needs = needs_of(command)
+    extras = [name for name in options.get("--extras", "").split(",") if name]
+    unknown = [name for name in extras if name not in project.extras]
+    if unknown:
+        raise SetupError(f"--extras={unknown[0]}: unknown; allowed are {', '.join(project.extras)}")
+    isas = options.get("--isas", needs.isas)
+    if isas not in (needs.isas, "native", "all"):
+        raise SetupError(f"--isas={isas}: unknown; allowed are native, all")
+    return Needs(needs.engine or isas == "all", tuple(dict.fromkeys((*needs.extras, *extras))), isas)
+
+
 def main(arguments: Sequence[str]) -> int:
     """Set up, then become COMMAND; returns only without one, or when something is wrong."""
-    if arguments and arguments[0].startswith("-"):
-        print(USAGE, file=sys.stdout if arguments[0] in ("-h", "--help") else sys.stderr)
-        return 0 if arguments[0] in ("-h", "--help") else 2
+    if arguments and arguments[0] in ("-h", "--help"):
+        print(USAGE)
+        return 0
     setup = Setup(this_host())
     try:
-        setup.bring_up_to_date(needs_of(arguments))
-        return become(setup, arguments)
+        options, command = options_of(arguments)
+        setup.bring_up_to_date(asked_for(options, command, Project.read(setup.root)))
+        return become(setup, command)
     except SetupError as error:
         print(error, file=sys.stderr)
         return 2

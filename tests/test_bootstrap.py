@@ -195,14 +195,24 @@ def test_a_failing_install_shows_the_end_of_its_output_and_leaves_no_stamp(host:
         ("/opt/env/bin/ktbench plan +ablation=decode", Needs(engine=False)),
         ("ktbench eval +suite=nano", Needs(extras=("accuracy",))),
         ("ktbench serve model=nano", Needs(extras=("serve",))),
-        ("python -m pytest -q", Needs(extras=("dev",))),
-        ("nox -s lint", Needs(extras=("dev",))),
+        ("python -m pytest -q", Needs(extras=("dev",), isas="native;amx_emulated")),
+        ("nox -s lint", Needs(extras=("dev",), isas="native;amx_emulated")),
         ("python own_script.py", Needs()),
         ("", Needs()),
     ],
 )
 def test_what_a_command_needs(command: str, needs: Needs) -> None:
     assert needs_of(command.split()) == needs
+
+
+def test_options_add_to_what_a_command_needs() -> None:
+    project = bootstrap.Project("bench", (), {"train": (), "serve": ()})
+    options, command = bootstrap.options_of(["--extras=train,serve", "--isas=all", "ktbench", "serve", "--json"])
+    assert command == ["ktbench", "serve", "--json"]
+    assert bootstrap.asked_for(options, command, project) == Needs(extras=("serve", "train"), isas="all")
+    for words in (["--extras=magic"], ["--isas=sse"]):
+        with pytest.raises(SetupError, match="allowed are"):
+            bootstrap.asked_for(bootstrap.options_of(words)[0], (), project)
 
 
 def test_what_measures_nothing_waits_for_neither_torch_nor_the_compiler(host: Host, root: Path) -> None:
@@ -219,7 +229,9 @@ def test_what_measures_nothing_waits_for_neither_torch_nor_the_compiler(host: Ho
 def test_packages_of_tests_come_with_tests_alone_and_stay(host: Host, root: Path) -> None:
     Setup(host, first := Programs(), root).bring_up_to_date(Needs())
     assert not first.ran("pytest>=8")
-    Setup(host, tests := Programs(torch="2.13.0+cpu"), root).bring_up_to_date(Needs(extras=("dev",)))
+    Setup(host, tests := Programs(torch="2.13.0+cpu"), root).bring_up_to_date(
+        Needs(extras=("dev",), isas="native;amx_emulated")
+    )
     assert tests.ran("-m pip install", "torch>=2.11", "lm-eval", "pytest>=8", "nox") and not tests.ran("bench[")
     assert tests.ran("KTBENCH_ISAS=native;amx_emulated")
     Setup(host, again := Programs(), root).bring_up_to_date(Needs())
@@ -291,6 +303,13 @@ def test_changed_sources_are_built_again(host: Host, root: Path, changed: str) -
     assert not programs.ran("-m venv")
 
 
+def test_another_cpu_gets_kernels_of_its_own(host: Host, root: Path) -> None:
+    Setup(replace(host, isa_flags="avx2"), Programs(), root).bring_up_to_date(Needs())
+    programs = Programs(torch="2.13.0+cpu")
+    Setup(replace(host, isa_flags="avx2 avx512f"), programs, root).bring_up_to_date(Needs())
+    assert programs.ran("KTBENCH_ISAS=native", "--editable") and not programs.ran("numpy>=1")
+
+
 def test_a_broken_environment_is_made_again(host: Host, root: Path) -> None:
     Setup(host, Programs(), root).bring_up_to_date(Needs())
     (root / ".venv" / "bin" / "python").unlink()
@@ -330,7 +349,7 @@ def test_options_are_answered_before_anything_is_done(argument: str, code: int) 
     command = [sys.executable, ROOT / "bootstrap.py", argument]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == code
-    assert bootstrap.USAGE in (done.stdout if code == 0 else done.stderr)
+    assert bootstrap.USAGE in (done.stdout if code == 0 else done.stderr) and "setting up" not in done.stderr
 
 
 def test_an_old_python_can_still_read_the_file() -> None:
