@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from transformers import RepetitionPenaltyLogitsProcessor
 
@@ -29,7 +29,6 @@ def chances(logits: list[float], sampling: Sampling) -> dict[int, float]:
     return {token: whole[token] / whole[kept].sum() for token in kept}
 
 
-@settings(max_examples=60, deadline=None)
 @given(LOGITS, st.floats(0.2, 3), st.floats(0.05, 0.99), st.floats(0, 1, exclude_max=True))
 def test_a_number_stands_for_the_token_whose_share_it_falls_in(
     logits: list[float], temperature: float, top_p: float, uniform: float
