@@ -8,6 +8,7 @@
 
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <optional>
 #include <span>
 
@@ -48,10 +49,10 @@ std::unique_ptr<Linear> make_linear(std::shared_ptr<PackedMatrix> weights, std::
   return std::make_unique<Linear>(std::move(weights), std::move(team), numbers);
 }
 
-// Without a branch: which of them lies first in memory is another in each process, and must not count.
+// The later begin lies before the earlier end. Without branches: which array lies first differs from process to process,
+// and the instructions of a call must not (tests/instructions).
 bool overlap(std::span<const bf16> a, std::span<const bf16> b) {
-  const bool begins_before_end = a.data() < b.data() + b.size(), ends_after_begin = b.data() < a.data() + a.size();
-  return begins_before_end & ends_after_begin;
+  return std::max(a.data(), b.data()) < std::min(a.data() + a.size(), b.data() + b.size());
 }
 
 void forward(Linear& linear, const py::array& x, py::array& out, const std::optional<std::string>& isa) {
