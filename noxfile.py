@@ -82,6 +82,18 @@ def bench(session: nox.Session) -> None:
 
 
 @nox.session
+def instructions(session: nox.Session) -> None:
+    """Count the instructions of hot kernels and of timed steps, and compare them with the recorded ones.
+
+    `-- --only avx2,engine` for some of them; `-- --write` records them anew. Fails where a call has grown.
+    """
+    counting = ["python", "-m", "tests.instructions"]
+    if reason := str(session.run(*counting, "--missing", external=True, silent=True)).strip():
+        session.skip(reason)
+    session.run(*counting, *session.posargs, external=True)
+
+
+@nox.session
 def gpu(session: nox.Session) -> None:
     """Test and measure on a CUDA device: `-- first`, second, third, amx, a call each; `--dry-run` needs no device.
 
