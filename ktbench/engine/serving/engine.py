@@ -33,10 +33,9 @@ from ktbench.engine.weight_plan import WeightPlan
 from ktbench.spec.peers import OURS
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.serving.pages import page_memory
+from ktbench.spec.shape import length_rotation
 
 _PLAIN = ("DynamicLayer", "DynamicSlidingWindowLayer")
-# Rotations that follow the longest sequence of a pass: neighbours would change each other's.
-_BY_LENGTH = ("dynamic", "longrope")
 
 
 def open_serving(spec: RunSpec, host: HostRole, progress: LoadProgress = SILENT) -> BatchEngine:
@@ -58,11 +57,9 @@ def require_servable(spec: RunSpec) -> None:
     kinds, _ = get_layer_types_and_kwargs(config)
     if others := sorted(kind for kind in set(kinds) if not _is_plain(kind)):
         raise Unsupported(f"model={spec.model.name}: serving keeps plain keys and values, not those of {others[0]}")
-    rope = getattr(config, "rope_parameters", None) or {}
-    if rope.get("rope_type") in _BY_LENGTH:
-        raise Unsupported(
-            f"model={spec.model.name}: a rotation of type {rope['rope_type']} follows the longest sequence"
-        )
+    # Neighbours would change each other's.
+    if (rotation := length_rotation(spec.model.config)) is not None:
+        raise Unsupported(f"model={spec.model.name}: a rotation of type {rotation[0]} follows the longest sequence")
 
 
 def _is_plain(kind: str) -> bool:
