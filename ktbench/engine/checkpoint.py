@@ -166,7 +166,9 @@ def read_checkpoint(model: ModelSpec) -> PreTrainedModel:
     `inspect_checkpoint`), lacks weights of the architecture, or has others or has them in other shapes.
     """
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
+
+    from ktbench.engine.synthetic import family_config
 
     assert model.path is not None
     inspect_checkpoint(model.path)
@@ -174,7 +176,7 @@ def read_checkpoint(model: ModelSpec) -> PreTrainedModel:
     try:
         network, report = read(
             checkpoint_folder(model.path),
-            config=AutoConfig.for_model(**model.config),
+            config=family_config(model),
             key_mapping={r"^language_model\.": ""},
             dtype=torch.bfloat16,
             experts_implementation="eager",

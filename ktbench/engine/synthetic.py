@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from ktbench.engine.forms import ExpertMatrices, ExpertStore, is_experts, read_form
 from ktbench.engine.loading.progress import SILENT, LoadProgress
@@ -34,7 +34,7 @@ def skeleton(model: ModelSpec) -> PreTrainedModel:
     try:
         with torch.device("meta"):
             network: PreTrainedModel = build(
-                AutoConfig.for_model(**model.config), dtype=torch.bfloat16, experts_implementation="eager"
+                family_config(model), dtype=torch.bfloat16, experts_implementation="eager"
             )
     except Exception as error:  # whatever a family's own code makes of the numbers
         why = " ".join(f"{type(error).__name__}: {error}".split())[:_SHOWN]
@@ -44,6 +44,20 @@ def skeleton(model: ModelSpec) -> PreTrainedModel:
         ) from error
     network.train(False)
     return network
+
+
+def family_config(model: ModelSpec) -> PreTrainedConfig:
+    """The configuration of a model as its family has it in Transformers.
+
+    A padding token that only the family's defaults name may be beyond a smaller vocabulary: synthetic weights have none.
+    """
+    decoded = PreTrainedConfig._decode_special_floats(model.config)
+    config: PreTrainedConfig = AutoConfig.for_model(**decoded)
+    text = config.get_text_config()
+    pad, vocab = getattr(text, "pad_token_id", None), getattr(text, "vocab_size", None)
+    if model.path is None and pad is not None and vocab is not None and pad >= vocab:
+        text.pad_token_id = None
+    return config
 
 
 def distinct_tensors(network: PreTrainedModel) -> list[str]:
@@ -107,10 +121,12 @@ def fill_experts(module: nn.Module, matrices: ExpertStore) -> None:
 
 
 def _set(network: PreTrainedModel, name: str, tensor: Tensor) -> None:
-    """A parameter in its own type; a buffer as it was read: what corrects routers is float32 in Transformers, too."""
+    """A parameter in its own type; a buffer in that or in float32, where a file has it so: such correct routers."""
     owner, last = network.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]
     if isinstance(held := getattr(owner, last), nn.Parameter):
         tensor = nn.Parameter(tensor.to(held.dtype), requires_grad=False)
+    else:
+        tensor = tensor.to(torch.promote_types(tensor.dtype, held.dtype))
     tensor._is_hf_initialized = True  # type: ignore[attr-defined]
     setattr(owner, last, tensor)
 

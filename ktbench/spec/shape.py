@@ -154,7 +154,6 @@ def moe_shape(config: Mapping[str, Any]) -> MoEShape:
     """
     require_plain(config)
     facts = text_config(config)
-    require_counted(facts)
     ffn, hidden, is_moe = count_in(facts, _EXPERT_FFN), count_in(facts, _HIDDEN), _has_experts(facts)
     shape = MoEShape(
         hidden=hidden,
@@ -174,6 +173,7 @@ def moe_shape(config: Mapping[str, Any]) -> MoEShape:
         latent_params=_latent_params(facts) if facts.get("kv_lora_rank") else 0,
     )
     _require_routing(facts, shape)
+    require_counted(facts)
     return shape
 
 

@@ -116,7 +116,7 @@ def _int4(parts: _Parts) -> Tensor:
 
 def _gptq(parts: _Parts) -> Tensor:
     pairs = parts.of("weight").T.contiguous().view(torch.uint8)
-    zeros = _codes(parts.of("zeros")) + parts.matrix.zero_offset
+    zeros = (_codes(parts.of("zeros")) + parts.matrix.zero_offset) & 15  # a stored 15 is 0: four bits wrap
     return _nibble_blocks(parts, _halved(pairs, 32), parts.scale().T, zeros.T)
 
 
