@@ -33,9 +33,7 @@ def skeleton(model: ModelSpec) -> PreTrainedModel:
     build: Any = AutoModelForCausalLM.from_config
     try:
         with torch.device("meta"):
-            network: PreTrainedModel = build(
-                family_config(model), dtype=torch.bfloat16, experts_implementation="eager"
-            )
+            network: PreTrainedModel = build(family_config(model), dtype=torch.bfloat16, experts_implementation="eager")
     except Exception as error:  # whatever a family's own code makes of the numbers
         why = " ".join(f"{type(error).__name__}: {error}".split())[:_SHOWN]
         kind = model.config.get("model_type")
