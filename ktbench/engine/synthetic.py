@@ -11,7 +11,14 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers import (
+    CONFIG_MAPPING,
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 
 from ktbench.engine.forms import ExpertMatrices, ExpertStore, is_experts, read_form
 from ktbench.engine.loading.progress import SILENT, LoadProgress
@@ -31,12 +38,14 @@ def skeleton(model: ModelSpec) -> PreTrainedModel:
     Raises ValueError in one line for a configuration of which Transformers builds none.
     """
     build: Any = AutoModelForCausalLM.from_config
+    kind = str(model.config.get("model_type"))
+    if kind in CONFIG_MAPPING and CONFIG_MAPPING[kind] not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise ValueError(f"model={model.name}: Transformers has no causal language model of a {kind}")
     try:
         with torch.device("meta"):
             network: PreTrainedModel = build(family_config(model), dtype=torch.bfloat16, experts_implementation="eager")
     except Exception as error:  # whatever a family's own code makes of the numbers
         why = " ".join(f"{type(error).__name__}: {error}".split())[:_SHOWN]
-        kind = model.config.get("model_type")
         raise ValueError(
             f"model={model.name}: Transformers cannot build a {kind} of its configuration ({why})"
         ) from error
@@ -47,7 +56,7 @@ def skeleton(model: ModelSpec) -> PreTrainedModel:
 def family_config(model: ModelSpec) -> PreTrainedConfig:
     """The configuration of a model as its family has it in Transformers.
 
-    A padding token that only the family's defaults name may be beyond a smaller vocabulary: synthetic weights have none.
+    A padding token that only the family's defaults name may be beyond a smaller vocabulary, which has none then.
     """
     decoded = PreTrainedConfig._decode_special_floats(model.config)
     config: PreTrainedConfig = AutoConfig.for_model(**decoded)

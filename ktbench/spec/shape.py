@@ -192,6 +192,11 @@ def _require_routing(facts: Mapping[str, Any], shape: MoEShape) -> None:
         raise wrong("topk_group", taken, f"a token gets {found} and cannot take them from so many")
 
 
+def is_untied(config: Mapping[str, Any]) -> bool:
+    """Whether a configuration says that the output head is not the embedding; without a word its family decides."""
+    return text_config(config).get("tie_word_embeddings", config.get("tie_word_embeddings")) is False
+
+
 def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The part that describes the language model: all of it, but of a multimodal model its `text_config`.
 
@@ -236,6 +241,20 @@ def known_config(config: Mapping[str, Any]) -> dict[str, Any]:
         facts["model_type"] = same
     moe_shape(facts)
     return facts
+
+
+def sliced_config(config: Mapping[str, Any], full_layers: int, layers: int, vocab: int) -> dict[str, Any]:
+    """The first layers of a configuration of `full_layers`, with another vocabulary.
+
+    Facts kept per layer (attention kinds, say) are lists as long as the model is deep: they are cut with it.
+    """
+    if config.get(_NESTED) is not None:
+        return dict(config) | {_NESTED: sliced_config(config[_NESTED], full_layers, layers, vocab)}
+    cut = {
+        key: value[:layers] if isinstance(value, list) and len(value) == full_layers else value
+        for key, value in config.items()
+    }
+    return cut | {"num_hidden_layers": layers, "vocab_size": vocab}
 
 
 def with_experts(config: Mapping[str, Any], experts: int) -> dict[str, Any]:

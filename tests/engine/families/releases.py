@@ -38,7 +38,8 @@ TOLERANCE = 0.05
 WORK = (prefill(batch=2), decode(batch=3))
 # What releases in FP8 quantise: projections of attention and of experts, by any name, one by one or stacked.
 _QUANTISED = re.compile(
-    r".*\.((self_attn|attn|attention)\.([qkvo]_proj|w[qkvo]\w*)|.*experts\..*|input_linear|output_linear)(\.weight)?"
+    r".*\.((self_attn|attn|attention)\.([qkvo]_proj|w[qkvo]\w*)\.weight|experts\.(.*\.weight|gate_up_proj|down_proj))"
+    r"|.*\.(input_linear|output_linear)\.weight"
 )
 _SCALE = {"fmt": "e4m3", "quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
 _E4M3_MAX, _SIDE = 448.0, 128
@@ -63,7 +64,7 @@ def released(name: str, folder: Path, layout: Layout) -> tuple[ModelSpec, PreTra
 
 @torch.no_grad()
 def stir(network: PreTrainedModel) -> PreTrainedModel:
-    """Norms, biases and buffers that matter, in numbers that bf16 does not hold; tables of experts that are possible."""
+    """Norms, biases and buffers that matter, in numbers that bf16 does not hold; experts of a token that differ."""
     draw = torch.Generator().manual_seed(7)
     for name, buffer in stirred(network).state_dict(keep_vars=True).items():
         if not buffer.is_floating_point():
