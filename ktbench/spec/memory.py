@@ -15,7 +15,7 @@ from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.serving.pages import PageMemory, copies_bytes, page_memory, whole_cells
 from ktbench.spec.serving.stream import StreamSpec
-from ktbench.spec.shape import cached_in_all, sliced_config
+from ktbench.spec.shape import cached_in_all, moe_shape, sliced_config
 from ktbench.spec.weights import BY_ACCURACY, Precision, dense_bytes, expert_bytes
 
 
@@ -378,8 +378,9 @@ def _hint(groups: Sequence[Sequence[Cell]], excess: int, memory: MachineMemory) 
 
 def _fitting_layers(groups: Sequence[Sequence[Cell]], memory: MachineMemory) -> int:
     """As many layers as all workers have room for together; 0 where one with routed experts is too much."""
-    shape = groups[0][0].spec.model.shape
-    layers = range(shape.dense_layers + 1, shape.layers)
+    model = groups[0][0].spec.model
+    config, depth, vocab = model.config, model.shape.layers, model.shape.vocab
+    layers = [one for one in range(1, depth) if moe_shape(sliced_config(config, depth, one, vocab)).moe_layers]
     found = bisect_left(layers, True, key=lambda count: _needed_with(groups, count, memory) > memory.free_bytes)
     return layers[found - 1] if found else 0
 

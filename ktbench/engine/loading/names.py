@@ -76,12 +76,12 @@ def _expert_in(name: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointNames:
-    """`sources` by names of the network's tensors; `idle` are stored names that Transformers leaves out, `unknown` those
-    that the network has no place for.
+    """`sources` by names of the network's tensors; `unknown` are stored names that it has no place for.
+
+    What Transformers leaves out by the family's word, such as layers that predict further tokens, is neither.
     """
 
     sources: Mapping[str, Source]
-    idle: frozenset[str]
     unknown: tuple[str, ...]
 
     @classmethod
@@ -107,5 +107,5 @@ class CheckpointNames:
             for also in () if converter is None else converter.target_patterns[1:]:
                 sources.setdefault(target.replace(converter.target_patterns[0], also), source)
         ignored = network._keys_to_ignore_on_load_unexpected or ()
-        idle = frozenset(name for name, target in others if any(re.search(one, target) for one in ignored))
-        return cls(sources, idle, tuple(name for name, _ in others if name not in idle))
+        unknown = tuple(name for name, target in others if not any(re.search(one, target) for one in ignored))
+        return cls(sources, unknown)
