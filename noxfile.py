@@ -103,6 +103,12 @@ def gpu(session: nox.Session) -> None:
 
 
 @nox.session
+def families(session: nox.Session) -> None:
+    """Save every family as it is released, in bf16 and FP8, load it and compare it with Transformers; `-- NAME` for some."""
+    session.run("python", "-W", "ignore", "-m", "tests.engine.families.releases", *session.posargs, external=True)
+
+
+@nox.session
 def faults(session: nox.Session) -> None:
     """Kill every verb, fill disks, flip bits, stop processes, and report what was lost; `-- --kills 50` for fewer.
 
