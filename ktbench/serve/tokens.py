@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -81,8 +82,28 @@ class TextTokens:
         return b"" if token in self.special_ids else self.piece(token)
 
     def text(self, tokens: Sequence[int]) -> str:
-        """What tokens add to an answer, as text."""
-        return b"".join(map(self.shown, tokens)).decode(errors="replace")
+        """What tokens of a prompt stand for, those that mean something to the model alone by their names."""
+        return b"".join(map(self.piece, tokens)).decode(errors="replace")
+
+    def offsets(self, text: str, tokens: Sequence[int]) -> list[int]:
+        """Where each token of a text begins in it, in characters; what the tokenizer adds to a text has no width."""
+        raw, utf8 = text.encode(errors="replace"), codecs.getincrementaldecoder("utf-8")(errors="replace")
+        found, begins, characters = [], 0, 0
+        for token in tokens:
+            piece = self._piece_at(raw, begins, token)
+            found.append(min(characters, len(text)))
+            begins, characters = begins + len(piece), characters + len(utf8.decode(piece))
+        return found
+
+    def _piece_at(self, raw: bytes, begins: int, token: int) -> bytes:
+        """The bytes of a token in a text. A tokenizer may add tokens to it, and a space to its first word."""
+        piece = self.piece(token)
+        if raw.startswith(piece, begins):
+            return piece
+        if token in self.special_ids:
+            return b""
+        bare = piece.lstrip(b" ")
+        return bare if bare and raw.startswith(bare, begins) else piece
 
     def _bytes_of_all(self) -> Iterator[bytes]:
         bytes_of = self._by_level if "ByteLevel" in self._decoders else self._by_fallback

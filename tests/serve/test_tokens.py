@@ -54,18 +54,42 @@ def test_bytes_of_tokens_are_the_text(kind: str, text: str, request: pytest.Fixt
     ids = tokens.encode(text)
     assert b"".join(map(tokens.piece, ids)).decode() == text
     assert tokens.text(ids) == text == tokenizer.decode(ids, skip_special_tokens=True)
+    starts = [len(b"".join(map(tokens.piece, ids[:at])).decode(errors="ignore")) for at in range(len(ids))]
+    assert tokens.offsets(text, ids) == starts
 
 
 @given(ids=st.lists(st.integers(0, 302), max_size=20))
 def test_any_tokens_are_decoded_as_by_the_tokenizer(by_level: PreTrainedTokenizerFast, ids: list[int]) -> None:
     tokens = TextTokens(by_level, frozenset())
-    assert tokens.text(ids) == by_level.decode(ids, skip_special_tokens=True)
+    shown = b"".join(map(tokens.shown, ids)).decode(errors="replace")
+    assert shown == by_level.decode(ids, skip_special_tokens=True)
 
 
 def test_special_tokens_have_bytes_and_are_not_shown(by_level: PreTrainedTokenizerFast) -> None:
     tokens, end = TextTokens(by_level, frozenset()), by_level.eos_token_id
     assert (tokens.piece(end), tokens.shown(end)) == (b"</s>", b"")
     assert tokens.piece(100_000) == tokens.piece(-1) == b""
+
+
+@pytest.mark.parametrize(
+    ("text", "ids", "starts"),
+    [
+        ("hé", (257, *"hé".encode()), [0, 0, 1, 1]),
+        ("<bos>h", (257, ord("h")), [0, 5]),
+        ("a<eos>b", (257, ord("a"), 258, ord("b")), [0, 0, 1, 6]),
+    ],
+)
+def test_tokens_of_a_text_begin_where_they_stand_in_it(
+    tokens: TextTokens, text: str, ids: tuple[int, ...], starts: list[int]
+) -> None:
+    """What the tokenizer adds has no width; what the text names has that of its name."""
+    assert tokens.encode(text) == ids
+    assert tokens.offsets(text, ids) == starts
+
+
+def test_a_space_that_the_tokenizer_adds_is_not_in_the_text(by_fallback: PreTrainedTokenizerFast) -> None:
+    tokens, ids = TextTokens(by_fallback, frozenset()), by_fallback.convert_tokens_to_ids(["▁the", "▁m", "at"])
+    assert tokens.offsets("the mat", ids) == [0, 3, 5]
 
 
 def test_a_prompt_that_begins_as_the_tokenizer_begins_gets_no_second_token(tokens: TextTokens) -> None:
