@@ -108,9 +108,9 @@ class Connection(H11Protocol):
         """A client has come."""
         super().connection_made(transport)
         self._watch()
-        if len(self.connections) > self._most:
-            waiting = [one for one in self.connections if isinstance(one, Connection) and one.waits]
-            min(waiting, key=lambda one: one._began_s).transport.abort()
+        opened = [one for one in self.connections if isinstance(one, Connection) and not one.transport.is_closing()]
+        if len(opened) > self._most:
+            min((one for one in opened if one.waits), key=lambda one: one._began_s).transport.abort()
 
     def data_received(self, data: bytes) -> None:
         """A part of a head or a body has come."""

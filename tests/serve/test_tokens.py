@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from shutil import copytree, ignore_patterns
 
 import pytest
 from hypothesis import given
@@ -98,6 +100,22 @@ def test_a_prompt_that_begins_as_the_tokenizer_begins_gets_no_second_token(token
 
 def test_answers_end_by_the_checkpoints_own_configuration(tokens: TextTokens) -> None:
     assert tokens.stop_ids == {258, 10}
+
+
+def test_answers_end_by_config_json_where_there_is_no_other(tmp_path: Path, tokens: TextTokens) -> None:
+    folder = copytree(
+        "evals/nano", tmp_path / "nano", ignore=ignore_patterns("*.safetensors", "generation_config.json")
+    )
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"eos_token_id": [258, 99]}))
+    assert TextTokens.open(str(folder)).stop_ids == {258, 99}
+    assert TextTokens.open(str(folder)).defaults == {}
+    (folder / "generation_config.json").write_text('{"temperature": 0.6, "top_k": 20, "max_new_tokens": 5}')
+    found = TextTokens.open(str(folder))
+    assert (found.stop_ids, found.defaults) == ({258, 99}, {"temperature": 0.6, "top_k": 20})
+    (folder / "generation_config.json").write_text('{"top_p": 7.5}')
+    with pytest.raises(RequestError, match="top_p=7.5"):
+        TextTokens.open(str(folder))
 
 
 def test_a_conversation_is_what_the_template_makes_of_it(tokens: TextTokens) -> None:
