@@ -205,6 +205,7 @@ _ABOUT: Mapping[str, str] = {
     "serve.host": "address to listen at",
     "serve.port": "0: any free one",
     "serve.api_key": "where the key is: env:NAME or file:PATH",
+    "serve.alias": "a second name of the model, for clients that ask for one",
     "serve.max_body_bytes": "of a request",
     "serve.buffered_tokens": "unread tokens before a client is cut off",
     "serve.stall_s": "seconds without reading or sending",

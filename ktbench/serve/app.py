@@ -86,11 +86,12 @@ class Api:
         return await respond(request, backend, await run(asked.make), kind(tokens))
 
     async def _models(self, request: Request) -> Response:
-        return json_response({"object": "list", "data": [self._this_model()]})
+        return json_response({"object": "list", "data": [self._model_named(name) for name in self._names]})
 
     async def _model(self, request: Request) -> Response:
-        self._require_model(request.path_params["name"])
-        return json_response(self._this_model())
+        name = request.path_params["name"]
+        self._require_model(name)
+        return json_response(self._model_named(name))
 
     async def _metrics(self, request: Request) -> Response:
         return Response(self.backend.metrics.text(), media_type=CONTENT_TYPE_LATEST)
@@ -103,14 +104,20 @@ class Api:
         running, waiting = (state.running, state.waiting) if state else (0, 0)
         return json_response({"status": "ok", "running": running, "waiting": waiting})
 
-    def _this_model(self) -> dict[str, object]:
+    @property
+    def _names(self) -> tuple[str, ...]:
+        """Of the one model that is served."""
+        backend = self.backend
+        return (backend.model,) if backend.alias is None else (backend.model, backend.alias)
+
+    def _model_named(self, name: str) -> dict[str, object]:
         positions = self.backend.limits.positions
-        known = {"id": self.backend.model, "object": "model", "created": self.created, "owned_by": "ktbench"}
+        known = {"id": name, "object": "model", "created": self.created, "owned_by": "ktbench"}
         return known | {"max_model_len": positions}
 
     def _require_model(self, name: str) -> None:
-        if name != self.backend.model:
-            why = f"model: {name!r} is not served here, {self.backend.model!r} is"
+        if name not in self._names:
+            why = f"model: {name!r} is not served here, {' or '.join(map(repr, self._names))} is"
             raise ApiError(404, why, "model", "model_not_found")
 
     async def _body(self, request: Request) -> bytes:

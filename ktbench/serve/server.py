@@ -75,9 +75,10 @@ async def running(served: Served, settings: ServerSettings, api_key: bytes | Non
         engine=engine,
         tokens=served.tokens,
         model=served.model,
+        alias=settings.alias,
         limits=Limits(answers=served.most_waiting, positions=engine.max_positions, vocab=served.vocab),
         buffered_tokens=settings.buffered_tokens,
-        metrics=Metrics(engine),
+        metrics=Metrics(engine, served.model),
     )
     api = make_api(backend, settings, api_key)
     try:

@@ -258,6 +258,13 @@ def test_models(server: Server) -> None:
     assert server.ask("GET", "/v1/models/other").error["code"] == "model_not_found"
 
 
+def test_a_model_has_a_second_name(tokens: TextTokens) -> None:
+    with serving(tokens, FakeEngine(), alias="gpt-4o") as server:
+        assert [one["id"] for one in server.ask("GET", "/v1/models").json["data"]] == ["nano", "gpt-4o"]
+        assert server.complete(model="gpt-4o", max_tokens=1).status == 200
+        assert server.complete(model="gpt-5", max_tokens=1).status == 404
+
+
 def test_health_and_metrics(server: Server) -> None:
     assert server.ask("GET", "/health").json["status"] == "ok"
     before = metrics(server)
@@ -268,6 +275,17 @@ def test_health_and_metrics(server: Server) -> None:
     name = 'ktbench_http_responses_total{path="/v1/completions",status="200"}'
     assert after[name] - before.get(name, 0) == 1
     assert after["ktbench_engine_up"] == 1
+    of_model = '{engine="0",model_name="nano"}'
+    for theirs, ours in (
+        ("generation_tokens_total", "completion_tokens_total"),
+        ("prompt_tokens_total", "prompt_tokens_total"),
+        ("num_requests_running", "requests_running"),
+        ("time_to_first_token_seconds_count", "time_to_first_token_seconds_count"),
+        ("e2e_request_latency_seconds_sum", "answer_seconds_sum"),
+    ):
+        assert after[f"vllm:{theirs}{of_model}"] == after[f"ktbench_{ours}"]
+    ended = 'vllm:request_success_total{engine="0",finished_reason="length",model_name="nano"}'
+    assert after[ended] - before.get(ended, 0) == 1
     assert after["ktbench_requests_running"] == 0
     assert after['ktbench_engine_count_total{name="steps"}'] > 0
 
