@@ -150,6 +150,7 @@ _ABOUT: Mapping[str, str] = {
     "workload.stream.answer_sigma": "spread of answer lengths (log-normal)",
     "workload.stream.longest_prompt": "tokens at most",
     "workload.stream.longest_answer": "tokens at most",
+    "workload.stream.temperature": "0: the likeliest tokens; above: drawn ones",
     "workload.stream.shared_prefix": "tokens that all prompts begin with",
     "workload.stream.turns": "requests of a conversation",
     "workload.stream.trace": "a file of lengths and arrivals",

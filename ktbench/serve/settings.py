@@ -22,8 +22,9 @@ T = TypeVar("T")
 class ServerSettings:
     """Where a server listens, who may ask, and what one request may take.
 
-    `port` 0 is any free one. Requests may name the model by `alias` as well. `api_key` says where the key is, `env:NAME` or `file:PATH`; None asks for none. A body
-    has at most `max_body_bytes`. A client is cut off that neither reads nor sends for `stall_s` seconds, or that leaves
+    `port` 0 is any free one. `api_key` says where the key is, `env:NAME` or `file:PATH`; None asks for none. Requests
+    may name the model by `alias` as well. A body has at most `max_body_bytes`. A client is cut off that does not send
+    the head of a request, or a body, within `stall_s` seconds, that reads nothing for as long, or that leaves
     `buffered_tokens` of each of its answers unread. Running requests have `drain_s` seconds at the end.
     """
 

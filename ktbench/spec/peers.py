@@ -206,7 +206,15 @@ _SHIPPED: tuple[Peer, ...] = (
 
 # Words of arms, which no peer of another package can be called.
 _TAKEN = frozenset(
-    (OURS, "base", *get_args(Implementation), *get_args(Precision), *get_args(Start), *(peer.name for peer in _SHIPPED))
+    (
+        OURS,
+        "base",
+        *get_args(Implementation),
+        *get_args(Precision),
+        *get_args(Start),
+        "sampled",
+        *(peer.name for peer in _SHIPPED),
+    )
 )
 
 
