@@ -15,7 +15,8 @@ from ktbench.spec.inject import InjectSpec
 from ktbench.spec.machine import CONSTANTS, MachineSpec
 from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import RunSpec
-from ktbench.spec.sweep import PRECISIONS, SAMPLED, START_KEY, STARTS, TEMPERATURE_KEY
+from ktbench.spec.serving.stream import SAMPLED
+from ktbench.spec.sweep import PRECISIONS, START_KEY, STARTS, TEMPERATURE_KEY
 from ktbench.spec.wire import digest, from_plain, to_plain
 
 K = TypeVar("K")

@@ -12,14 +12,14 @@ from ktbench.spec.errors import at_least, did_you_mean, repeated, require_name
 from ktbench.spec.features import BY_NAME, FUSED, FeatureValue, features_label, parse_features
 from ktbench.spec.peers import BY_NAME as BY_PEER
 from ktbench.spec.peers import IMPLEMENTATIONS, OURS, OWN
-from ktbench.spec.serving.stream import Start
+from ktbench.spec.serving.stream import SAMPLED, Start
 from ktbench.spec.weights import Precision
 
 Word = TypeVar("Word", bound=str)
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 STARTS: tuple[Start, ...] = get_args(Start)
 START_KEY = "workload.stream.cache"
-SAMPLED, TEMPERATURE_KEY = "sampled", "workload.stream.temperature"
+TEMPERATURE_KEY = "workload.stream.temperature"
 _SAMPLED_AT = 1.0  # the temperature that clients of OpenAI's API have where they name none
 
 

@@ -9,6 +9,7 @@ from ktbench.spec.errors import at_least, number_at_least
 
 Arrivals = Literal["closed", "poisson", "gamma", "trace"]
 Start = Literal["cold", "warm", "ram", "disk", "restarted"]
+SAMPLED = "sampled"  # how arms say that tokens are drawn
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
