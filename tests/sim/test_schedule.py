@@ -36,7 +36,7 @@ def shared_s(task_s: list[float], threads: int) -> float:
 
 
 @given(EXPERTS, TASKS, THREADS)
-def test_a_queue_gives_each_task_to_the_thread_that_is_free_first(expert_s: NDArray[np.float64], tasks: int, threads: int) -> None:
+def test_a_queue_serves_whoever_is_free_first(expert_s: NDArray[np.float64], tasks: int, threads: int) -> None:
     assert dynamic_s(expert_s, tasks, threads) == pytest.approx(queued_s(each_task(expert_s, tasks), threads))
 
 
