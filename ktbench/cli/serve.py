@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from ktbench.resources import checkpoint_name
+from ktbench.resources import checkpoint_name, install_command
 from ktbench.run.progress import loading_line, say, warn
 from ktbench.run.serving.opening import (
     best_serving_spec,
@@ -28,7 +28,7 @@ def run(overrides: Sequence[str]) -> int:
     """Serve until SIGINT or SIGTERM, then end with exit code 0. Raises RequestError before anything loads."""
     words, settings = take_settings("serve", overrides, ServerSettings)
     if missing := [name for name in _NEEDS if find_spec(name) is None]:
-        raise RequestError(f"serve: {' and '.join(missing)} not installed: python -m pip install 'ktbench[serve]'")
+        raise RequestError(f"serve: {' and '.join(missing)} not installed: {install_command('serve')}")
     api_key = read_api_key(settings.api_key)
     spec, unsupported = best_serving_spec("serve", words)
     if not unsupported:
