@@ -108,7 +108,7 @@ def gpu(session: nox.Session) -> None:
 
 @nox.session
 def families(session: nox.Session) -> None:
-    """Save every family as it is released, in bf16 and FP8, load it and compare it with Transformers; `-- NAME` for some."""
+    """Save families as they are released, in bf16 and FP8, and compare them with Transformers; `-- NAME` for some."""
     session.run("python", "-W", "ignore", "-m", "tests.engine.families.releases", *session.posargs, external=True)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
+import tempfile
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent
@@ -15,6 +17,17 @@ def data_folder(name: str) -> Path:
     """Folder `conf`, `ablations`, `evals` or `reports` of this installation."""
     packaged = _PACKAGE / name
     return packaged if packaged.is_dir() else _PACKAGE.parent / name
+
+
+def cache_folder() -> Path:
+    """Where what can be measured or compiled anew is kept for the user; a temporary folder for one without a home."""
+    own, caches = os.environ.get("KTBENCH_CACHE"), os.environ.get("XDG_CACHE_HOME")
+    if own:
+        return Path(own)
+    try:
+        return Path(caches or Path.home() / ".cache") / "ktbench"
+    except RuntimeError:
+        return Path(tempfile.gettempdir(), f"ktbench-{os.getuid()}")
 
 
 # Groups whose options are files outside `conf`, and the folders that have them.

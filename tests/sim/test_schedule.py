@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import ceil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from ktbench.sim.schedule import dynamic_s, static_s
+from ktbench.sim import schedule
+from ktbench.sim.schedule import compiled, dynamic_s, makespan_s, static_s
 
 EXPERTS = st.lists(st.integers(0, 50), max_size=12).map(lambda seconds: np.array(seconds, dtype=np.float64))
 TASKS = st.integers(1, 9)
@@ -58,3 +60,23 @@ def test_static_shares_depend_on_the_order_of_experts() -> None:
     assert static_s(together, 4, 2) == 18.0
     assert static_s(apart, 4, 2) == 10.0
     assert dynamic_s(together, 4, 2) == dynamic_s(apart, 4, 2) == 10.0
+
+
+def test_compiled_queues_give_the_same_bits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    expert_s = np.random.default_rng(0).random(64)
+    plain = dynamic_s(expert_s, 31, 7)
+    assert makespan_s(expert_s, 31, 7, dynamic=True) == plain
+    monkeypatch.setattr(schedule, "_COMPILED_FROM", 0)
+    monkeypatch.setenv("KTBENCH_CACHE", str(tmp_path))
+    compiled.cache_clear()
+    assert makespan_s(expert_s, 31, 7, dynamic=True) == plain
+    assert any((tmp_path / "numba").rglob("*.nbi"))
+
+
+def test_a_cache_that_cannot_be_written_stops_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the place of a folder")
+    monkeypatch.setenv("KTBENCH_CACHE", str(tmp_path / "file"))
+    compiled.cache_clear()
+    expert_s = np.random.default_rng(0).random(8)
+    assert compiled(dynamic_s)(expert_s, 3, 2) == dynamic_s(expert_s, 3, 2)
+    compiled.cache_clear()
