@@ -16,6 +16,7 @@ from tests.command import KTBENCH
 
 ROOT = Path(__file__).parents[2]
 pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built", exc_type=ImportError)
+pytestmark = pytest.mark.usefixtures("loaded_children")
 ARMS = "sweep.arms=['base','skipping=1','deferral=1']"
 ROUNDS = 2
 QUICK = ("model=tiny", "engine.threads=1", "workload.prompt=8", "workload.steps=2", "measure.min_rounds=1")

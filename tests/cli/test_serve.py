@@ -48,6 +48,7 @@ def test_bad_requests_are_one_line_and_exit_2(
     assert error.count("\n") == 1
 
 
+@pytest.mark.usefixtures("loaded_children")
 def test_serve_answers_and_ends_well_when_asked_to(tmp_path: Path) -> None:
     words = [*KTBENCH, "serve", *_NANO, "serve.port=0"]
     with subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
@@ -65,6 +66,7 @@ def test_serve_answers_and_ends_well_when_asked_to(tmp_path: Path) -> None:
             server.kill()
 
 
+@pytest.mark.usefixtures("loaded_children")
 def test_chat_answers_what_it_reads(tmp_path: Path) -> None:
     done = subprocess.run(
         [*KTBENCH, "chat", *_NANO],

@@ -14,6 +14,7 @@ from ktbench.results import read_run
 from ktbench.spec.record import Outcome
 from tests.faults.findings import Finding
 from tests.faults.forking import Command
+from tests.faults.lives import wait_until
 from tests.faults.runs import RUN, begun_or_resumed, doubled, hurt, missing, records_of
 from tests.faults.verbs import Verb, begin, left_alone, unlike
 
@@ -42,12 +43,14 @@ def _count(folder: Path) -> int:
 
 
 def ended(folder: Path, fault: str, random: Random, times: int) -> Finding:
-    """Signals shortly after each other at random moments, until the sweep is done."""
+    """Signals shortly after each other, each time after some trials, until the sweep is done."""
     numbers, codes = ENDINGS[fault]
     done, wrong, message = 0, 0, ""
     while done < times:
         before, sweep = _count(folder), _sweep(folder)
-        time.sleep(random.uniform(0, 6))
+        after = before + random.randrange(6)
+        wait_until(lambda: _count(folder) >= after or sweep.is_over())
+        time.sleep(random.uniform(0, 0.3))
         for number in numbers:
             sweep.send(number)
             time.sleep(random.uniform(0, 0.2))
