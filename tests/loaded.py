@@ -164,7 +164,7 @@ def _live(request: Request, files: Sequence[int]) -> None:
         for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        sys.stdin, sys.stdout, sys.stderr = (os.fdopen(number, mode) for number, mode in enumerate("rww"))
+        sys.stdin, sys.stdout, sys.stderr = (os.fdopen(n, mode, closefd=False) for n, mode in enumerate("rww"))
         subprocess.Popen = _popen_here  # type: ignore[assignment,misc]
         code = _ran(request["words"][1:])
         sys.stdout.flush(), sys.stderr.flush()

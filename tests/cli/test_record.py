@@ -72,7 +72,6 @@ def test_record_writes_a_profile_and_shows_what_was_selected(tmp_path: Path) -> 
     assert began == ["loading", "running"]
 
 
-@pytest.mark.usefixtures("loaded_children")
 def test_an_interrupt_ends_the_child_and_leaves_nothing(tmp_path: Path) -> None:
     """The terminal sends SIGINT to the whole group; here the child would go on for a minute."""
     script = tmp_path / "started.py"

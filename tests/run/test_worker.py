@@ -39,9 +39,7 @@ LOADED = pytest.mark.usefixtures("loaded_children")
 
 
 @pytest.fixture
-def start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loaded_children: None
-) -> Iterator[Callable[[str], Worker]]:
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loaded_children: None) -> Iterator[Callable[[str], Worker]]:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     started = []
 
