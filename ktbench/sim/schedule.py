@@ -75,7 +75,7 @@ def compiled(makespan: Makespan) -> Makespan:
         is_writable = os.access(folder, os.W_OK)
     except OSError:
         is_writable = False
-    config.CACHE_DIR = str(folder) if is_writable else ""
+    config.CACHE_DIR = str(folder) if is_writable else ""  # type: ignore[attr-defined]
     compiled_makespan: Makespan = njit(cache=is_writable)(makespan)
     return compiled_makespan
 

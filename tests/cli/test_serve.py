@@ -92,6 +92,7 @@ def test_features_that_are_not_named_are_the_machines_best(
     assert not any(getattr(spec.engine, name) for name in off)
 
 
+@pytest.mark.usefixtures("loaded_children")
 def test_serve_answers_and_ends_well_when_asked_to(tmp_path: Path) -> None:
     words = [*KTBENCH, "serve", *_NANO, "serve.port=0"]
     with subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
@@ -109,6 +110,7 @@ def test_serve_answers_and_ends_well_when_asked_to(tmp_path: Path) -> None:
             server.kill()
 
 
+@pytest.mark.usefixtures("loaded_children")
 def test_chat_answers_what_it_reads(tmp_path: Path) -> None:
     done = subprocess.run(
         [*KTBENCH, "chat", *_NANO],

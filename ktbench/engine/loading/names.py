@@ -104,8 +104,10 @@ class CheckpointNames:
                 continue
             sources[target] = source
             source.stored.setdefault(pattern or name, []).append(name)
-            for also in () if converter is None else converter.target_patterns[1:]:
-                sources.setdefault(target.replace(converter.target_patterns[0], also), source)
+            if converter is not None:
+                first, *others_made = converter.target_patterns
+                for also in others_made:
+                    sources.setdefault(target.replace(first, also), source)
         ignored = network._keys_to_ignore_on_load_unexpected or ()
         unknown = tuple(name for name, target in others if not any(re.search(one, target) for one in ignored))
         return cls(sources, unknown)
