@@ -20,7 +20,7 @@ from ktbench.results import LOG_NAME, Log, NotKept, StoreError, read_run
 from ktbench.results.find import read_origin
 from ktbench.results.lines import encode
 from ktbench.results.log import PLAN_NAME, try_lock
-from ktbench.spec.record import Environment, Header, Outcome, Part, Record, SampleResult, TaskResult
+from ktbench.spec.record import KL, Environment, Header, Outcome, Part, Record, SampleResult, TaskResult
 from tests.tiny import tiny_cell
 
 CELL = tiny_cell()
@@ -124,15 +124,24 @@ def test_a_newline_that_was_changed_costs_no_line(tmp_path: Path) -> None:
     assert read_run(tmp_path).damage == ()
 
 
-def test_a_task_with_a_lost_answer_has_not_ended(tmp_path: Path) -> None:
-    answers = tuple(SampleResult(cell=CELL.key, task="sort", question=name, value=1.0) for name in "ab")
+@pytest.mark.parametrize(
+    ("lost", "damaged"),
+    [(b'"question":"a"', b'"question":"c"'), (b'"sample":1', b'"sample":2'), (b'"kl_nats"', b'"kl_natz"')],
+    ids=["of a question", "of a sample", "of a metric"],
+)
+def test_a_task_with_a_lost_answer_has_not_ended(tmp_path: Path, lost: bytes, damaged: bytes) -> None:
+    answers = (
+        *(SampleResult(cell=CELL.key, task="sort", question=name, value=1.0) for name in "ab"),
+        SampleResult(cell=CELL.key, task="sort", question="b", value=1.0, sample=1),
+        SampleResult(cell=CELL.key, task="sort", question="b", value=1.0, metric=KL),
+    )
     ended = TaskResult(
         cell=CELL.key, label="base", task="sort", outcome=Outcome.OK, provenance="measured", code_id="code",
-        env_id="env", started="", questions=2,
+        env_id="env", started="", questions=2, answers=4,
     )  # fmt: skip
     path = filled(tmp_path, *answers, ended)
     assert read_run(tmp_path).task_results == (ended,)
-    path.write_bytes(path.read_bytes().replace(b'"question":"a"', b'"question":"c"'))
+    path.write_bytes(path.read_bytes().replace(lost, damaged))
     assert read_run(tmp_path).task_results == ()
 
 
