@@ -52,7 +52,8 @@ class Machine:
     """What a machine offers. `no_cuda` and `features_missing` (by feature name) hold reasons, empty for what it has.
 
     `nodes` counts NUMA nodes, `gpu_bytes` is the memory of the first GPU, `flags` whether its driver has stream memory
-    operations. `spec` is None for this machine, which is not simulated and has peers.
+    operations. `spec` is None for this machine, which is not simulated and has peers. Unless it `starts` programs, those
+    of peers are not asked what they are.
     """
 
     cpus: Sequence[int]
@@ -62,9 +63,10 @@ class Machine:
     gpu_bytes: int = 0
     flags: bool = False
     spec: MachineSpec | None = None
+    starts: bool = True
 
     @classmethod
-    def local(cls) -> Machine:
+    def local(cls, *, starts: bool = True) -> Machine:
         """What the machine of this process offers."""
         capabilities, cuda, topology = machine_capabilities(), read_cuda_devices(), read_topology()
         return cls(
@@ -74,6 +76,7 @@ class Machine:
             features_missing=feature_reasons(capabilities),
             gpu_bytes=cuda.gpus[0].memory_bytes if cuda.gpus else 0,
             flags=cuda.stream_memory,
+            starts=starts,
         )
 
     @classmethod
@@ -144,7 +147,7 @@ def _peer_reasons(spec: RunSpec, machine: Machine) -> Iterator[Reason]:
     missing = machine.features_missing["avx512"]
     if missing and spec.precision in peer_of(spec.system).avx512:
         yield Reason(f"system={spec.system} precision={spec.precision}", missing)
-    if why := no_file(spec) or peer_reason(peer_of(spec.system), spec.peer):
+    if why := no_file(spec) or peer_reason(peer_of(spec.system), spec.peer, starts=machine.starts):
         yield Reason(f"system={spec.system}", why)
 
 
@@ -273,13 +276,13 @@ def require_simulated_rules(spec: RunSpec) -> None:
         raise ValueError(f"inject={spec.inject.name}: {why}")
 
 
-def unsupported_locally(cells: Sequence[Cell], *, cuda_is_needed: bool) -> dict[str, str]:
-    """Why this machine cannot run cells, by cell key; without considering memory.
+def unsupported_locally(cells: Sequence[Cell], *, cuda_is_needed: bool, starts: bool = True) -> dict[str, str]:
+    """Why this machine cannot run cells, by cell key; without considering memory, and `starts` as `Machine` says.
 
     Raises RequestError for a placement profile or a routing trace that cannot be read, and, where `cuda_is_needed`, for
     cells on CUDA where there is no CUDA device.
     """
-    machine = Machine.local()
+    machine = Machine.local(starts=starts)
     on_cuda = any(cell.spec.engine.device == "cuda" for cell in cells)
     if cuda_is_needed and machine.no_cuda and on_cuda:
         raise RequestError(f"{Reason(_CUDA, machine.no_cuda)}; allowed here: cpu")

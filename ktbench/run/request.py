@@ -33,7 +33,7 @@ from ktbench.results.settings import model_title
 from ktbench.run.feasibility import memory_missing, unsupported_locally, unsupported_simulated
 from ktbench.spec.cells import plan_cells
 from ktbench.spec.errors import RequestError, error_text, refusing
-from ktbench.spec.memory import MachineMemory, blocks_of, require_memory
+from ktbench.spec.memory import MachineMemory, NotEnoughMemory, blocks_of, require_memory
 from ktbench.spec.peers import OURS
 from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import RunSpec
@@ -53,12 +53,14 @@ class CellPlan:
     """Cells of a request. `unsupported` says by cell key why a cell cannot run, here or on its described machine.
 
     `needed_bytes` is the largest number of bytes in use at once, of those that `memory` has. Simulated cells need none.
+    `short` says of what is only planned why there is too little memory at the moment, empty where there is enough.
     """
 
     cells: tuple[Cell, ...]
     unsupported: dict[str, str]
     needed_bytes: int
     memory: MachineMemory
+    short: str = ""
 
     @property
     def here(self) -> tuple[Cell, ...]:
@@ -245,8 +247,25 @@ def plan_request(request: Request) -> CellPlan:
     Raises RequestError where the measured cells do not fit this machine; besides simulated cells that is a reason like
     any other.
     """
+    return plan_here(cells := cells_of(request), refuses=_measures_all(cells))
+
+
+def show_request(request: Request) -> CellPlan:
+    """What `plan_request` gives, without starting a program, and where the memory that is free now is too little, too.
+
+    Raises RequestError where all the memory of this machine would not do.
+    """
     cells = cells_of(request)
-    return plan_here(cells, refuses=all(cell.spec.machine is None for cell in cells))
+    free, refuses = _machine_memory(), _measures_all(cells)
+    try:
+        return _plan(cells, free, refuses=refuses, starts=False)
+    except NotEnoughMemory as error:
+        idle = replace(free, free_bytes=free.total_bytes)
+        return replace(_plan(cells, idle, refuses=refuses, starts=False), short=str(error))
+
+
+def _measures_all(cells: Iterable[Cell]) -> bool:
+    return all(cell.spec.machine is None for cell in cells)
 
 
 def cells_of(request: Request) -> tuple[Cell, ...]:
@@ -260,9 +279,12 @@ def plan_here(cells: tuple[Cell, ...], *, refuses: bool) -> CellPlan:
 
     With `refuses`, RequestError is raised for what does not fit this machine as a whole.
     """
+    return _plan(cells, _machine_memory(), refuses=refuses, starts=True)
+
+
+def _plan(cells: tuple[Cell, ...], memory: MachineMemory, *, refuses: bool, starts: bool) -> CellPlan:
     here = [cell for cell in cells if cell.spec.machine is None]
-    unsupported = unsupported_simulated(cells) | unsupported_locally(here, cuda_is_needed=refuses)
-    memory = _machine_memory()
+    unsupported = unsupported_simulated(cells) | unsupported_locally(here, cuda_is_needed=refuses, starts=starts)
     if not refuses:
         unsupported |= memory_missing([cell for cell in here if cell.key not in unsupported], memory)
     needed = require_memory([cell for cell in here if cell.key not in unsupported], memory)
