@@ -71,7 +71,7 @@ def _composed_parts(words: SplitOverrides, read_local: ReadLocal) -> Composed:
 
 
 def _require_confirmed(content: Mapping[str, Any], keys: Container[str]) -> None:
-    """Raises RequestError for what a file has run, be it programs that a model writes, and the command line does not."""
+    """Raises RequestError for what a file, and not the command line, has run, be it programs that a model writes."""
     for key, value in _run_by(content):
         if value and key not in keys:
             raise RequestError(

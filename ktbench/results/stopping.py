@@ -138,7 +138,8 @@ class SweepCriterion:
     def add(self, records: Iterable[Record], *, is_whole: bool = True) -> None:
         """One finished round: its records, those kept from an earlier session included, in the order of the log.
 
-        One that ended before every cell had its turn is not `is_whole`, and does not count as a round. Of several records of one cell and round the last counts; the time of all does.
+        One that ended before every cell had its turn is not `is_whole`, and does not count as a round. Of several
+        records of one cell and round the last counts; the time of all does.
         """
         minutes = self.minutes
         for record in records:

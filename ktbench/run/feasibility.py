@@ -22,9 +22,10 @@ from ktbench.host.cuda import read_cuda_devices
 from ktbench.host.software import peer_reason
 from ktbench.host.topology import read_topology
 from ktbench.run.gpu_memory import gpu_memory, gpu_workers
+from ktbench.sim.cost_search import all_features
 from ktbench.sim.simulation import rules_not_simulated
 from ktbench.spec.cells import points_of
-from ktbench.spec.engine import STREAM_MEMORY
+from ktbench.spec.engine import STREAM_MEMORY, EngineSpec
 from ktbench.spec.errors import RequestError, refusing
 from ktbench.spec.features import FEATURES
 from ktbench.spec.machine import MachineSpec
@@ -52,8 +53,8 @@ class Machine:
     """What a machine offers. `no_cuda` and `features_missing` (by feature name) hold reasons, empty for what it has.
 
     `nodes` counts NUMA nodes, `gpu_bytes` is the memory of the first GPU, `flags` whether its driver has stream memory
-    operations. `spec` is None for this machine, which is not simulated and has peers. Unless it `starts` programs, those
-    of peers are not asked what they are.
+    operations. `spec` is None for this machine, which is not simulated and has peers. Where it `starts` programs, those
+    of peers are asked what they are.
     """
 
     cpus: Sequence[int]
@@ -88,6 +89,16 @@ class Machine:
             features_missing={feature.name: "" for feature in FEATURES} | spec.feature_reasons,
             spec=spec,
         )
+
+
+def best_engine(engine: EngineSpec, machine: MachineSpec | None, phase: str) -> EngineSpec:
+    """An engine with every feature that a machine (None: this one) has and that acts in a phase of a workload."""
+    found, on_cpu = Machine.local() if machine is None else Machine.described(machine), engine.device == "cpu"
+    no_graph = "" if phase in ("decode", "serve") and not on_cpu else "acts in decode on a GPU"
+    missing = dict(found.features_missing)
+    best = all_features(engine, missing | {"cuda_graph": missing["cuda_graph"] or no_graph})
+    dense, serves = best.packed_dense and on_cpu and phase not in ("layer", "train"), phase == "serve"
+    return replace(best, packed_dense=dense, batching=serves, chunked_prefill=serves, prefix_cache=serves)
 
 
 def feasibility(spec: RunSpec, machine: Machine) -> Reason | None:

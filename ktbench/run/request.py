@@ -30,9 +30,12 @@ from ktbench.host.describe import read_local_machine
 from ktbench.host.memory import read_memory
 from ktbench.host.topology import read_topology
 from ktbench.results.settings import model_title
-from ktbench.run.feasibility import memory_missing, unsupported_locally, unsupported_simulated
+from ktbench.run.feasibility import best_engine, memory_missing, unsupported_locally, unsupported_simulated
 from ktbench.spec.cells import plan_cells
+from ktbench.spec.engine import EngineSpec
 from ktbench.spec.errors import RequestError, error_text, refusing
+from ktbench.spec.features import FEATURES
+from ktbench.spec.machine import MachineSpec
 from ktbench.spec.memory import MachineMemory, NotEnoughMemory, blocks_of, require_memory
 from ktbench.spec.peers import OURS
 from ktbench.spec.record import Cell
@@ -87,7 +90,7 @@ def read_request(overrides: Sequence[str], *, evaluates: bool = False) -> Reques
     """The frozen request of overrides. Raises RequestError, also for a suite unless the verb `evaluates` it."""
     composed = compose(overrides, read_local_machine)
     try:
-        request = with_operator(freeze(composed, _model_files(composed.parts.values())))
+        request = with_operator(freeze(composed, _model_files(composed.parts.values()), _best_of(overrides)))
         request = _on_this_machine(request, overrides)
         for part in request.parts:
             require_operators(part.spec.inject)
@@ -102,6 +105,17 @@ def read_request(overrides: Sequence[str], *, evaluates: bool = False) -> Reques
             f"suite={request.suite.name}: suites are run by `eval`: python -m ktbench eval {shlex.join(overrides)}"
         )
     return request
+
+
+def _best_of(overrides: Sequence[str]) -> Callable[[EngineSpec, MachineSpec | None, str], EngineSpec]:
+    """`best_engine`, with the features that the command line names as it names them."""
+    keys = {word.lstrip("+").partition("=")[0] for word in overrides}
+    named = [feature.name for feature in FEATURES if feature.key in keys]
+
+    def best(engine: EngineSpec, machine: MachineSpec | None, phase: str) -> EngineSpec:
+        return replace(best_engine(engine, machine, phase), **{name: getattr(engine, name) for name in named})
+
+    return best
 
 
 def _on_this_machine(request: Request, overrides: Sequence[str]) -> Request:

@@ -119,10 +119,11 @@ class SampleResult:
 class TaskResult:
     """The end of one task of one cell: its `answers` count from here on, of all metrics and samples of its `questions`.
 
-    `answers` is 0 in logs that did not count them. `cached` of its `requests` had been answered before by the same engine, and are not in `evidence`, `took_s` and the
-    token counts. `cut_answers` have as many tokens as there was room for, `cut_prompts` lost their beginning to the
-    model's context. `setting` says how the questions were put where that is not plain from the spec. `lm_eval` is what
-    lm-eval's file of results says of the task, empty where it has no such task (`ktbench.report.exchange.lm_eval`).
+    `answers` is 0 in logs that did not count them. `cached` of its `requests` had been answered before by the same
+    engine, and are not in `evidence`, `took_s` and the token counts. `cut_answers` have as many tokens as there was
+    room for, `cut_prompts` lost their beginning to the model's context. `setting` says how the questions were put where
+    that is not plain from the spec. `lm_eval` is what lm-eval's file of results says of the task, empty where it has no
+    such task (`ktbench.report.exchange.lm_eval`).
     """
 
     cell: str
