@@ -240,6 +240,7 @@ _YES_NO = ("true", "false")
 # Keys that are no field of a spec: what a run is made of, and what is done with it.
 OF_A_CELL: tuple[Key, ...] = (
     Key(name="system", default=OURS, choices=(OURS, *BY_NAME), about="what is measured"),
+    Key(name="engine.best", default="false", choices=_YES_NO, about="every feature that the machine has"),
     Key(name="precision", default="native", choices=("native", *PRECISIONS), about="format of the routed experts"),
     Key(name="device_precision", default="native", choices=("native", *PRECISIONS), about="format of linear layers"),
     Key(name="model.layers", default="null", kind="N", choices=("null",), about="the first N layers; null: all"),

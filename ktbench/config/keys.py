@@ -22,7 +22,7 @@ from ktbench.spec.sweep import PRECISIONS, SweepSpec
 from ktbench.spec.wire import to_plain
 
 _DEFAULTS: dict[str, Any] = {
-    "engine": to_plain(EngineSpec()) | {"device": None},  # None: the GPU of the machine where that has one
+    "engine": to_plain(EngineSpec()) | {"device": None, "best": False},  # None: the machine's GPU where it has one
     "model": {"packed": None, "adapter": None},
     "measure": MeasureSpec(),
     "peer": PeerSpec(),

@@ -332,11 +332,15 @@ def worker_bytes(cells: Sequence[Cell], memory: MachineMemory) -> dict[WeightsKe
     return {group[0].weights_key: estimate_memory(group, memory).total for group in worker_groups(cells)}
 
 
+class NotEnoughMemory(RequestError):
+    """What is to be measured does not fit in the memory that is free."""
+
+
 def require_memory(cells: Sequence[Cell], memory: MachineMemory) -> int:
     """Bytes that are held at once at most: of all workers, or of as many as there is room for.
 
     The workers of one point stay together, since its cells take turns; those of other points may have to make room.
-    Raises RequestError naming needed and free bytes where the workers of one point do not fit.
+    Raises NotEnoughMemory naming needed and free bytes where the workers of one point do not fit.
     """
     sizes, free_bytes = worker_bytes(cells, memory), memory.free_bytes
     for point in points_of(cells):
@@ -344,7 +348,7 @@ def require_memory(cells: Sequence[Cell], memory: MachineMemory) -> int:
         needed = sum(sizes[group[0].weights_key] for group in groups)
         if needed > free_bytes:
             part = point[0].part
-            raise RequestError(
+            raise NotEnoughMemory(
                 f"{f'{part}: ' if part else ''}{_model(point[0].spec)} needs {needed / _GIB:.1f} GiB "
                 f"({needed:,} bytes), free are {free_bytes / _GIB:.1f} GiB ({free_bytes:,} bytes)"
                 f"{_hint(groups, needed - free_bytes, memory)}"

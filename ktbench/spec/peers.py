@@ -289,6 +289,10 @@ class PeerSpec:
             raise ValueError("peer.implementation=own: name the file with peer.operator=FILE.py")
 
 
+# The keys of a `PeerSpec` that name what is run.
+PROGRAMS = ("operator", "python", "llama_bench", "llama_server", "ik_llama")
+
+
 def is_black_box(system: str) -> bool:
     """Whether a system exposes nothing but logits: see `Peer`."""
     return system != OURS and peer_of(system).black_box
