@@ -175,4 +175,4 @@ def _poisson(quantiles: NDArray[np.float64], mean: NDArray[np.float64]) -> NDArr
 
     counts = np.ceil(pdtrik(quantiles, mean))
     fewer = np.maximum(counts - 1, 0)  # rounding may have made one too many
-    return np.where(pdtr(fewer, mean) >= quantiles, fewer, counts).astype(np.int64)
+    return np.asarray(np.where(pdtr(fewer, mean) >= quantiles, fewer, counts)).astype(np.int64)
