@@ -62,11 +62,11 @@ class Api:
         return app
 
     async def _chat(self, request: Request) -> Response:
-        chat = parse(await self._body(request), Chat)
+        chat = parse(await self._body(request), Chat, self._most_items)
         return await self._answered(request, chat, asked_chat, ChatFormat)
 
     async def _completion(self, request: Request) -> Response:
-        completion = parse(await self._body(request), Completion)
+        completion = parse(await self._body(request), Completion, self._most_items)
         return await self._answered(request, completion, asked_completion, TextFormat)
 
     async def _answered(
@@ -84,6 +84,11 @@ class Api:
         for count in require_room(asked, tokens, backend.limits):
             await unless_gone(request.receive, run(count))
         return await respond(request, backend, await run(asked.make), kind(tokens))
+
+    @property
+    def _most_items(self) -> int:
+        """Tokens of a prompt, messages of a conversation, or prompts."""
+        return max(self.backend.limits.positions, self.backend.limits.answers)
 
     async def _models(self, request: Request) -> Response:
         return json_response({"object": "list", "data": [self._model_named(name) for name in self._names]})

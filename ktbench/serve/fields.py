@@ -142,14 +142,21 @@ _MESSAGE_FIELDS = ("role", "content", "name", "reasoning_content")
 _MESSAGE_HINTS = ("cache_control", "id", "status")
 
 
-def parse(body: bytes, kind: type[T]) -> T:
-    """The request in a body. Raises ApiError, with the field that is wrong."""
+def parse(body: bytes, kind: type[T], most: int) -> T:
+    """The request in a body. Raises ApiError, with the field that is wrong.
+
+    Of a list with more than `most` items, which no request has room for, none is looked at.
+    """
     try:
         content = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ApiError(400, f"the body is not valid JSON: {error}", None, "invalid_json") from None
     if not isinstance(content, dict):
         raise ApiError(400, "the body must be a JSON object", None, "invalid_json")
+    for name, value in content.items():
+        if isinstance(value, list) and len(value) > most:
+            why = f"{name}: has {len(value)} items, allowed are {most}"
+            raise ApiError(400, why, name, "context_length_exceeded")
     try:
         asked = {name: value for name, value in content.items() if _is_asked(name, value)}
         return msgspec.convert(asked, kind, str_keys=True)

@@ -148,8 +148,6 @@ def asked_chat(request: Chat, tokens: TextTokens, limits: Limits) -> Asked:
     if len(most) > 1:
         raise invalid("max_tokens", "differs from max_completion_tokens, set one of them")
     _require_answers(1, request.n or 1, limits)
-    if len(request.messages) > limits.positions:  # each has a token at least
-        raise _too_long("messages", f"{len(request.messages)} messages", limits)
     messages = plain_messages(request.messages)
     texts = tuple(one["content"] for one in messages)
     return Asked(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import resource
 import signal
@@ -28,11 +29,14 @@ from ktbench.serve.metrics import Metrics
 from ktbench.serve.settings import ServerSettings
 from ktbench.serve.tokens import TextTokens
 
+_LOG = logging.getLogger("ktbench.serve")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _MOST_HEADERS = 32 << 10
-_WAITING_TO_CONNECT, _ACCEPTED_AT_ONCE = 2048, 16
+_WAITING_TO_CONNECT, _ACCEPTED_AT_ONCE = 2048, 4
 _MOST_CONNECTIONS, _LEAST_CONNECTIONS = 4096, 8
-_OWN_FILES = 24  # pages of the prefix cache, results of tools that look at the process, a log
+# Pages of the prefix cache, a log, and connections that are accepted while those before them are not yet counted, which
+# takes the event loop a few turns.
+_OWN_FILES = 40
 _GRACE_S = 2  # for answers that were taken back to be sent as such
 
 
@@ -62,8 +66,24 @@ def serve(served: Served, settings: ServerSettings, api_key: bytes | None, bound
 
 
 async def _serve(served: Served, settings: ServerSettings, api_key: bytes | None, bound: socket.socket) -> None:
+    asyncio.get_running_loop().set_exception_handler(_Errors())
     async with running(served, settings, api_key) as server:
         await server.serve(sockets=[bound])
+
+
+class _Errors:
+    """Logs errors of the event loop, and once a minute that no file is left for a connection, which is tried often."""
+
+    def __init__(self) -> None:
+        self._silent_until_s = 0.0
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if not (isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)):
+            loop.default_exception_handler(context)
+        elif loop.time() >= self._silent_until_s:
+            self._silent_until_s = loop.time() + 60
+            _LOG.warning("no connection can be accepted: %s (raise `ulimit -n`)", error.strerror)
 
 
 @asynccontextmanager
@@ -137,12 +157,12 @@ class Connection(H11Protocol):
 
 
 def _most_connections() -> int:
-    """As many as the process may still open files, without some that it needs for itself and those just accepted."""
+    """As many as the process may still open files, without some that it needs for itself."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         return _MOST_CONNECTIONS
     opened = sum(1 for _ in Path("/proc/self/fd").iterdir())
-    return max(_LEAST_CONNECTIONS, min(_MOST_CONNECTIONS, limit - opened - _OWN_FILES - _ACCEPTED_AT_ONCE))
+    return max(_LEAST_CONNECTIONS, min(_MOST_CONNECTIONS, limit - opened - _OWN_FILES))
 
 
 class HttpServer(uvicorn.Server):

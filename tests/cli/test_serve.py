@@ -57,7 +57,18 @@ def test_a_cache_folder_in_use_is_refused_before_weights_load(
     from ktbench.engine.serving.page_folder import PageFolder
 
     with closing(PageFolder(tmp_path, b"other")):
-        assert main(["serve", *_NANO, "serve.port=0", f"engine.serving.disk={tmp_path}"]) == 2
+        assert (
+            main(
+                [
+                    "serve",
+                    *_NANO,
+                    "serve.port=0",
+                    f"engine.serving.disk={tmp_path}",
+                    "engine.serving.disk_bytes=1000000",
+                ]
+            )
+            == 2
+        )
     error = capsys.readouterr().err
     assert "another process" in error
     assert error.count("\n") == 1

@@ -332,6 +332,7 @@ WRONG: list[tuple[dict[str, object], str | None, str]] = [
     ({"min_tokens": 9, "max_tokens": 8}, "min_tokens", "invalid_value"),
     ({"stop_token_ids": [-1]}, "stop_token_ids[0]", "invalid_value"),
     ({"prompt": ["a"] * 9}, "prompt", "invalid_value"),
+    ({"prompt": [97] * (POSITIONS + 1)}, "prompt", "context_length_exceeded"),
     ({"skip_special_tokens": False}, "skip_special_tokens", "unsupported_parameter"),
     ({"verbosity": "low"}, "verbosity", "unsupported_parameter"),
     ({"messages": []}, "messages", "unknown_parameter"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import gc
 import logging
 import socket
@@ -20,6 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ktbench.serve.fields import _NEUTRAL
+from ktbench.serve.server import _Errors
 from ktbench.serve.tokens import TextTokens
 from tests.serve.fake import FakeEngine, Server, events, post, serving
 from tests.waiting import until
@@ -172,6 +175,17 @@ def test_half_sent_heads_make_room_for_requests(tokens: TextTokens, monkeypatch:
         got = b""
         while b"[DONE]" not in got:  # what is answered makes no room
             got += stream.recv(1 << 16)
+
+
+def test_that_no_file_is_left_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    """asyncio tries again at once, and would log each time."""
+    loop, seen = asyncio.new_event_loop(), _Errors()
+    for _ in range(50):
+        seen(loop, {"message": "accept", "exception": OSError(errno.EMFILE, "Too many open files")})
+    seen(loop, {"message": "another error"})
+    loop.close()
+    assert len(caplog.records) == 2
+    assert "another error" in caplog.text
 
 
 def test_a_flood_is_refused_beyond_the_queue_and_all_others_are_answered(tokens: TextTokens) -> None:

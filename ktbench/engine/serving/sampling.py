@@ -26,6 +26,7 @@ _BLOCK = 512
 _FIRST_BLOCK = 1 << 40  # blocks are keyed like tokens behind all of those
 # Weights below e^-80 of the largest are never drawn: Gumbel noise of 52 bits is between -3.6 and 36.8.
 _LEAST = -80.0
+_BUCKETS = 1024
 _LOWEST, _TINY = float(np.finfo(np.float32).min), float(np.finfo(np.float32).tiny)
 
 _STEP, _FIRST, _SECOND = (np.uint64(one) for one in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
@@ -110,10 +111,15 @@ class TokenChooser:
         if not sampling.temperature:
             return int(own.argmax())
         self._scale(largest, sampling.temperature)
+        key = sampling.seed, answer.count
         if sampling.keeps_all:
-            return self._drawn_by_blocks(own, sampling.seed, answer.count)
-        kept = self._kept(own, size, sampling)
-        return int(kept[np.argmax(own[kept] + gumbel(sampling.seed, answer.count, kept))])
+            block = _drawn_block(self._weights_of_blocks(), *key)
+            ids = np.arange(block * _BLOCK, (block + 1) * _BLOCK)
+        else:
+            ids = self._kept(own, size, sampling)
+            blocks = ids // _BLOCK
+            ids = ids[blocks == _drawn_block(np.bincount(blocks, np.exp(own[ids], dtype=np.float64)), *key)]
+        return int(ids[np.argmax(own[ids] + gumbel(*key, ids))])
 
     def _scale(self, largest: float, temperature: float) -> None:
         """Logits as differences from the largest, over the temperature: in this order none of these is too small."""
@@ -126,14 +132,6 @@ class TokenChooser:
             self._logits, self._weights = torch.empty(padded), torch.empty(padded)
         self._logits[size:] = -torch.inf
 
-    def _drawn_by_blocks(self, scaled: NDArray[np.float32], seed: int, number: int) -> int:
-        """A token drawn from logits up to 0, padded to whole blocks."""
-        sums = self._weights_of_blocks()
-        blocks = np.arange(len(sums))
-        block = int(np.argmax(np.log(sums) + gumbel(seed, number, blocks + _FIRST_BLOCK)))
-        ids = np.arange(block * _BLOCK, (block + 1) * _BLOCK)
-        return int(ids[np.argmax(scaled[ids] + gumbel(seed, number, ids))])
-
     def _weights_of_blocks(self) -> NDArray[np.float64]:
         """Sums over each block of the exponentials of the scaled logits."""
         torch.clamp(self._logits, min=_LEAST, out=self._weights).exp_()
@@ -141,29 +139,51 @@ class TokenChooser:
         return sums
 
     def _kept(self, scaled: NDArray[np.float32], size: int, sampling: Sampling) -> NDArray[np.int64]:
-        """Ids from the likeliest down that `min_p`, `top_k` and then `top_p` leave of logits up to 0.
+        """Ids that `min_p`, `top_k` and then `top_p` leave of logits up to 0, in no order.
 
-        What can be left is at least as large as a bound that is known without sorting; the rest is not sorted. Of
-        equal logits the lower id is the likelier.
+        What can be left is at least as large as a bound that is known without sorting. Of equal logits the lower id is
+        the likelier.
         """
-        total, least = np.inf, _LOWEST
+        total, least = None, _LOWEST
         if sampling.min_p:
             least = max(least, log(sampling.min_p))
         if sampling.top_k:
             least = max(least, _at_most_largest(scaled, sampling.top_k))
-        if sampling.top_p < 1:
+        if sampling.top_p < 1 and not (sampling.top_k or sampling.min_p):
             total = float(self._weights_of_blocks().sum())
             # All V tokens below this have no more than half of what top_p leaves out.
             least = max(least, log((1 - sampling.top_p) * total / (2 * size)))
         ids = np.flatnonzero(scaled >= np.float32(least))
-        ids = ids[np.argsort(-scaled[ids], kind="stable")]
         if sampling.top_k:
-            ids = ids[: sampling.top_k]
-        if sampling.top_p < 1:
-            weights = np.exp(scaled[ids], dtype=np.float64)
-            whole = float(weights.sum()) if sampling.top_k or sampling.min_p else total
-            ids = ids[np.cumsum(weights) - weights < sampling.top_p * whole]
-        return ids
+            ids = ids[np.argsort(-scaled[ids], kind="stable")[: sampling.top_k]]
+        return ids if sampling.top_p == 1 else _nucleus(ids, scaled[ids], sampling.top_p, total)
+
+
+def _drawn_block(sums: NDArray[np.float64], seed: int, number: int) -> int:
+    """A block of tokens, drawn by sums of exponentials of their logits; one of which no token is left has 0."""
+    left = np.flatnonzero(sums)
+    return int(left[np.argmax(np.log(sums[left]) + gumbel(seed, number, left + _FIRST_BLOCK))])
+
+
+def _nucleus(
+    ids: NDArray[np.int64], scaled: NDArray[np.float32], top_p: float, total: float | None
+) -> NDArray[np.int64]:
+    """Ids that reach `top_p` of the sum `total` of exponentials first, from the largest down; None: of their own sum.
+
+    Logits, which are up to 0, are put into buckets of equal width; only those of the bucket that holds the last id are
+    sorted.
+    """
+    weights = np.exp(scaled, dtype=np.float64)
+    wanted = top_p * (float(weights.sum()) if total is None else total)
+    width = max(-float(scaled.min()), _TINY) / (_BUCKETS - 1)
+    buckets = (scaled / -width).astype(np.int64)
+    sums = np.bincount(buckets, weights)
+    last = min(int(np.searchsorted(np.cumsum(sums), wanted)), len(sums) - 1)
+    within = buckets == last
+    order = np.lexsort((ids[within], -scaled[within]))
+    rest, inner = ids[within][order], weights[within][order]
+    reached = float(sums[:last].sum()) + np.cumsum(inner) - inner
+    return np.concatenate([ids[buckets < last], rest[reached < wanted]])
 
 
 def _at_most_largest(values: NDArray[np.float32], count: int) -> float:

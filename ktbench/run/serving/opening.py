@@ -57,19 +57,17 @@ def best_serving_spec(verb: str, overrides: Sequence[str]) -> tuple[RunSpec, str
     Where a model or its precision takes not all of them, with as many as it takes. Raises RequestError.
     """
     first, *others = dict.fromkeys(tuple(best_features(overrides, kernels)) for kernels in _KERNELS)
-    if not others:
-        return serving_spec(verb, [*overrides, *first])
     with suppress(RequestError):
         found = serving_spec(verb, [*overrides, *first])
         if not found[1]:
             return found
-    plain = serving_spec(verb, [*overrides, *others[-1]])  # raises what is wrong whatever was added
-    for words in others[:-1]:
+    own = serving_spec(verb, overrides)  # raises what is wrong whatever was added
+    for words in others:
         with suppress(RequestError):
             found = serving_spec(verb, [*overrides, *words])
             if not found[1]:
                 return found
-    return plain
+    return own
 
 
 def best_features(overrides: Sequence[str], kernels: Sequence[str]) -> list[str]:
