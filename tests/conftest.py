@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 
@@ -64,6 +63,7 @@ def loader() -> Iterator[Loader]:
 
 
 @pytest.fixture
-def loaded_children(loader: Loader, monkeypatch: pytest.MonkeyPatch) -> None:
+def loaded_children(loader: Loader) -> Iterator[None]:
     """Python programs that a test starts are forks of a process that has loaded everything: see `tests.loaded`."""
-    monkeypatch.setattr(subprocess, "Popen", loader.popen)
+    with loader.stands_in():
+        yield

@@ -19,10 +19,11 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 ROOT = Path(__file__).parents[1]
 _PR_SET_CHILD_SUBREAPER = 36
@@ -47,6 +48,12 @@ class Loader:
         """Let it end; programs that it has begun go on."""
         self._ours.close()
         self._process.wait()
+
+    @contextmanager
+    def stands_in(self) -> Iterator[None]:
+        """Inside, commands of this interpreter are forks."""
+        with patch.object(subprocess, "Popen", self.popen):
+            yield
 
     def popen(self, command: Any, *args: Any, **how: Any) -> subprocess.Popen[Any]:
         """Stands for `subprocess.Popen`. Forks of this process, which nobody can be made a child of, start theirs."""
@@ -77,6 +84,7 @@ class _Forked(subprocess.Popen[Any]):
 
     def _execute_child(self, args: Sequence[str], *how: Any) -> None:
         """As that of `subprocess.Popen`."""
+        sys.audit("subprocess.Popen", args[0], args, self._how.get("cwd"), self._how.get("env"))
         given = inspect.signature(_Popen._execute_child).bind(self, args, *how).arguments  # type: ignore[attr-defined]
         pipes = [given[name] for name in ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")]
         standard = [number if end < 0 else end for number, end in enumerate((pipes[0], pipes[3], pipes[5]))]
