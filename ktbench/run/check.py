@@ -60,11 +60,25 @@ def check(observations: Sequence[ExpertsObservation], reference: Reference, tole
     return CheckResult(outcome=Outcome.OK, error=worst)
 
 
+def check_rows(seen: ExpertsObservation, truth: NDArray[np.float32], tolerance: float) -> str:
+    """Why an output differs from `truth` [T, hidden] in some token; empty where it agrees in each."""
+    limit = largest_error(tolerance, 1)
+    for row, (output, right) in enumerate(zip(seen.output, truth, strict=True)):
+        error = relative_error(output, right)
+        if not error <= limit:
+            experts = ", ".join(str(one) for one in seen.ids[row].tolist())
+            return f"{_differs(seen, error, limit)} (a token of experts {experts})"
+    return ""
+
+
 def _wrong(seen: ExpertsObservation, error: float, limit: float) -> CheckResult:
-    finite = np.isfinite(error)
-    problem = f"relative error {error:.3g}" if finite else "output is not finite"
-    why = f"layer {seen.layer}: {problem}, tolerance {limit:.3g}"
+    why, finite = _differs(seen, error, limit), bool(np.isfinite(error))
     return CheckResult(outcome=Outcome.WRONG, why=why, error=error if finite else None)
+
+
+def _differs(seen: ExpertsObservation, error: float, limit: float) -> str:
+    problem = f"relative error {error:.3g}" if np.isfinite(error) else "output is not finite"
+    return f"layer {seen.layer}: {problem}, tolerance {limit:.3g}"
 
 
 def check_the_check(observations: Sequence[ExpertsObservation], reference: Reference, tolerance: float) -> str:

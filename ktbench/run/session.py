@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
+from random import Random, SystemRandom
 from statistics import median
 from time import perf_counter
 from typing import Any, TypeVar
 
-from ktbench.engine.protocol import Diverged, HasClock, Replays, SelfTimed, System, TrainingSteps, Unsupported
+from ktbench.engine.protocol import (
+    Diverged,
+    HasClock,
+    Inspected,
+    NotComputed,
+    Replays,
+    SelfTimed,
+    System,
+    TrainingSteps,
+    Unsupported,
+)
 from ktbench.host.pauses import pauses
 from ktbench.host.roofs import Roofs
 from ktbench.host.watch import MachineWatch
 from ktbench.run.agreement import SavedLogits, agreement, collect_logits, disagreement
-from ktbench.run.check import check, check_the_check, stale
+from ktbench.run.check import check, check_rows, check_the_check, stale
+from ktbench.run.coverage import MOST_EXPERTS, Coverage
 from ktbench.run.messages import RecordIds, new_record
 from ktbench.run.serving.driver import RequestFailed
 from ktbench.spec.peers import OURS, peer_of
@@ -37,12 +49,23 @@ _WAKE_S = 0.3
 _FEW_FAULTS = 16
 
 
-def time_steps(step: Callable[[], None], steps: int, clock: Clock = perf_counter) -> tuple[float, ...]:
-    """Seconds of each of `steps` steps. Each mark ends one sample and begins the next."""
+def time_steps(
+    step: Callable[[], None],
+    steps: int,
+    clock: Clock = perf_counter,
+    keep: Callable[[], None] = lambda: None,
+    kept: Collection[int] = (),
+) -> tuple[float, ...]:
+    """Seconds of each of `steps` steps. Each mark ends one sample and begins the next.
+
+    After the steps `kept`, counted from 0, `keep` is called before the mark: their output has to be there in time.
+    """
     marks_s = [0.0] * (steps + 1)
     marks_s[0] = clock()
     for i in range(1, steps + 1):
         step()
+        if i - 1 in kept:
+            keep()
         marks_s[i] = clock()
     return tuple(end - begin for begin, end in pairwise(marks_s))
 
@@ -85,7 +108,8 @@ class TrialFailed(Exception):
 class Session:
     """Trials of cells that share one system. The ids go into every record.
 
-    `pauses` counts how often the process was stopped: what is timed meanwhile is timed again.
+    `pauses` counts how often the process was stopped: what is timed meanwhile is timed again. `draw` chooses the steps,
+    tokens and experts that are compared: no operator can foresee them.
     """
 
     system: System
@@ -94,6 +118,9 @@ class Session:
     watch: MachineWatch | None = None
     clock: Clock = perf_counter
     pauses: Callable[[], int] = pauses
+    draw: Random = field(default_factory=SystemRandom)
+    _coverage: dict[str, Coverage] = field(default_factory=dict)
+    _survey_seed: int | None = None
     _checked: set[str] = field(default_factory=set)
     _agreed: dict[str, Agreement] = field(default_factory=dict)
 
@@ -104,12 +131,12 @@ class Session:
         """
         record, began = new_record(cell, round_number, self.ids, Outcome.CRASHED), self.clock()
         try:
-            ending = {"outcome": Outcome.OK} | self._measure(cell)
+            ending = {"outcome": Outcome.OK} | self._measure(cell, round_number)
             if logits is not None:
                 ending["agreement"] = self._agree(cell, logits)
         except Unsupported as error:
             ending = {"outcome": Outcome.UNSUPPORTED, "why": str(error)}
-        except Diverged as error:
+        except (Diverged, NotComputed) as error:
             ending = {"outcome": Outcome.WRONG, "why": str(error)}
         except RequestFailed as failed:
             ending = {"outcome": Outcome.CRASHED, "why": str(failed)}
@@ -129,20 +156,22 @@ class Session:
         self._untimed(steps)
         return self.system.timeline()
 
-    def _measure(self, cell: Cell) -> dict[str, Any]:
+    def _measure(self, cell: Cell, round_number: int) -> dict[str, Any]:
         if self.watch is not None:
             self.watch.begin_trial()
         self.system.configure(cell.spec)
         if not isinstance(self.system, SelfTimed):
             self._warm(cell)
-        (samples_s, moved, roofs), paused = self._unpaused(lambda: self._timed(cell))
+        drawn = self._coverage_of(cell).next_step()
+        (samples_s, moved, roofs), paused = self._unpaused(lambda: self._timed(cell, round_number, drawn))
         proof: dict[str, Any] = {"work": self.system.work(), "roofs": roofs}
         proof["conduct"] = None if self.watch is None else self.watch.metrics()
         proof["own_step_s"] = self.system.own_step_s() if isinstance(self.system, HasClock) else None
         proof["replay"] = self.system.replay() if isinstance(self.system, Replays) else None
         if isinstance(self.system, TrainingSteps):
             proof |= {"parts": self.system.parts(), "learning": self.system.learning()}
-        error = self._checked_error(cell)
+        error = self._checked_error(cell, drawn)
+        proof["compared"] = self._coverage_of(cell).compared if isinstance(self.system, Inspected) else None
         proof["notes"] = (*self.system.notes(), *_loops(moved), *paused, *_gap(samples_s))  # some are of the check
         self._checked.add(cell.key)
         evidence = collect({**cell.spec.engine.features, **self.system.chosen()}, moved)
@@ -164,22 +193,36 @@ class Session:
                 return found, (f"timed {paused + 1} times, as the process was stopped meanwhile",) if paused else ()
         raise TrialFailed(Outcome.TIMEOUT, f"the process was stopped in each of {_MAX_PAUSES} attempts to time it")
 
-    def _timed(self, cell: Cell) -> Timed:
+    def _coverage_of(self, cell: Cell) -> Coverage:
+        return self._coverage.setdefault(cell.key, Coverage(steps=cell.spec.workload.steps, draw=self.draw))
+
+    def _timed(self, cell: Cell, round_number: int, drawn: int) -> Timed:
         if not isinstance(self.system, SelfTimed):
-            self.system.start()
+            self._begin(round_number)
         before = self.roofs.sample(cell.spec.engine.isa, cell.spec.dtype)
-        self._wake(cell)
+        self._wake(cell, round_number)
         counted = dict(self.system.counters())
-        samples_s = self._samples_s(cell)
+        samples_s = self._samples_s(cell, drawn)
         moved = _moved(counted, self.system.counters())
         after = self.roofs.sample(cell.spec.engine.isa, cell.spec.dtype)
         return samples_s, moved, (before, after)
 
+    def _begin(self, round_number: int | None) -> None:
+        """Back to before step 0 with the tokens of a round, which no step had before; None: the workload's own."""
+        if isinstance(self.system, Inspected):
+            self.system.renew(round_number)
+        self.system.start()
+
     def _warm(self, cell: Cell) -> None:
         if cell.key not in self._checked:
-            warm_up(lambda: self._untimed(cell.spec.workload.few_steps), clock=self.clock)
+            warm_up(lambda: self._warm_trial(cell), clock=self.clock)
 
-    def _wake(self, cell: Cell) -> None:
+    def _warm_trial(self, cell: Cell) -> None:
+        self._untimed(cell.spec.workload.few_steps)
+        if isinstance(self.system, Inspected):
+            self.system.keep()
+
+    def _wake(self, cell: Cell, round_number: int) -> None:
         """Untimed steps that bring back the clocks of a GPU, which has had nothing to do for a while."""
         if cell.spec.engine.device != "cuda" or isinstance(self.system, SelfTimed):
             return
@@ -187,29 +230,36 @@ class Session:
         self._untimed(cell.spec.workload.few_steps)
         while self.clock() - began_s < _WAKE_S:
             self._untimed(cell.spec.workload.few_steps)
-        self.system.start()
+        self._begin(round_number)
 
-    def _samples_s(self, cell: Cell) -> tuple[float, ...]:
-        if isinstance(self.system, SelfTimed):
-            return self.system.own_samples_s()
+    def _samples_s(self, cell: Cell, drawn: int) -> tuple[float, ...]:
+        system, steps = self.system, cell.spec.workload.steps
+        if isinstance(system, SelfTimed):
+            return system.own_samples_s()
+        keep, kept = (system.keep, {drawn, steps - 1}) if isinstance(system, Inspected) else (lambda: None, set[int]())
         with nullcontext() if self.watch is None else self.watch.steps():
-            steps_s = time_steps(self.system.step, cell.spec.workload.steps, self.clock)
+            steps_s = time_steps(system.step, steps, self.clock, keep, kept)
         stream = cell.spec.workload.stream
         if stream is None or not isinstance(self.system, Replays):
             return steps_s
         return self.system.replay().samples_s(len(steps_s), is_open=stream.is_open)
 
     def _untimed(self, steps: int) -> None:
-        self.system.start()
+        self._begin(None)
         for _ in range(steps):
             self.system.step()
 
-    def _checked_error(self, cell: Cell) -> float | None:
+    def _checked_error(self, cell: Cell, drawn: int) -> float | None:
         """The error of the output where it has one. Raises TrialFailed for a wrong output."""
         if isinstance(self.system, Replays):
             self._check_answers(self.system, cell)
             return None
-        return None if _is_black_box(cell) else self._check_output(cell)
+        if _is_black_box(cell):
+            return None
+        error = self._check_output(cell, drawn)
+        if isinstance(self.system, Inspected):
+            self._check_experts(self.system, cell, error)
+        return error
 
     def _check_answers(self, system: Replays, cell: Cell) -> None:
         """Raises TrialFailed for answers that the engine does not give to one request alone."""
@@ -218,11 +268,16 @@ class Session:
         if cell.key not in self._checked and (why := system.passed_mutant(cell.spec.tolerance)):
             raise TrialFailed(Outcome.VACUOUS, why)
 
-    def _check_output(self, cell: Cell) -> float | None:
-        """Largest error of the last timed step, repeated under observation. Raises TrialFailed for a wrong output."""
-        tolerance = cell.spec.tolerance
-        timed = self.system.logits()
-        seen = self.system.observe()
+    def _check_output(self, cell: Cell, drawn: int) -> float | None:
+        """Largest error of the step that was drawn, repeated under observation. Raises TrialFailed for a wrong output.
+
+        Of a layer the very output of the timed step is compared. Without copies of steps it is the last one.
+        """
+        tolerance, system = cell.spec.tolerance, self.system
+        if isinstance(system, Inspected):
+            timed, seen = system.kept(drawn), system.observe(drawn, self.draw.getrandbits(32))
+        else:
+            timed, seen = system.logits(), system.observe()
         verdict = check(seen, self.system.reference, tolerance)
         if verdict.outcome is not Outcome.OK:
             raise TrialFailed(verdict.outcome, verdict.why, verdict.error)
@@ -230,7 +285,19 @@ class Session:
             raise TrialFailed(Outcome.WRONG, why, verdict.error)
         if cell.key not in self._checked and (why := check_the_check(seen[:1], self.system.reference, tolerance)):
             raise TrialFailed(Outcome.VACUOUS, why, verdict.error)
+        self._coverage_of(cell).saw(drawn)
         return verdict.error
+
+    def _check_experts(self, system: Inspected, cell: Cell, error: float | None) -> None:
+        """Compares a part of all experts, which over the least rounds of a sweep is all. Raises TrialFailed."""
+        if self._survey_seed is None:
+            self._survey_seed = self.draw.getrandbits(32)
+        plan, coverage = system.survey(self._survey_seed, MOST_EXPERTS), self._coverage_of(cell)
+        for unit in coverage.next_units(plan, cell.spec.measure.min_rounds):
+            found = system.meet(unit)
+            if why := check_rows(found.seen, found.truth, cell.spec.tolerance):
+                raise TrialFailed(Outcome.WRONG, why, error)
+            coverage.met(found.met)
 
     def _agree(self, cell: Cell, file: Path) -> Agreement | None:
         """Once per session: agreement of the cell's logits with those in the file, which they become if it is missing.
@@ -243,7 +310,7 @@ class Session:
         reference = SavedLogits.read(file)
         if reference is None and (_is_black_box(cell) or _alters(cell)):
             return None
-        self.system.start()
+        self._begin(None)
         own = collect_logits(self.system.step, self.system.logits, cell.spec.workload.few_steps)
         if reference is None:
             reference = SavedLogits(label=cell.label, cell=cell.key, logits=own)
