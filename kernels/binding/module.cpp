@@ -39,10 +39,11 @@ const char* name_of(Scales scales) {
   return "";
 }
 
-// Of the instruction sets that have kernels for a row of the format table, granted or not, what they multiply with.
+// What the built instruction sets that have kernels for a row of the format table multiply with, granted or not.
 py::dict kernels_for(int row) {
   py::dict kinds;
   for (const Isa& isa : isas()) {
+    if (!isa.kernels) continue;
     const Kernels& kernels = isa.kernels->of_row[row];
     const bool floats = kernels.activation == Activation::bf16 || kernels.activation == Activation::f32;
     if (kernels.gate_up) kinds[isa.name] = floats ? "bf16" : "int8";

@@ -28,7 +28,7 @@ struct IsaTraits {
   const char* name = nullptr;
   const char* feature = nullptr;  // the engine's toggle that runs it and the name of its arithmetic roof; null: neither
   std::uint64_t Counters::*counter = nullptr;  // what its MoE kernels count
-  KernelSet* kernels = nullptr;
+  KernelSet* kernels = nullptr;  // null: the build leaves the instruction set out
   const RowKernels* rows = nullptr;  // null: none of its own
   const AttentionKernels* attention = nullptr;
   const TransposedKernels* transposed = nullptr;
