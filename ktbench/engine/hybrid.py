@@ -185,8 +185,9 @@ class HybridEngine(ReplaySystem):
 
     def notes(self) -> tuple[str, ...]:
         """See `System`."""
-        cuda = self._components.cuda
-        return (*super().notes(), *(() if cuda is None else cuda.notes()))
+        cuda, host = self._components.cuda, self._components.host
+        of_host = () if host is None else host.notes(self._engine)
+        return (*super().notes(), *of_host, *(() if cuda is None else cuda.notes()))
 
     def _experts_of(self, layer: int) -> ExpertStore:
         return self._operator_of(layer).backend.matrices

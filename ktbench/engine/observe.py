@@ -194,7 +194,7 @@ class ExpertsSurvey:
         return truth
 
     def _of_layer(self, rng: np.random.Generator) -> list[_Unit]:
-        """The calls for one layer: each expert once in a token of equal gates, and at least one call with steep ones."""
+        """The calls for one layer: each expert once in a token of equal gates, and tokens with steep ones."""
         flat = self._covering(rng)
         calls = [flat[first : first + self._tokens] for first in range(0, len(flat), self._tokens)]
         if self._tokens < 2 * len(flat):

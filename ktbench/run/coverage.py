@@ -34,7 +34,7 @@ class Coverage:
         return self._unseen.pop()
 
     def saw(self, step: int) -> None:
-        """This step was compared."""
+        """A step was compared."""
         self._seen.add(step)
 
     def next_units(self, plan: Survey, rounds: int) -> Sequence[tuple[int, int]]:
@@ -46,12 +46,10 @@ class Coverage:
         return chosen
 
     def met(self, experts: frozenset[tuple[int, int]]) -> None:
-        """These were compared."""
+        """Experts were compared."""
         self._met |= experts
 
     @property
     def compared(self) -> Compared:
         """So far, in this worker."""
-        return Compared(
-            experts=len(self._met), of_experts=self._of_experts, steps=len(self._seen), of_steps=self.steps
-        )
+        return Compared(experts=len(self._met), of_experts=self._of_experts, steps=len(self._seen), of_steps=self.steps)

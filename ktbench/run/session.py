@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -10,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from random import Random, SystemRandom
 from statistics import median
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any, TypeVar
 
 from ktbench.engine.protocol import (
@@ -26,20 +27,22 @@ from ktbench.engine.protocol import (
 )
 from ktbench.host.pauses import pauses
 from ktbench.host.roofs import Roofs
+from ktbench.host.threads import busy_threads
 from ktbench.host.watch import MachineWatch
 from ktbench.run.agreement import SavedLogits, agreement, collect_logits, disagreement
 from ktbench.run.check import check, check_rows, check_the_check, stale
 from ktbench.run.coverage import MOST_EXPERTS, Coverage
 from ktbench.run.messages import RecordIds, new_record
 from ktbench.run.serving.driver import RequestFailed
-from ktbench.spec.peers import OURS, peer_of
-from ktbench.spec.record import Agreement, Cell, Outcome, Record, RoleTimes, RoofSample, collect, dishonest
+from ktbench.spec.peers import OURS, OWN, peer_of
+from ktbench.spec.record import Agreement, Cell, Outcome, Record, RoleTimes, RoofSample, Work, collect, dishonest
 from ktbench.spec.timeline import Timeline
 
 T = TypeVar("T")
 Clock = Callable[[], float]
 # Samples in seconds, counters that moved, and the roofs before and after.
-Timed = tuple[tuple[float, ...], dict[str, int], tuple[RoofSample, RoofSample]]
+RoofPair = tuple[RoofSample, RoofSample]
+Timed = tuple[tuple[float, ...], dict[str, int], RoofPair]
 _MAX_WARM_UPS = 8
 # Steps that take seconds are warm after one trial: remaining first touches are a small part of them.
 _MAX_WARM_UP_S = 2.0
@@ -88,12 +91,21 @@ def page_faults() -> int:
     return usage.ru_minflt + usage.ru_majflt
 
 
+# Roofs and steps are not measured at the same moment: a step may reach somewhat more.
+_MOST_SHARE = 1.2
+# Samples until what a step reached is taken for impossible; roofs can only be disturbed downwards.
+_ROOF_TRIES, _CEILING_TRIES = 3, 10
+
 # Attempts to time a trial while something stops the process again and again.
 _MAX_PAUSES = 5
 
 
 # Repeating a step runs the same arithmetic; threads may only reorder the last additions of a bf16 result.
 _REPEAT_TOLERANCE = 0.05
+
+
+class WorkerSpoilt(Exception):
+    """Something is left behind that would slow the trials of other cells: the worker has to end; the text says why."""
 
 
 class TrialFailed(Exception):
@@ -127,7 +139,8 @@ class Session:
     def trial(self, cell: Cell, round_number: int, logits: Path | None = None) -> Record:
         """One trial: warm up, time between two roof samples, then check the output and the features.
 
-        `logits` is the file of the logits that those of this cell are compared with, or that they become.
+        `logits` is the file of the logits that those of this cell are compared with, or that they become. Raises
+        WorkerSpoilt.
         """
         record, began = new_record(cell, round_number, self.ids, Outcome.CRASHED), self.clock()
         try:
@@ -142,6 +155,8 @@ class Session:
             ending = {"outcome": Outcome.CRASHED, "why": str(failed)}
         except TrialFailed as failed:
             ending = {"outcome": failed.outcome, "why": failed.why, "error": failed.error}
+        if _runs_foreign_code(cell) and (left := busy_threads()):
+            raise WorkerSpoilt(f"peer.operator={cell.spec.peer.operator} left {left} busy threads behind")
         return replace(record, took_s=self.clock() - began, **ending)
 
     def timeline(self, cell: Cell) -> Timeline:
@@ -164,7 +179,9 @@ class Session:
             self._warm(cell)
         drawn = self._coverage_of(cell).next_step()
         (samples_s, moved, roofs), paused = self._unpaused(lambda: self._timed(cell, round_number, drawn))
-        proof: dict[str, Any] = {"work": self.system.work(), "roofs": roofs}
+        work = self.system.work()
+        roofs = self._undisturbed(cell, work, samples_s, roofs)
+        proof: dict[str, Any] = {"work": work, "roofs": roofs}
         proof["conduct"] = None if self.watch is None else self.watch.metrics()
         proof["own_step_s"] = self.system.own_step_s() if isinstance(self.system, HasClock) else None
         proof["replay"] = self.system.replay() if isinstance(self.system, Replays) else None
@@ -174,6 +191,8 @@ class Session:
         proof["compared"] = self._coverage_of(cell).compared if isinstance(self.system, Inspected) else None
         proof["notes"] = (*self.system.notes(), *_loops(moved), *paused, *_gap(samples_s))  # some are of the check
         self._checked.add(cell.key)
+        if work is not None and (why := self._implausible(work, samples_s, roofs)):
+            raise TrialFailed(Outcome.IMPLAUSIBLE, why, error)
         evidence = collect({**cell.spec.engine.features, **self.system.chosen()}, moved)
         if why := dishonest(evidence):
             raise TrialFailed(Outcome.IDLE, why, error)
@@ -192,6 +211,31 @@ class Session:
             if self.pauses() == before:
                 return found, (f"timed {paused + 1} times, as the process was stopped meanwhile",) if paused else ()
         raise TrialFailed(Outcome.TIMEOUT, f"the process was stopped in each of {_MAX_PAUSES} attempts to time it")
+
+    def _undisturbed(self, cell: Cell, work: Work | None, samples_s: Sequence[float], roofs: RoofPair) -> RoofPair:
+        """The roofs, sampled again where the steps are faster than they allow: something may have slowed them alone."""
+        for _ in range(_ROOF_TRIES):
+            if work is None or not _beyond(work, samples_s, roofs):
+                break
+            again = self.roofs.sample(cell.spec.engine.isa, cell.spec.dtype)
+            roofs = _faster(roofs[0], again), _faster(roofs[1], again)
+        return roofs
+
+    def _implausible(self, work: Work, samples_s: Sequence[float], roofs: RoofPair) -> str:
+        """Why no step can be as fast as these; empty where it can, be it by weights that stay in a cache."""
+        if isinstance(self.system, Replays) or not _beyond(work, samples_s, roofs):
+            return ""
+        taken_s, least_s = median(samples_s), 0.0
+        for _ in range(_CEILING_TRIES):
+            ceiling = self.roofs.ceiling(work.weight_bytes)
+            least_s = work.least_s(ceiling.read_bytes_per_s, ceiling.peak_flops)
+            if least_s <= _MOST_SHARE * taken_s:
+                return ""
+        return (
+            f"a step of {1000 * taken_s:.3g} ms reads {work.weight_bytes:,} bytes of weights and does {work.flops:,} "
+            f"operations, which takes {1000 * least_s:.3g} ms at least ({ceiling.read_bytes_per_s / 1e9:.3g} GB/s, "
+            f"{ceiling.peak_flops / 1e12:.3g} TFLOPS)"
+        )
 
     def _coverage_of(self, cell: Cell) -> Coverage:
         return self._coverage.setdefault(cell.key, Coverage(steps=cell.spec.workload.steps, draw=self.draw))
@@ -237,8 +281,11 @@ class Session:
         if isinstance(system, SelfTimed):
             return system.own_samples_s()
         keep, kept = (system.keep, {drawn, steps - 1}) if isinstance(system, Inspected) else (lambda: None, set[int]())
+        cpu_s, threads = process_time(), _torch_threads()
         with nullcontext() if self.watch is None else self.watch.steps():
             steps_s = time_steps(system.step, steps, self.clock, keep, kept)
+        if _runs_foreign_code(cell):
+            _require_threads(cell, threads, process_time() - cpu_s, sum(steps_s))
         stream = cell.spec.workload.stream
         if stream is None or not isinstance(self.system, Replays):
             return steps_s
@@ -322,6 +369,31 @@ class Session:
         return self._agreed[cell.key]
 
 
+def _runs_foreign_code(cell: Cell) -> bool:
+    """Whether the cell runs an operator of the user's own."""
+    return cell.spec.peer.implementation == OWN
+
+
+# Cores that an operator may use beyond its threads, and seconds for threads of OpenMP that spin after earlier work.
+_SPARE_CORES, _SPARE_S = 0.5, 0.02
+
+
+def _require_threads(cell: Cell, threads: int, cpu_s: float, took_s: float) -> None:
+    """Raises TrialFailed where the timed steps ran on more threads than the cell has."""
+    allowed = cell.spec.engine.threads
+    if (now := _torch_threads()) != threads:
+        raise TrialFailed(Outcome.IDLE, f"the operator set PyTorch's threads from {threads} to {now}")
+    if allowed is not None and cpu_s > (allowed + _SPARE_CORES) * took_s + _SPARE_S:
+        used = f"{cpu_s / took_s:.1f} cores were busy"
+        raise TrialFailed(Outcome.IDLE, f"{used}, engine.threads={allowed} requested")
+
+
+def _torch_threads() -> int:
+    """PyTorch's threads; 0 where it is not loaded."""
+    torch = sys.modules.get("torch")
+    return 0 if torch is None else int(torch.get_num_threads())
+
+
 def _is_black_box(cell: Cell) -> bool:
     return cell.spec.system != OURS and peer_of(cell.spec.system).black_box
 
@@ -341,6 +413,20 @@ def _roles(moved: Mapping[str, int], total_s: float) -> RoleTimes | None:
         device_wait_s=None if waited_ns is None else waited_ns / 1e9,
         total_s=total_s,
     )
+
+
+def _beyond(work: Work, samples_s: Sequence[float], roofs: RoofPair) -> bool:
+    """Whether the median step is faster than the faster one of each roof allows."""
+    peaks = [roof.peak_flops for roof in roofs if roof.peak_flops is not None]
+    least_s = work.least_s(max(roof.read_bytes_per_s for roof in roofs), max(peaks, default=None))
+    return least_s > _MOST_SHARE * median(samples_s)
+
+
+def _faster(one: RoofSample, other: RoofSample) -> RoofSample:
+    """The faster one of each roof."""
+    peaks = [roof.peak_flops for roof in (one, other) if roof.peak_flops is not None]
+    read = max(one.read_bytes_per_s, other.read_bytes_per_s)
+    return replace(one, read_bytes_per_s=read, peak_flops=max(peaks, default=None))
 
 
 # Counter of the expert kernels -> the loop that it counts the calls of.

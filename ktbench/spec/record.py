@@ -221,6 +221,10 @@ class Work:
     def __post_init__(self) -> None:
         fields_at_least(self, 0, "weight_bytes", "flops", "tokens")
 
+    def least_s(self, read_bytes_per_s: float, peak_flops: float | None) -> float:
+        """Seconds that a step takes at least (Williams, Waterman and Patterson, Roofline, CACM 52(4), 2009)."""
+        return max(self.weight_bytes / read_bytes_per_s, self.flops / peak_flops if peak_flops else 0.0)
+
     def trained(self, *, head: int, layers: int, lora: int) -> Work:
         """A training step around this forward pass, which goes back through the same weights, all of them frozen.
 
