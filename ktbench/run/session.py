@@ -30,8 +30,7 @@ from ktbench.host.roofs import Roofs
 from ktbench.host.threads import busy_threads
 from ktbench.host.watch import MachineWatch
 from ktbench.run.agreement import SavedLogits, agreement, collect_logits, disagreement
-from ktbench.run.check import check, check_rows, check_the_check, stale
-from ktbench.run.coverage import MOST_EXPERTS, Coverage
+from ktbench.run.check import MOST_EXPERTS, Coverage, check, check_rows, check_the_check, stale
 from ktbench.run.messages import RecordIds, new_record
 from ktbench.run.serving.driver import RequestFailed
 from ktbench.spec.peers import OURS, OWN, peer_of
@@ -281,11 +280,11 @@ class Session:
         if isinstance(system, SelfTimed):
             return system.own_samples_s()
         keep, kept = (system.keep, {drawn, steps - 1}) if isinstance(system, Inspected) else (lambda: None, set[int]())
-        cpu_s, threads = process_time(), _torch_threads()
+        cpu_s, threads = process_time(), torch_threads()
         with nullcontext() if self.watch is None else self.watch.steps():
             steps_s = time_steps(system.step, steps, self.clock, keep, kept)
         if _runs_foreign_code(cell):
-            _require_threads(cell, threads, process_time() - cpu_s, sum(steps_s))
+            require_threads(cell, threads, process_time() - cpu_s, sum(steps_s))
         stream = cell.spec.workload.stream
         if stream is None or not isinstance(self.system, Replays):
             return steps_s
@@ -378,17 +377,18 @@ def _runs_foreign_code(cell: Cell) -> bool:
 _SPARE_CORES, _SPARE_S = 0.5, 0.02
 
 
-def _require_threads(cell: Cell, threads: int, cpu_s: float, took_s: float) -> None:
+def require_threads(cell: Cell, threads: int, cpu_s: float, took_s: float) -> None:
     """Raises TrialFailed where the timed steps ran on more threads than the cell has."""
     allowed = cell.spec.engine.threads
-    if (now := _torch_threads()) != threads:
-        raise TrialFailed(Outcome.IDLE, f"the operator set PyTorch's threads from {threads} to {now}")
+    now = torch_threads()
+    if now != threads or (allowed is not None and now > allowed):
+        raise TrialFailed(Outcome.IDLE, f"the operator set PyTorch's threads to {now}")
     if allowed is not None and cpu_s > (allowed + _SPARE_CORES) * took_s + _SPARE_S:
         used = f"{cpu_s / took_s:.1f} cores were busy"
         raise TrialFailed(Outcome.IDLE, f"{used}, engine.threads={allowed} requested")
 
 
-def _torch_threads() -> int:
+def torch_threads() -> int:
     """PyTorch's threads; 0 where it is not loaded."""
     torch = sys.modules.get("torch")
     return 0 if torch is None else int(torch.get_num_threads())

