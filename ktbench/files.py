@@ -5,10 +5,13 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TypeGuard
+
+NOT_REGULAR = "it is no regular file of its own"
 
 
 class NotWritten(OSError):
@@ -35,12 +38,12 @@ def whole_file(path: Path, *, synced: bool = False) -> Iterator[Path]:
 
     Otherwise it is removed; what a killed process has left there is written over. `synced`: it is on disk at the end,
     for what takes long to make. Raises NotWritten where the system refuses to write, where another process writes the
-    same file, and where `path` is a folder, a device or a pipe.
+    same file, and where `path` is a folder, a device or a pipe, or what stands beside it a link.
     """
     part = path.with_name(f".{path.name}.part")
     try:
         if path.exists() and not path.is_file():
-            raise OSError(errno.EINVAL, "it is no regular file")
+            raise OSError(errno.EINVAL, NOT_REGULAR)
         path.parent.mkdir(parents=True, exist_ok=True)
         claim = _claimed(part)
     except OSError as error:
@@ -67,10 +70,29 @@ def write_whole(path: Path, content: str | bytes, *, synced: bool = False) -> Pa
     return path
 
 
+def append_to(path: Path) -> IO[bytes]:
+    """The regular file of this very name, new where there is none, opened to append without a buffer.
+
+    Folders of runs come from others, too: what a link in them leads to is not written, and no pipe is waited for.
+    Raises OSError for a link, a pipe and a device, and where the system refuses.
+    """
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        number = os.open(path, flags, 0o666)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):  # of a link, and of a pipe that nobody reads
+            raise OSError(errno.EINVAL, NOT_REGULAR, str(path)) from None
+        raise
+    if not stat.S_ISREG(os.fstat(number).st_mode):
+        os.close(number)
+        raise OSError(errno.EINVAL, NOT_REGULAR, str(path))
+    return os.fdopen(number, "ab", buffering=0)
+
+
 def _claimed(part: Path) -> IO[bytes]:
     """The file, locked and empty. What is opened may have been renamed by its writer before it is locked."""
     while True:
-        file = part.open("ab")
+        file = append_to(part)
         try:
             _lock(file)
             if is_named(file, part):

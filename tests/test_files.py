@@ -87,6 +87,16 @@ def test_what_is_no_regular_file_is_never_replaced(tmp_path: Path, kind: str) ->
     assert place.stat().st_mode == before.st_mode and place.stat().st_ino == before.st_ino
 
 
+def test_what_a_link_beside_a_file_leads_to_is_not_written(path: Path) -> None:
+    """Folders that files are written to come from others, too."""
+    victim = path.parent / "victim"
+    victim.write_text("a key")
+    (path.parent / f".{path.name}.part").symlink_to(victim)
+    with pytest.raises(NotWritten, match="no regular file"):
+        write_whole(path, NEW)
+    assert victim.read_text() == "a key" and path.read_bytes() == OLD
+
+
 def test_two_writers_do_not_mix(path: Path) -> None:
     with whole_file(path) as part:
         part.write_bytes(NEW)

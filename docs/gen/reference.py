@@ -72,7 +72,7 @@ def _either(names: tuple[str, ...]) -> str:
 def _configuration() -> str:
     lines = [
         "# Configuration\n\nKeys are overrides of every verb that takes a cell. A group is chosen by name "
-        "(`model=mixtral_8x7b`), a key set by value (`engine.avx512=true`), and a list of values is an axis of a "
+        "(`model=mixtral_8x7b`), a key set by value (`engine.best=true`), and a list of values is an axis of a "
         "sweep.\n",
         "## Groups\n",
     ]

@@ -90,8 +90,8 @@ HELP: Mapping[str, Help] = {
         *OF_RUN, *OF_RUNS,
         specs=(*_CELL, "measure"),
         examples=(
-            ("model=mixtral_8x7b model.layers=2 engine.avx512=true", "one cell, measured here"),
-            ("model=deepseek_v3 machine=paper_a100 engine.amx=true", "simulated on a described machine"),
+            ("model=mixtral_8x7b model.layers=2 engine.best=true", "one cell, measured here"),
+            ("model=deepseek_v3 machine=paper_a100 engine.best=true", "simulated on a described machine"),
             ("inject.show=true model=tiny", "which modules are replaced"),
         ),
     ),
@@ -102,14 +102,14 @@ HELP: Mapping[str, Help] = {
             ("+ablation=decode", "the decode breakdown on this machine"),
             ("+ablation=decode model=tiny model.layers=null", "the same within seconds, on a toy model"),
             ("+ablation=decode machine=paper_a100", "simulated on the paper's testbed"),
-            ("precision=bf16,int8 engine.avx512=true model.layers=4", "a list of values is an axis"),
+            ("precision=bf16,int8 engine.best=true model.layers=4", "a list of values is an axis"),
         ),
     ),
     "eval": _of_cells(
         *OF_SUITES, *OF_RUNS,
         groups=("suite", "ablation"), specs=(*_CELL, "sweep", "suite"), words="+suite=NAME",
         examples=(
-            ("+suite=nano limit=20 engine.avx512=true precision=int8", "against the unmodified model"),
+            ("+suite=nano limit=20 engine.best=true precision=int8", "against the unmodified model"),
             ("+ablation=accuracy_deferral", "a study: deferral beside skipping"),
         ),
     ),
@@ -119,7 +119,7 @@ HELP: Mapping[str, Help] = {
     "chat": _of_cells(*keys_of("chat", ChatSettings), examples=(("model=nano", "with the nano model"),)),
     "trace": _of_cells(
         *OF_RUNS[:1],
-        examples=(("model.layers=4 engine.roles=split engine.avx512=true", "what overlaps in one step"),),
+        examples=(("model.layers=4 engine.roles=split engine.best=true", "what overlaps in one step"),),
     ),
     "record": _of_cells(_OUTPUT, examples=(("model.layers=4 output=profile.npz", "which experts are chosen"),)),
     "export": _of_cells(

@@ -150,6 +150,7 @@ _ABOUT: Mapping[str, str] = {
     "workload.stream.answer_sigma": "spread of answer lengths (log-normal)",
     "workload.stream.longest_prompt": "tokens at most",
     "workload.stream.longest_answer": "tokens at most",
+    "workload.stream.temperature": "0: the likeliest tokens; above: drawn ones",
     "workload.stream.shared_prefix": "tokens that all prompts begin with",
     "workload.stream.turns": "requests of a conversation",
     "workload.stream.trace": "a file of lengths and arrivals",
@@ -205,6 +206,7 @@ _ABOUT: Mapping[str, str] = {
     "serve.host": "address to listen at",
     "serve.port": "0: any free one",
     "serve.api_key": "where the key is: env:NAME or file:PATH",
+    "serve.alias": "a second name of the model, for clients that ask for one",
     "serve.max_body_bytes": "of a request",
     "serve.buffered_tokens": "unread tokens before a client is cut off",
     "serve.stall_s": "seconds without reading or sending",
@@ -238,6 +240,7 @@ _YES_NO = ("true", "false")
 # Keys that are no field of a spec: what a run is made of, and what is done with it.
 OF_A_CELL: tuple[Key, ...] = (
     Key(name="system", default=OURS, choices=(OURS, *BY_NAME), about="what is measured"),
+    Key(name="engine.best", default="false", choices=_YES_NO, about="every feature that the machine has"),
     Key(name="precision", default="native", choices=("native", *PRECISIONS), about="format of the routed experts"),
     Key(name="device_precision", default="native", choices=("native", *PRECISIONS), about="format of linear layers"),
     Key(name="model.layers", default="null", kind="N", choices=("null",), about="the first N layers; null: all"),

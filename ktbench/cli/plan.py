@@ -12,7 +12,7 @@ from ktbench.report.text import counted
 from ktbench.run.feasibility import Machine
 from ktbench.run.gpu_memory import GpuMemory, gpu_workers
 from ktbench.run.progress import names_in_part
-from ktbench.run.request import CellPlan, eval_request, plan_request
+from ktbench.run.request import CellPlan, eval_request, show_request
 from ktbench.spec.cells import worker_groups
 from ktbench.spec.memory import MemoryEstimate, estimate_memory
 from ktbench.spec.record import Cell
@@ -31,7 +31,7 @@ def run(overrides: Sequence[str]) -> int:
     if what_if := read_what_if(overrides):
         return answer(what_if)
     request = eval_request(overrides)
-    planned = plan_request(request)
+    planned = show_request(request)
     if request.notice:
         print(request.notice)
     for part in request.parts:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
@@ -25,10 +25,12 @@ from ktbench.config.suites import register_own as register_own_suite
 from ktbench.resources import data_folder
 from ktbench.spec.errors import RequestError, did_you_mean
 from ktbench.spec.features import FEATURES
-from ktbench.spec.sweep import part_name
+from ktbench.spec.peers import PROGRAMS
+from ktbench.spec.sweep import axis_changes, part_name
 
 # Of the overrides of a sweep's own keys these are the run's; the others are for each of its parts.
 _OF_THE_RUN = ("sweep.parts", "sweep.name", "sweep.title")
+_UNSAFE = "confirm_unsafe"
 _MAPPINGS = ("engine", "inject", "machine", "measure", "model", "peer", "sweep", "workload")
 _WITHOUT = {f"suite={NO_SUITE}": "~suite"}  # as Hydra writes it
 
@@ -46,9 +48,18 @@ def compose(overrides: Sequence[str], read_local: ReadLocal = no_local) -> Compo
 
     Every part is composed with the same overrides, which win over what the part sets: an axis whose key is overridden
     is not varied, and a list of values for a key is an axis before all others. Raises RequestError in one line for an
-    override that does not parse, an unknown group option or key, an invalid list, and a part that has parts itself.
+    override that does not parse, an unknown group option or key, an invalid list, a part that has parts itself, and a
+    program that only a file names.
     """
     words = split_lists(overrides, group_options())
+    composed = _composed_parts(words, read_local)
+    keys = {key_of(_normal(word)).removeprefix("suite.") for word in overrides}
+    for content in (composed.run, *composed.parts.values()):
+        _require_confirmed(content, keys)
+    return composed
+
+
+def _composed_parts(words: SplitOverrides, read_local: ReadLocal) -> Composed:
     run = compose_once([word for word in words.overrides if not _is_for_parts(word)], read_local)
     ablations = run["sweep"]["parts"]
     if not isinstance(ablations, list):
@@ -57,6 +68,28 @@ def compose(overrides: Sequence[str], read_local: ReadLocal = no_local) -> Compo
         alone = _content(words.overrides, words, read_local)
         return Composed(run=alone, parts={"": alone})
     return Composed(run=run, parts={part_name(str(name)): _part(str(name), words, read_local) for name in ablations})
+
+
+def _require_confirmed(content: Mapping[str, Any], keys: Container[str]) -> None:
+    """Raises RequestError for what a file, and not the command line, has run, be it programs that a model writes."""
+    for key, value in _run_by(content):
+        if value and key not in keys:
+            raise RequestError(
+                f"{key}={value}: stands in a file, and what files name is run only where the command line names it, "
+                f"too; add {key}={value} if you trust it"
+            )
+
+
+def _run_by(content: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """What a configuration has run, by the keys of a command line."""
+    suite, axes = content["suite"], content["sweep"]["axes"]
+    yield _UNSAFE, content[_UNSAFE] or (isinstance(suite, dict) and suite.get(_UNSAFE))
+    found = [content["peer"]]
+    for axis, values in axes.items() if isinstance(axes, dict) else ():
+        for changes in (axis_changes(axis, value) for value in values if isinstance(values, list)):
+            found += [{key.removeprefix("peer."): one for key, one in changes.items() if key.startswith("peer.")}]
+            found += [changes["peer"]] if isinstance(changes.get("peer"), dict) else []
+    yield from ((f"peer.{name}", peer.get(name)) for peer in found for name in PROGRAMS)
 
 
 def _part(ablation: str, words: SplitOverrides, read_local: ReadLocal) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,17 +13,21 @@ from ktbench.config.inject import freeze_inject, show_only
 from ktbench.config.lists import PRECISION_KEYS, WHOLE_GROUPS, precision_name
 from ktbench.config.machine import freeze_machine
 from ktbench.resources import checkpoint_name
+from ktbench.spec.engine import EngineSpec
 from ktbench.spec.errors import RequestError, require_name
+from ktbench.spec.features import FEATURES, features_label
+from ktbench.spec.machine import MachineSpec
 from ktbench.spec.peers import OURS, require_system
 from ktbench.spec.record import LATEST
 from ktbench.spec.run_spec import MeasureSpec, RunSpec
-from ktbench.spec.shape import MoEShape, moe_shape, with_experts
+from ktbench.spec.shape import MoEShape, moe_shape, sliced_config, with_experts
 from ktbench.spec.suite import SuiteSpec, only
 from ktbench.spec.sweep import SweepSpec, axis_changes
 from ktbench.spec.weights import StoredLayer
 from ktbench.spec.wire import from_plain, to_plain
 
 _VOCAB_MULTIPLE = 64
+_BEST, _DEVICE = "best", "engine.device"
 _NATIVE = "native"  # a precision: as the weights are stored
 # Features that pack the weights of a precision.
 _PACKING = {"precision": ("avx2", "avx512", "amx"), "device_precision": ("packed_dense",)}
@@ -137,16 +141,25 @@ class Request:
         return bool(self.sweep.parts) or any(part.sweep.arms or part.sweep.published for part in self.parts)
 
 
-def freeze(composed: Composed, files: ModelFiles | None = None) -> Request:
+# An engine with every feature that a machine (None: this one) has and that acts in a phase of a workload.
+Best = Callable[[EngineSpec, MachineSpec | None, str], EngineSpec]
+
+
+def _no_best(engine: EngineSpec, machine: MachineSpec | None, phase: str) -> EngineSpec:
+    raise ValueError("engine.best=true: which features a machine has is not known here")
+
+
+def freeze(composed: Composed, files: ModelFiles | None = None, best: Best = _no_best) -> Request:
     """Specs of composed content.
 
-    `files` has what every `model.path` and `model.config=FILE` names. Raises RequestError with the first value that a
-    spec refuses.
+    `files` has what every `model.path` and `model.config=FILE` names, `best` gives the features of `engine.best=true`.
+    Raises RequestError with the first value that a spec refuses.
     """
     run = {key: composed.run[key] for key in ("measure", "resume", "resume_changed", "run_name")}
     try:
         contents = give_trace(composed.parts)
-        parts = tuple(_part(name, content, run["measure"], files or ModelFiles()) for name, content in contents.items())
+        files = files or ModelFiles()
+        parts = tuple(_part(name, content, run["measure"], files, best) for name, content in contents.items())
         run["sweep"] = composed.run["sweep"] if composed.run["sweep"]["parts"] else parts[0].sweep
         run |= {"suite": suite_of(composed), "show": show_only(composed.run["inject"])}
         return from_plain(run | {"parts": parts}, Request)
@@ -154,9 +167,9 @@ def freeze(composed: Composed, files: ModelFiles | None = None) -> Request:
         raise RequestError(str(error)) from None
 
 
-def _part(name: str, content: Mapping[str, Any], measure: Any, files: ModelFiles) -> RequestPart:
+def _part(name: str, content: Mapping[str, Any], measure: Any, files: ModelFiles, best: Best) -> RequestPart:
     source = config_file(content["model"]) or content["model"]["path"]
-    content = give_device(_with_specs(content, files))
+    content = _with_best(give_device(_with_specs(content, files)), best)
     stored = {} if source is None else files.stored.get(source, {})
     given = {key: content[key] for key in _SPEC} | {key: _precision(key, content, stored) for key in PRECISION_KEYS}
     plain = {"measure": measure, "inject": freeze_inject(content["inject"])} | given
@@ -165,6 +178,49 @@ def _part(name: str, content: Mapping[str, Any], measure: Any, files: ModelFiles
     if sweep["arms"] and not content["sweep"]["arms"]:
         plain["system"] = OURS  # each arm names its own, and features belong to ktbench
     return from_plain({"name": name, "spec": from_plain(plain, RunSpec), "sweep": sweep}, RequestPart)
+
+
+def _with_best(content: Mapping[str, Any], best: Best) -> dict[str, Any]:
+    """The content with the features that `engine.best=true`, and the word `best` of an arm, stand for.
+
+    Raises ValueError where arms name all features, and where a machine or a device is varied, which have others each.
+    """
+    engine, sweep = dict(content["engine"]), content["sweep"]
+    wanted = engine.pop("best")
+    if not isinstance(wanted, bool):
+        raise ValueError(f"engine.best={wanted}: allowed are true and false")
+    words = [arm.split() for arm in (*_listed(sweep["arms"]), sweep["baseline"]) if isinstance(arm, str)]
+    is_arm = any(_BEST in arm for arm in words)
+    if not (wanted or is_arm):
+        return {**content, "engine": engine}
+    if wanted and (sweep["arms"] or sweep["features"]):
+        raise ValueError("engine.best=true: arms name all features; the word best is an arm: sweep.arms=[base,best]")
+    axes = sweep["axes"] if isinstance(sweep["axes"], dict) else {}
+    if varied := next((key for key in ("machine", _DEVICE) if key in axes), None):
+        raise ValueError(f"{'engine.best=true' if wanted else 'arm best'}: {varied} is varied, run once for each value")
+    require_system(content["system"])
+    machine = content["machine"] and from_plain(content["machine"], MachineSpec)
+    chosen = best(from_plain(engine, EngineSpec), machine, content["workload"]["phase"]).features
+    if content["model"]["packed"] is not None:
+        chosen = {**chosen, "numa": False}  # what is mapped is not split over domains
+    if wanted and (content["system"] == OURS or "system" in axes):
+        engine |= chosen
+    label = features_label({one.name: chosen[one.name] if one.letter else one.off for one in FEATURES})
+    named = {
+        "arms": [_named(arm, label) for arm in sweep["arms"]] if is_arm else sweep["arms"],
+        "baseline": _named(sweep["baseline"], label),
+    }
+    return {**content, "engine": engine, "sweep": {**sweep, **named}}
+
+
+def _listed(value: Any) -> list[Any]:
+    """A list, or nothing where something else stands in its place, which a spec refuses."""
+    return value if isinstance(value, list) else []
+
+
+def _named(arm: Any, label: str) -> Any:
+    """An arm with the label of the best features in place of the word."""
+    return " ".join(label if word == _BEST else word for word in arm.split(" ")) if isinstance(arm, str) else arm
 
 
 def _precision(key: str, content: Mapping[str, Any], stored: Mapping[str, str]) -> Any:
@@ -204,7 +260,7 @@ def freeze_model(model: Mapping[str, Any], files: ModelFiles, *, phase: str) -> 
     name, full = files.named(model)
     shape = moe_shape(full)
     layers = _layers(model, shape, phase)
-    config = _sliced(full, shape.layers, layers, _vocab(model, shape.vocab, layers / shape.layers))
+    config = sliced_config(full, shape.layers, layers, _vocab(model, shape.vocab, layers / shape.layers))
     return {
         "name": name,
         "config": config if model["experts"] is None else with_experts(config, _experts(model, shape, phase)),
@@ -253,17 +309,6 @@ def _experts(model: Mapping[str, Any], shape: MoEShape, phase: str) -> int:
             f"allowed are {shape.top_k} to {shape.experts} and null"
         )
     return min(experts, shape.experts)
-
-
-def _sliced(config: Mapping[str, Any], full_layers: int, layers: int, vocab: int) -> dict[str, Any]:
-    """Facts kept per layer (attention kinds, say) are lists as long as the model is deep: they are cut with it."""
-    if config.get("text_config") is not None:
-        return dict(config) | {"text_config": _sliced(config["text_config"], full_layers, layers, vocab)}
-    cut = {
-        key: value[:layers] if isinstance(value, list) and len(value) == full_layers else value
-        for key, value in config.items()
-    }
-    return cut | {"num_hidden_layers": layers, "vocab_size": vocab}
 
 
 def _vocab(model: Mapping[str, Any], full: int, depth: float) -> int:

@@ -100,7 +100,7 @@ class EvalSession:
         if why := inactive_feature(cell.spec, task):
             return replace(blank, why=why), ()
         try:
-            self._lm.use(cell.spec, self._cache(cell.spec))
+            self._lm.use(cell.spec, self._cache(cell))
         except Unsupported as error:
             return replace(blank, why=str(error)), ()
         before, began_s = dict(self._lm.generator.counters()), perf_counter()
@@ -112,12 +112,14 @@ class EvalSession:
             blank,
             took_s=perf_counter() - began_s,
             questions=len({answer.question for answer in found.answers}),
+            answers=len({(answer.question, answer.metric, answer.sample) for answer in found.answers}),
             evidence=self._evidence(cell.spec, found.answers, before),
             setting="; ".join(filter(None, [found.setting, *self._lm.generator.notes()])),
             **asdict(self._lm.tally),
         )
         if why := dishonest(ended.evidence):
-            self._cache(cell.spec).forget()
+            if cache := self._cache(cell):
+                cache.forget()
             return replace(ended, outcome=Outcome.IDLE, why=why), ()
         return replace(ended, outcome=Outcome.OK, lm_eval=self._logged(found.log, samples)), tuple(
             SampleResult(cell=cell.key, task=name, **asdict(answer)) for answer in found.answers
@@ -148,8 +150,11 @@ class EvalSession:
             started=datetime.now(UTC).isoformat(timespec="seconds"),
         )
 
-    def _cache(self, spec: RunSpec) -> AnswerCache:
-        """What was answered before by the same engine on the same machine."""
+    def _cache(self, cell: Cell) -> AnswerCache | None:
+        """What was answered before by the same engine on the same machine; None for a control, which answers anew."""
+        if cell.role == "control":
+            return None
+        spec = cell.spec
         if self._known is None or self._known[0] != spec:
             setting = f"chat={self._suite.chat} batch={self._suite.batch} machine={self._ids.env}"
             identity = identity_of(spec, code_id=self._ids.code, tokenizer=self._lm.tokenizer, setting=setting)

@@ -15,7 +15,7 @@ from importlib import metadata
 from pathlib import Path
 
 from ktbench.host.cuda import read_cuda_devices
-from ktbench.resources import built_program, checkout
+from ktbench.resources import built_program, checkout, in_checkout
 from ktbench.spec.peers import Peer, PeerSpec
 
 PACKAGES = ("torch", "transformers", "numpy")
@@ -114,18 +114,22 @@ def find_peer(peer: Peer, spec: PeerSpec) -> FoundPeer | None:
     return None
 
 
-def peer_reason(peer: Peer, spec: PeerSpec) -> str:
-    """Why a peer cannot run here, with the command that installs it; empty where it can."""
+def peer_reason(peer: Peer, spec: PeerSpec, *, starts: bool = True) -> str:
+    """Why a peer cannot run here, with the command that installs it; empty where it can.
+
+    Unless it `starts` programs to ask them what they are, a program that is there counts as what it is said to be.
+    """
     if peer.unusable:
         return peer.unusable
     if peer.name in _REASONS:
-        return _REASONS[peer.name](spec)
-    if spec.python is not None and peer.package and shutil.which(spec.python) is None:
+        return _REASONS[peer.name](spec, starts)
+    others = peer.package and interpreters(spec) != (sys.executable,)
+    if spec.python is not None and others and shutil.which(spec.python) is None:
         return f"peer.python={spec.python}: no such program"
-    if find_peer(peer, spec) is not None:
+    if (others and not starts) or find_peer(peer, spec) is not None:
         return ""
     where = "" if spec.python is None else f" in the environment of peer.python={spec.python}"
-    return f"{peer.package} is not installed{where}: {peer.install} makes an environment with it"
+    return f"{peer.package} is not installed{where}: {in_checkout(peer.install)} makes an environment with it"
 
 
 def interpreters(spec: PeerSpec) -> tuple[str, ...]:
@@ -139,7 +143,8 @@ def interpreters(spec: PeerSpec) -> tuple[str, ...]:
 def _program_reason(key: str, program: str | None) -> str:
     if program is None:
         program = key.replace("_", "-")
-        return f"set peer.{key}=PATH to the program {program} of a llama.cpp build (nox -s llama_programs makes one)"
+        builds = in_checkout("nox -s llama_programs")
+        return f"set peer.{key}=PATH to the program {program} of a llama.cpp build ({builds} makes one)"
     found = shutil.which(program)
     return "" if found and os.access(found, os.X_OK) else f"peer.{key}={program}: no such program"
 
@@ -149,14 +154,14 @@ _IK_OPTION = "--run-time-repack"
 _IK_BUILD = "cmake -B build -DGGML_NATIVE=ON && cmake --build build --target llama-bench"
 
 
-def _ik_reason(folder: str | None) -> str:
+def _ik_reason(folder: str | None, starts: bool) -> str:
     if folder is None:
         return f"set peer.ik_llama=FOLDER to a build of github.com/ikawrakow/ik_llama.cpp ({_IK_BUILD})"
     program = built_program("llama-bench", folder)
     if program is None:
         missing = "no program llama-bench in it" if Path(folder).is_dir() else "no such folder"
         return f"peer.ik_llama={folder}: {missing}; build ik_llama.cpp: {_IK_BUILD}"
-    why = _help_reason(program)
+    why = _help_reason(program) if starts else ""
     return why and f"peer.ik_llama={folder}: {why}"
 
 
@@ -176,12 +181,12 @@ def _help_reason(program: str) -> str:
 
 
 # Peers that no package brings, and why they cannot run here.
-_REASONS: Mapping[str, Callable[[PeerSpec], str]] = {
-    "llama-bench": lambda spec: _program_reason("llama_bench", spec.llama_bench),
-    "llama-server": lambda spec: _program_reason("llama_server", spec.llama_server),
-    "ik_llama.cpp": lambda spec: _ik_reason(spec.ik_llama),
-    "fiddler": lambda spec: read_cuda_devices().reason,
-    "openai": lambda spec: "" if spec.url else "set peer.url=http://HOST:PORT to a running server",
+_REASONS: Mapping[str, Callable[[PeerSpec, bool], str]] = {
+    "llama-bench": lambda spec, starts: _program_reason("llama_bench", spec.llama_bench),
+    "llama-server": lambda spec, starts: _program_reason("llama_server", spec.llama_server),
+    "ik_llama.cpp": lambda spec, starts: _ik_reason(spec.ik_llama, starts),
+    "fiddler": lambda spec, starts: read_cuda_devices().reason,
+    "openai": lambda spec, starts: "" if spec.url else "set peer.url=http://HOST:PORT to a running server",
 }
 
 

@@ -28,13 +28,20 @@ def figure_caption(run: Run, rows: Sequence[Row]) -> str:
         figure=figure,
         baseline=part.baseline,
         is_measured=bool(here),
-        is_layer=rows[0].is_layer,
+        on_bars=_on_bars(rows),
         shows_speeds=shows_speeds(rows),
         roofs=(drawn[0].provenance or "planned") if drawn and not drawn[0].simulated else "described" if drawn else "",
         noisy=_noisy(rows),
         unproven=unproven_sentence(rows, f" ({MARK})" if figure == "bars" else ""),
         equal_cells=equal_cells_sentence(rows),
     )
+
+
+def _on_bars(rows: Sequence[Row]) -> str:
+    """What the numbers on bars are."""
+    if rows[0].is_layer:
+        return "ms a layer"
+    return "ms to the first token" if any(row.is_wait for row in rows) else "tokens/s"
 
 
 def methods_of(run: Run, rows: Sequence[Row]) -> tuple[str, ...]:

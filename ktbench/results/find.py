@@ -53,7 +53,7 @@ def _noted(known: Sequence[str]) -> str:
 
 def run_names() -> list[str]:
     """Names of the runs under `runs/`, oldest first."""
-    logs = RUNS.glob(f"*/{LOG_NAME}")
+    logs = [log for log in RUNS.glob(f"*/{LOG_NAME}") if log.is_file()]
     return [log.parent.name for log in sorted(logs, key=lambda log: log.stat().st_mtime)]
 
 

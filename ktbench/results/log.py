@@ -11,7 +11,7 @@ from itertools import count
 from pathlib import Path
 from typing import IO
 
-from ktbench.files import is_named, sync_folder, write_whole
+from ktbench.files import NOT_REGULAR, append_to, is_named, sync_folder, write_whole
 from ktbench.results.lines import Fact, StoreError, checked_parts, encode, is_log
 from ktbench.spec.record import Header
 
@@ -19,6 +19,7 @@ LOG_NAME = "log.jsonl"
 # No other line can be read without the plan, so there is a second copy of it.
 PLAN_NAME = "plan.jsonl"
 HOLDER_NAME = "writer.txt"
+_MOST_NOTE = 200  # bytes
 
 
 class NotKept(OSError):
@@ -84,8 +85,7 @@ class Log:
                 file.close()
                 raise StoreError(f"{self.path}: {self._who()} is writing to this run; wait until it has ended")
             if is_named(file, self.path):
-                with suppress(OSError):
-                    self._holder.write_text(f"process {os.getpid()} on {socket.gethostname()}\n")
+                self._note_holder()
                 return file
             file.close()
 
@@ -93,9 +93,18 @@ class Log:
         folder = self.path.parent
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            return self.path.open("ab", buffering=0)
+            return append_to(self.path)
         except OSError as error:
+            if error.strerror == NOT_REGULAR:
+                why = f"this is no log of ktbench ({NOT_REGULAR}), and stays as it is; name another run"
+                raise StoreError(f"{self.path}: {why}") from None
             raise _unwritable(folder, error) from None
+
+    def _note_holder(self) -> None:
+        """Who writes, for those who come later; a run is written without the note where that is no file of its own."""
+        with suppress(OSError), append_to(self._holder) as note:
+            note.truncate(0)
+            note.write(f"process {os.getpid()} on {socket.gethostname()}\n".encode())
 
     def _lock(self, file: IO[bytes], *, is_new: bool) -> bool:
         try:
@@ -123,8 +132,10 @@ class Log:
     def _who(self) -> str:
         """The other writer by its own note, which is written after it has the lock."""
         with suppress(OSError, ValueError):
-            if note := self._holder.read_text().strip():
-                return f"another sweep ({note})"
+            number = os.open(self._holder, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            with os.fdopen(number, "rb", buffering=0) as file:
+                if note := (file.read(_MOST_NOTE) or b"").decode().strip():
+                    return f"another sweep ({note})"
         return "another sweep"
 
     def _mend(self) -> None:

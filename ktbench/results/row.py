@@ -102,6 +102,11 @@ class Row:
         return self.spec.workload.phase == "serve"
 
     @property
+    def is_wait(self) -> bool:
+        """Whether every answer is one token, so that its speed is the time to the first token."""
+        return self.serving is not None and self.serving.itl_s is None
+
+    @property
     def is_training(self) -> bool:
         """Whether a step is one of training."""
         return self.spec.workload.phase == "train"

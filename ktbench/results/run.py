@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -124,10 +124,15 @@ def _planless(path: Path, damage: Sequence[Damage]) -> str:
 
 def _with_all_answers(ended: Sequence[TaskResult], scored: Sequence[SampleResult]) -> tuple[TaskResult, ...]:
     """Ends of tasks of which no answer is lost: a score over fewer questions would be another score."""
-    known: dict[tuple[str, str], set[str]] = {}
+    known: dict[tuple[str, str], set[tuple[str, str, int]]] = {}
     for one in scored:
-        known.setdefault((one.cell, one.task), set()).add(one.question)
-    return tuple(end for end in ended if len(known.get((end.cell, end.task), ())) >= end.questions)
+        known.setdefault((one.cell, one.task), set()).add((one.question, one.metric, one.sample))
+    return tuple(end for end in ended if _is_complete(end, known.get((end.cell, end.task), set())))
+
+
+def _is_complete(end: TaskResult, known: Collection[tuple[str, str, int]]) -> bool:
+    """In logs that did not count answers each question has to have one."""
+    return len(known) >= end.answers and len({question for question, _, _ in known}) >= end.questions
 
 
 def parts_of(run: Run) -> tuple[Run, ...]:

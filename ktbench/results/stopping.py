@@ -61,6 +61,8 @@ class Stopping:
         }
 
     def _waiting(self) -> str:
+        if not self.rounds:
+            return "the first one was not finished"
         still, goal = self._open(), self.measure.goal
         if not still:
             return f"every interval is within ±{goal:.1%}, {self.measure.min_rounds} rounds are required"
@@ -133,10 +135,11 @@ class SweepCriterion:
         """Time that all records took."""
         return self._stopping.minutes
 
-    def add(self, records: Iterable[Record]) -> None:
+    def add(self, records: Iterable[Record], *, is_whole: bool = True) -> None:
         """One finished round: its records, those kept from an earlier session included, in the order of the log.
 
-        Of several records of one cell and round the last counts; the time of all does.
+        One that ended before every cell had its turn is not `is_whole`, and does not count as a round. Of several
+        records of one cell and round the last counts; the time of all does.
         """
         minutes = self.minutes
         for record in records:
@@ -147,7 +150,8 @@ class SweepCriterion:
         # Of all rounds, as a trial that fails changes what earlier ones are compared with.
         self._values = dict(self._goal_values())
         named = {self._names.get(key, key): found for key, found in self._values.items()}
-        self._stopping = replace(self._stopping, values=named, rounds=self._stopping.rounds + 1, minutes=minutes)
+        rounds = self._stopping.rounds + is_whole
+        self._stopping = replace(self._stopping, values=named, rounds=rounds, minutes=minutes)
 
     def finished(self) -> bool:
         """Whether no further round is needed or allowed."""

@@ -17,7 +17,7 @@ from ktbench.run.progress import LoadingLine, cell_names, say
 from ktbench.run.request import CellPlan
 from ktbench.spec.cells import worker_groups
 from ktbench.spec.errors import RequestError
-from ktbench.spec.record import SCORE, Cell, Environment, Outcome, Part, SampleResult, TaskResult
+from ktbench.spec.record import KL, SCORE, Cell, Environment, Outcome, Part, SampleResult, TaskResult
 from ktbench.spec.suite import SuiteSpec, TaskSpec
 
 _ANSWERS = RUNS / "answers"
@@ -37,9 +37,9 @@ class EvalRunner:
 
     def run_all(self, previous: Run | None) -> None:
         """Run every task that the resumed run lacks. A crash fails the other tasks of the cell that caused it."""
-        ends = previous.ends() if previous else {}
         references = references_of(self.planned.here, self.parts)
-        tasks = {cell.key: self._open(cell, ends, references[cell.key]) for cell in self.planned.here}
+        known = _Known(previous, self.folder)
+        tasks = {cell.key: self._open(known, cell.key, references[cell.key]) for cell in self.planned.here}
         for cell in self.planned.here:
             if cell.key in self.planned.unsupported:
                 self._set_aside(cell, tasks[cell.key], Outcome.UNSUPPORTED, self.planned.unsupported[cell.key])
@@ -47,19 +47,8 @@ class EvalRunner:
         for group in worker_groups(first):
             self._run_group(group, {cell.key: tasks[cell.key] for cell in group}, references)
 
-    def _open(self, cell: Cell, ends: Mapping[tuple[str, str], TaskResult], reference: str) -> tuple[str, ...]:
-        """Tasks without a good result, and those whose predictions others need and that are missing."""
-
-        def done(task: TaskSpec) -> bool:
-            end = ends.get((cell.key, task.name))
-            lost = (
-                task.is_compared
-                and reference == cell.key
-                and not reference_file(self.folder, cell.key, task.name).is_file()
-            )
-            return end is not None and end.outcome.timed and not lost
-
-        return tuple(task.name for task in self.suite.tasks if not done(task))
+    def _open(self, known: _Known, cell: str, reference: str) -> tuple[str, ...]:
+        return tuple(task.name for task in self.suite.tasks if not known.is_done(cell, task, reference))
 
     def _run_group(
         self, group: Sequence[Cell], tasks: dict[str, tuple[str, ...]], references: Mapping[str, str]
@@ -124,6 +113,35 @@ class EvalRunner:
             )
             self.log.append(result)
         say(f"  {cell_names(self.planned.cells)[cell.key]}  {outcome}: {why}")
+
+
+class _Known:
+    """What a resumed run has already; nothing where there is none."""
+
+    def __init__(self, previous: Run | None, folder: Path) -> None:
+        self._ends = previous.ends() if previous else {}
+        self._answers = previous.answers() if previous else {}
+        self._folder = folder
+
+    def is_done(self, cell: str, task: TaskSpec, reference: str) -> bool:
+        """Whether a cell need not run a task: it ended well, and what its predictions are compared by is there.
+
+        Where the unmodified model did not answer, the others have scores and no divergences until it does.
+        """
+        if not self._ended_well(cell, task) or not task.is_compared:
+            return self._ended_well(cell, task)
+        is_kept = self._ended_well(reference, task) and reference_file(self._folder, reference, task.name).is_file()
+        if cell == reference:
+            return is_kept
+        return self._has_divergences(cell, task) or (is_kept and not self._has_divergences(reference, task))
+
+    def _ended_well(self, cell: str, task: TaskSpec) -> bool:
+        end = self._ends.get((cell, task.name))
+        return end is not None and end.outcome.timed
+
+    def _has_divergences(self, cell: str, task: TaskSpec) -> bool:
+        answers = self._answers.get((cell, task.name), ())
+        return any(one.metric == KL and one.value is not None for one in answers)
 
 
 def references_of(cells: Sequence[Cell], parts: Sequence[Part]) -> dict[str, str]:

@@ -118,9 +118,9 @@ def _measure_block(
     sweep: Sweep, block: Sequence[Cell], parts: Sequence[Part], measure: MeasureSpec, names: dict[str, str]
 ) -> None:
     criterion, progress = SweepCriterion(block, parts, measure, names), RoundProgress(block, names, measure)
-    for records in sweep.rounds(block):
-        criterion.add(records)
-        is_resumed = all(sweep.kept.get((record.cell, record.round)) is record for record in records)
+    for ended in sweep.rounds(block, lambda took_s: criterion.minutes + took_s / 60 >= measure.max_minutes):
+        criterion.add(ended.records, is_whole=ended.is_whole)
+        is_resumed = all(sweep.kept.get((record.cell, record.round)) is record for record in ended.records)
         if criterion.finished() or not is_resumed:  # what a resumed run has already is shown once, with what follows
             progress.round_ended(criterion)
         if criterion.finished():

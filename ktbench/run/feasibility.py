@@ -21,10 +21,12 @@ from ktbench.host.capabilities import feature_reasons, machine_capabilities
 from ktbench.host.cuda import read_cuda_devices
 from ktbench.host.software import peer_reason
 from ktbench.host.topology import read_topology
+from ktbench.resources import install_command
 from ktbench.run.gpu_memory import gpu_memory, gpu_workers
+from ktbench.sim.cost_search import all_features
 from ktbench.sim.simulation import rules_not_simulated
 from ktbench.spec.cells import points_of
-from ktbench.spec.engine import STREAM_MEMORY
+from ktbench.spec.engine import STREAM_MEMORY, EngineSpec
 from ktbench.spec.errors import RequestError, refusing
 from ktbench.spec.features import FEATURES
 from ktbench.spec.machine import MachineSpec
@@ -52,7 +54,8 @@ class Machine:
     """What a machine offers. `no_cuda` and `features_missing` (by feature name) hold reasons, empty for what it has.
 
     `nodes` counts NUMA nodes, `gpu_bytes` is the memory of the first GPU, `flags` whether its driver has stream memory
-    operations. `spec` is None for this machine, which is not simulated and has peers.
+    operations. `spec` is None for this machine, which is not simulated and has peers. Where it `starts` programs, those
+    of peers are asked what they are.
     """
 
     cpus: Sequence[int]
@@ -62,9 +65,10 @@ class Machine:
     gpu_bytes: int = 0
     flags: bool = False
     spec: MachineSpec | None = None
+    starts: bool = True
 
     @classmethod
-    def local(cls) -> Machine:
+    def local(cls, *, starts: bool = True) -> Machine:
         """What the machine of this process offers."""
         capabilities, cuda, topology = machine_capabilities(), read_cuda_devices(), read_topology()
         return cls(
@@ -74,6 +78,7 @@ class Machine:
             features_missing=feature_reasons(capabilities),
             gpu_bytes=cuda.gpus[0].memory_bytes if cuda.gpus else 0,
             flags=cuda.stream_memory,
+            starts=starts,
         )
 
     @classmethod
@@ -85,6 +90,16 @@ class Machine:
             features_missing={feature.name: "" for feature in FEATURES} | spec.feature_reasons,
             spec=spec,
         )
+
+
+def best_engine(engine: EngineSpec, machine: MachineSpec | None, phase: str) -> EngineSpec:
+    """An engine with every feature that a machine (None: this one) has and that acts in a phase of a workload."""
+    found, on_cpu = Machine.local() if machine is None else Machine.described(machine), engine.device == "cpu"
+    no_graph = "" if phase in ("decode", "serve") and not on_cpu else "acts in decode on a GPU"
+    missing = dict(found.features_missing)
+    best = all_features(engine, missing | {"cuda_graph": missing["cuda_graph"] or no_graph})
+    dense, serves = best.packed_dense and on_cpu and phase not in ("layer", "train"), phase == "serve"
+    return replace(best, packed_dense=dense, batching=serves, chunked_prefill=serves, prefix_cache=serves)
 
 
 def feasibility(spec: RunSpec, machine: Machine) -> Reason | None:
@@ -115,7 +130,7 @@ def _reasons(spec: RunSpec, machine: Machine) -> Iterator[Reason]:
         )
     yield from rules_broken(spec if machine.spec is None else _as_simulated(spec))
     if spec.workload.phase == "train" and machine.spec is None and find_spec("peft") is None:
-        yield Reason("workload.phase=train", "needs PEFT, python -m pip install 'ktbench[train]'")
+        yield Reason("workload.phase=train", f"needs PEFT: {install_command('train')}")
     yield from _core_reasons(spec, machine.cpus)
     if machine.spec is not None:
         yield from _memory_reasons(spec, machine.spec)
@@ -144,7 +159,7 @@ def _peer_reasons(spec: RunSpec, machine: Machine) -> Iterator[Reason]:
     missing = machine.features_missing["avx512"]
     if missing and spec.precision in peer_of(spec.system).avx512:
         yield Reason(f"system={spec.system} precision={spec.precision}", missing)
-    if why := no_file(spec) or peer_reason(peer_of(spec.system), spec.peer):
+    if why := no_file(spec) or peer_reason(peer_of(spec.system), spec.peer, starts=machine.starts):
         yield Reason(f"system={spec.system}", why)
 
 
@@ -273,13 +288,13 @@ def require_simulated_rules(spec: RunSpec) -> None:
         raise ValueError(f"inject={spec.inject.name}: {why}")
 
 
-def unsupported_locally(cells: Sequence[Cell], *, cuda_is_needed: bool) -> dict[str, str]:
-    """Why this machine cannot run cells, by cell key; without considering memory.
+def unsupported_locally(cells: Sequence[Cell], *, cuda_is_needed: bool, starts: bool = True) -> dict[str, str]:
+    """Why this machine cannot run cells, by cell key; without considering memory, and `starts` as `Machine` says.
 
     Raises RequestError for a placement profile or a routing trace that cannot be read, and, where `cuda_is_needed`, for
     cells on CUDA where there is no CUDA device.
     """
-    machine = Machine.local()
+    machine = Machine.local(starts=starts)
     on_cuda = any(cell.spec.engine.device == "cuda" for cell in cells)
     if cuda_is_needed and machine.no_cuda and on_cuda:
         raise RequestError(f"{Reason(_CUDA, machine.no_cuda)}; allowed here: cpu")

@@ -30,10 +30,13 @@ from ktbench.host.describe import read_local_machine
 from ktbench.host.memory import read_memory
 from ktbench.host.topology import read_topology
 from ktbench.results.settings import model_title
-from ktbench.run.feasibility import memory_missing, unsupported_locally, unsupported_simulated
+from ktbench.run.feasibility import best_engine, memory_missing, unsupported_locally, unsupported_simulated
 from ktbench.spec.cells import plan_cells
+from ktbench.spec.engine import EngineSpec
 from ktbench.spec.errors import RequestError, error_text, refusing
-from ktbench.spec.memory import MachineMemory, blocks_of, require_memory
+from ktbench.spec.features import FEATURES
+from ktbench.spec.machine import MachineSpec
+from ktbench.spec.memory import MachineMemory, NotEnoughMemory, blocks_of, require_memory
 from ktbench.spec.peers import OURS
 from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import RunSpec
@@ -53,12 +56,14 @@ class CellPlan:
     """Cells of a request. `unsupported` says by cell key why a cell cannot run, here or on its described machine.
 
     `needed_bytes` is the largest number of bytes in use at once, of those that `memory` has. Simulated cells need none.
+    `short` says of what is only planned why there is too little memory at the moment, empty where there is enough.
     """
 
     cells: tuple[Cell, ...]
     unsupported: dict[str, str]
     needed_bytes: int
     memory: MachineMemory
+    short: str = ""
 
     @property
     def here(self) -> tuple[Cell, ...]:
@@ -85,7 +90,7 @@ def read_request(overrides: Sequence[str], *, evaluates: bool = False) -> Reques
     """The frozen request of overrides. Raises RequestError, also for a suite unless the verb `evaluates` it."""
     composed = compose(overrides, read_local_machine)
     try:
-        request = with_operator(freeze(composed, _model_files(composed.parts.values())))
+        request = with_operator(freeze(composed, _model_files(composed.parts.values()), _best_of(overrides)))
         request = _on_this_machine(request, overrides)
         for part in request.parts:
             require_operators(part.spec.inject)
@@ -100,6 +105,17 @@ def read_request(overrides: Sequence[str], *, evaluates: bool = False) -> Reques
             f"suite={request.suite.name}: suites are run by `eval`: python -m ktbench eval {shlex.join(overrides)}"
         )
     return request
+
+
+def _best_of(overrides: Sequence[str]) -> Callable[[EngineSpec, MachineSpec | None, str], EngineSpec]:
+    """`best_engine`, with the features that the command line names as it names them."""
+    keys = {word.lstrip("+").partition("=")[0] for word in overrides}
+    named = [feature.name for feature in FEATURES if feature.key in keys]
+
+    def best(engine: EngineSpec, machine: MachineSpec | None, phase: str) -> EngineSpec:
+        return replace(best_engine(engine, machine, phase), **{name: getattr(engine, name) for name in named})
+
+    return best
 
 
 def _on_this_machine(request: Request, overrides: Sequence[str]) -> Request:
@@ -245,8 +261,25 @@ def plan_request(request: Request) -> CellPlan:
     Raises RequestError where the measured cells do not fit this machine; besides simulated cells that is a reason like
     any other.
     """
+    return plan_here(cells := cells_of(request), refuses=_measures_all(cells))
+
+
+def show_request(request: Request) -> CellPlan:
+    """What `plan_request` gives, without starting a program, and where the memory that is free now is too little, too.
+
+    Raises RequestError where all the memory of this machine would not do.
+    """
     cells = cells_of(request)
-    return plan_here(cells, refuses=all(cell.spec.machine is None for cell in cells))
+    free, refuses = _machine_memory(), _measures_all(cells)
+    try:
+        return _plan(cells, free, refuses=refuses, starts=False)
+    except NotEnoughMemory as error:
+        idle = replace(free, free_bytes=free.total_bytes)
+        return replace(_plan(cells, idle, refuses=refuses, starts=False), short=str(error))
+
+
+def _measures_all(cells: Iterable[Cell]) -> bool:
+    return all(cell.spec.machine is None for cell in cells)
 
 
 def cells_of(request: Request) -> tuple[Cell, ...]:
@@ -260,9 +293,12 @@ def plan_here(cells: tuple[Cell, ...], *, refuses: bool) -> CellPlan:
 
     With `refuses`, RequestError is raised for what does not fit this machine as a whole.
     """
+    return _plan(cells, _machine_memory(), refuses=refuses, starts=True)
+
+
+def _plan(cells: tuple[Cell, ...], memory: MachineMemory, *, refuses: bool, starts: bool) -> CellPlan:
     here = [cell for cell in cells if cell.spec.machine is None]
-    unsupported = unsupported_simulated(cells) | unsupported_locally(here, cuda_is_needed=refuses)
-    memory = _machine_memory()
+    unsupported = unsupported_simulated(cells) | unsupported_locally(here, cuda_is_needed=refuses, starts=starts)
     if not refuses:
         unsupported |= memory_missing([cell for cell in here if cell.key not in unsupported], memory)
     needed = require_memory([cell for cell in here if cell.key not in unsupported], memory)

@@ -11,6 +11,7 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
+from ktbench.files import append_to
 from ktbench.run.shards import Shard, is_wanted, read_shard, whole_rounds, withdraw
 from ktbench.spec.errors import BAD_REQUEST, INTERRUPTED, RequestError, error_text
 from ktbench.spec.record import Environment, Record
@@ -50,7 +51,7 @@ def _run(folder: Path, home: str) -> int:
     """
     env = {key: value for key, value in os.environ.items() if key not in _NOT_INHERITED}
     command = [sys.executable, "-m", "ktbench.run.shard_job", str(folder)]
-    with (folder / _OUTPUT).open("ab") as output:
+    with append_to(folder / _OUTPUT) as output:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=home, env=env, start_new_session=True
         )

@@ -19,6 +19,16 @@ from ktbench.spec.record import Cell, Outcome, Record
 OnRecord = Callable[[Record], None]
 # Who is told how far the worker of a cell is with loading, until that is done.
 OnLoad = Callable[[Cell], AbstractContextManager[OnLoading]]
+# Whether there is no time left after so many seconds of trials in a round.
+IsOver = Callable[[float], bool]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Round:
+    """The records of a round; of one that is not `is_whole`, of the cells that had their turn before time was up."""
+
+    records: tuple[Record, ...]
+    is_whole: bool
 
 
 @dataclass(kw_only=True)
@@ -45,19 +55,20 @@ class Sweep:
     _new: list[Record] = field(default_factory=list)
     _needed: set[WeightsKey] = field(default_factory=set)
 
-    def rounds(self, cells: Sequence[Cell] | None = None) -> Iterator[tuple[Record, ...]]:
-        """Run rounds of some cells (None: of all), yielding the records of each finished round.
+    def rounds(self, cells: Sequence[Cell] | None = None, is_over: IsOver = lambda took_s: False) -> Iterator[Round]:
+        """Run rounds of some cells (None: of all), yielding each once it has ended.
 
-        Records of the resumed run come before those of this session. Ends when every cell has failed; the caller
-        decides when to stop before that.
+        Records of the resumed run come before those of this session. A round ends before its next trial where that is
+        `is_over` after the seconds that its trials took so far, and is the last one then. Ends when every cell has
+        failed, too; the caller decides when to stop before that.
         """
         cells = self.cells if cells is None else cells
         keys = {cell.key for cell in cells}
         round_number = 0
         while True:
-            self._round(cells, round_number)
-            yield self._records_of(cells, round_number)
-            if self._lost.issuperset(keys):
+            is_whole = self._round(cells, round_number, is_over)
+            yield Round(records=self._records_of(cells, round_number), is_whole=is_whole)
+            if not is_whole or self._lost.issuperset(keys):
                 return
             round_number += 1
 
@@ -85,13 +96,20 @@ class Sweep:
         for key in keys & self._workers.keys():
             self._workers.pop(key).stop()
 
-    def _round(self, cells: Sequence[Cell], round_number: int) -> None:
+    def _round(self, cells: Sequence[Cell], round_number: int, is_over: IsOver) -> bool:
+        """Whether every cell had its turn."""
         self._needed = {cell.weights_key for cell in cells}
         if round_number and any(_begins_block(cell, round_number) for cell in cells):
             self._unload(self._needed)
+        took_s = sum(known.took_s for cell in cells if (known := self.kept.get((cell.key, round_number))))
         for cell in turn_order(cells, round_number):
-            if cell.key not in self._lost and not self._has(cell, round_number):
-                self._keep(self._trial(cell, round_number))
+            if cell.key in self._lost or self._has(cell, round_number):
+                continue
+            if is_over(took_s):
+                return False
+            self._keep(record := self._trial(cell, round_number))
+            took_s += record.took_s
+        return True
 
     def _has(self, cell: Cell, round_number: int) -> bool:
         known = self.kept.get((cell.key, round_number))

@@ -19,6 +19,7 @@ import msgspec
 
 from ktbench.engine.loading.progress import Loading
 from ktbench.engine.protocol import Unsupported
+from ktbench.files import append_to
 from ktbench.host.pauses import count_pauses, pauses
 from ktbench.host.software import find_peer
 from ktbench.run.child import OomCount, ending_of, oom_count
@@ -214,7 +215,7 @@ class Worker:
 
 def _started(command: Sequence[str], log: Path, responses: int) -> subprocess.Popen[bytes]:
     """A process with its own session and a non-blocking input. Raises OSError."""
-    with log.open("ab") as output:
+    with append_to(log) as output:
         process = subprocess.Popen(
             command,
             bufsize=0,

@@ -13,6 +13,7 @@ from ktbench.resources import read_text
 from ktbench.sim.graph import machine_of
 from ktbench.sim.sensitivity import Bottleneck, bottleneck
 from ktbench.sim.simulation import simulate
+from ktbench.spec.engine import EngineSpec
 from ktbench.spec.errors import did_you_mean
 from ktbench.spec.machine import BY_NAME, MachineSpec
 from ktbench.spec.run_spec import RunSpec
@@ -46,7 +47,12 @@ def with_all_features(spec: RunSpec) -> RunSpec:
 
 
 def with_features(spec: RunSpec, missing: Mapping[str, str]) -> RunSpec:
-    """A cell with every feature on that its machine has, deferral, skipping and placement as they are.
+    """A cell with `all_features` of its engine."""
+    return replace(spec, engine=all_features(spec.engine, missing))
+
+
+def all_features(engine: EngineSpec, missing: Mapping[str, str]) -> EngineSpec:
+    """An engine with every feature on that its machine has, deferral, skipping and placement as they are.
 
     `missing` has the reason why a feature is not there by its name, empty for one that is. All need the fused operator,
     and the lean device role is for cells without a GPU.
@@ -54,8 +60,8 @@ def with_features(spec: RunSpec, missing: Mapping[str, str]) -> RunSpec:
     names = ("avx2", "avx512", "amx", "numa", "cuda_graph")
     avx2, avx512, amx, numa, cuda_graph = (not missing[name] for name in names)
     fused = avx2 or avx512 or amx
-    engine = replace(
-        spec.engine,
+    return replace(
+        engine,
         avx2=avx2 and not (avx512 or amx),
         avx512=avx512,
         amx=amx,
@@ -64,7 +70,6 @@ def with_features(spec: RunSpec, missing: Mapping[str, str]) -> RunSpec:
         cuda_graph=fused and cuda_graph,
         packed_dense=fused and not cuda_graph,
     )
-    return replace(spec, engine=engine)
 
 
 def entry_cells(prices: PriceList, compose: Callable[[str], RunSpec]) -> Iterator[tuple[PriceEntry, RunSpec]]:

@@ -118,12 +118,13 @@ class SampleResult:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TaskResult:
-    """The end of one task of one cell: its answers count from here on.
+    """The end of one task of one cell: its `answers` count from here on, of all metrics and samples of its `questions`.
 
-    `cached` of its `requests` had been answered before by the same engine, and are not in `evidence`, `took_s` and the
-    token counts. `cut_answers` have as many tokens as there was room for, `cut_prompts` lost their beginning to the
-    model's context. `setting` says how the questions were put where that is not plain from the spec. `lm_eval` is what
-    lm-eval's file of results says of the task, empty where it has no such task (`ktbench.report.exchange.lm_eval`).
+    `answers` is 0 in logs that did not count them. `cached` of its `requests` had been answered before by the same
+    engine, and are not in `evidence`, `took_s` and the token counts. `cut_answers` have as many tokens as there was
+    room for, `cut_prompts` lost their beginning to the model's context. `setting` says how the questions were put where
+    that is not plain from the spec. `lm_eval` is what lm-eval's file of results says of the task, empty where it has no
+    such task (`ktbench.report.exchange.lm_eval`).
     """
 
     cell: str
@@ -137,6 +138,7 @@ class TaskResult:
     why: str = ""
     took_s: float = 0.0
     questions: int = 0
+    answers: int = 0
     requests: int = 0
     cached: int = 0
     prompt_tokens: int = 0
@@ -149,7 +151,7 @@ class TaskResult:
 
     def __post_init__(self) -> None:
         _require_time("TaskResult.started", self.started)
-        fields_at_least(self, 0, "took_s", "questions", "requests", "cached", "prompt_tokens", "new_tokens")
+        fields_at_least(self, 0, "took_s", "questions", "answers", "requests", "cached", "prompt_tokens", "new_tokens")
         fields_at_least(self, 0, "cut_answers", "cut_prompts")
 
 

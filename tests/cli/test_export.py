@@ -30,6 +30,7 @@ def child(code: str) -> tuple[str, ...]:
     return (sys.executable, "-c", code)
 
 
+@pytest.mark.usefixtures("loaded_children")
 def test_export_writes_a_file_and_says_what_it_holds(tmp_path: Path) -> None:
     pytest.importorskip("gguf", reason="gguf is not installed")
     words = ("model=tiny", "precision=q4_0", "device_precision=q8_0", "output=made/here.gguf")

@@ -258,6 +258,7 @@ def test_routers_are_asked_on_this_machine_only(home: Path, capsys: pytest.Captu
     assert "record machine=paper_a100" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("loaded_children")
 def test_both_kinds_in_one_sweep(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built", exc_type=ImportError)
     few = ("measure.min_rounds=1", "measure.max_rounds=1", "engine.threads=1")

@@ -27,7 +27,7 @@ PLACEHOLDERS = {
     "machine=local": "machine=my_box.yaml",  # local needs a probe of this very machine
     "what_if.target=N": "what_if.target=25",
     "limit=N": "limit=2",
-    "PRICES.yaml": "docs/prices.example.yaml",
+    "PRICES.yaml": "conf/prices.example.yaml",
     "CHECKPOINT": "evals/nano",
     "CONFIG.json": "evals/nano/config.json",
     "FOLDER": "evals/nano",

@@ -137,7 +137,7 @@ def _eval(words: tuple[str, ...]) -> None:
 
 
 def _one_cell(words: tuple[str, ...]) -> None:
-    request = read_request(take_word("run", words, "engine.best", "true or false")[0])
+    request = read_request(words)
     assert not request.is_sweep, "takes one cell"
     _require_feasible(plan_request(request))
 

@@ -105,6 +105,17 @@ def test_what_the_same_cell_answered_before_is_not_asked_again(
     assert again == scored
 
 
+def test_a_control_is_asked_again_what_its_baseline_has_answered(
+    session: EvalSession, cells: list[Cell], answers: Path
+) -> None:
+    first, scored = session.evaluate(cells[0], "sort", reference(answers, is_this=True))
+    control = replace(cells[0], role="control")
+    result, again = session.evaluate(control, "sort", reference(answers, is_this=False))
+    assert (result.cached, result.requests) == (0, first.requests)
+    assert result.new_tokens > 0
+    assert [one.value for one in of_metric(again, SCORE)] == [one.value for one in of_metric(scored, SCORE)]
+
+
 def test_beside_each_score_stands_how_far_predictions_of_the_right_answer_are_from_the_unmodified_model_s(
     session: EvalSession, cells: list[Cell], answers: Path
 ) -> None:

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from ktbench.results import LOG_NAME, Log, NotKept, StoreError, read_run
 from ktbench.results.find import read_origin
 from ktbench.results.lines import encode
-from ktbench.results.log import PLAN_NAME, try_lock
-from ktbench.spec.record import Environment, Header, Outcome, Part, Record, SampleResult, TaskResult
+from ktbench.results.log import HOLDER_NAME, PLAN_NAME, try_lock
+from ktbench.spec.record import KL, Environment, Header, Outcome, Part, Record, SampleResult, TaskResult
 from tests.tiny import tiny_cell
 
 CELL = tiny_cell()
@@ -124,15 +124,24 @@ def test_a_newline_that_was_changed_costs_no_line(tmp_path: Path) -> None:
     assert read_run(tmp_path).damage == ()
 
 
-def test_a_task_with_a_lost_answer_has_not_ended(tmp_path: Path) -> None:
-    answers = tuple(SampleResult(cell=CELL.key, task="sort", question=name, value=1.0) for name in "ab")
+@pytest.mark.parametrize(
+    ("lost", "damaged"),
+    [(b'"question":"a"', b'"question":"c"'), (b'"sample":1', b'"sample":2'), (b'"kl_nats"', b'"kl_natz"')],
+    ids=["of a question", "of a sample", "of a metric"],
+)
+def test_a_task_with_a_lost_answer_has_not_ended(tmp_path: Path, lost: bytes, damaged: bytes) -> None:
+    answers = (
+        *(SampleResult(cell=CELL.key, task="sort", question=name, value=1.0) for name in "ab"),
+        SampleResult(cell=CELL.key, task="sort", question="b", value=1.0, sample=1),
+        SampleResult(cell=CELL.key, task="sort", question="b", value=1.0, metric=KL),
+    )
     ended = TaskResult(
         cell=CELL.key, label="base", task="sort", outcome=Outcome.OK, provenance="measured", code_id="code",
-        env_id="env", started="", questions=2,
+        env_id="env", started="", questions=2, answers=4,
     )  # fmt: skip
     path = filled(tmp_path, *answers, ended)
     assert read_run(tmp_path).task_results == (ended,)
-    path.write_bytes(path.read_bytes().replace(b'"question":"a"', b'"question":"c"'))
+    path.write_bytes(path.read_bytes().replace(lost, damaged))
     assert read_run(tmp_path).task_results == ()
 
 
@@ -237,6 +246,48 @@ def test_a_file_that_is_no_log_stays_as_it_is(tmp_path: Path, content: bytes, li
             Log(tmp_path / "run", new=new)
     assert mine.read_bytes() == content
     assert [file.name for file in (tmp_path / "run").iterdir()] == [LOG_NAME]
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "dangling link", "link to a log"])
+def test_a_log_that_is_no_file_of_its_own_is_neither_read_nor_written(tmp_path: Path, kind: str) -> None:
+    """A pipe would be waited for, /dev/zero read until memory ends, and through a link anything may be written."""
+    place, elsewhere = tmp_path / "run" / LOG_NAME, tmp_path / "elsewhere"
+    place.parent.mkdir()
+    if kind == "pipe":
+        os.mkfifo(place)
+    else:
+        place.symlink_to("/dev/zero" if kind == "device" else elsewhere)
+    if kind == "link to a log":
+        elsewhere.write_bytes(filled(tmp_path / "other", record(0)).read_bytes())
+    before = elsewhere.read_bytes() if elsewhere.exists() else None
+    for new in (False, True):
+        with pytest.raises(StoreError, match=r"no log of ktbench"):
+            Log(tmp_path / "run", new=new)
+    assert (elsewhere.read_bytes() if elsewhere.exists() else None) == before
+    assert [file.name for file in place.parent.iterdir()] == [LOG_NAME]
+
+
+@pytest.mark.parametrize("name", [HOLDER_NAME, f".{PLAN_NAME}.part"])
+def test_what_files_of_a_run_lead_to_is_not_written(tmp_path: Path, name: str) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("a key")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / name).symlink_to(victim)
+    log = Log(tmp_path / "run")
+    log.append(HEADER)
+    with pytest.raises(StoreError, match="another sweep is writing" if name == HOLDER_NAME else "another sweep"):
+        Log(tmp_path / "run")
+    log.close()
+    assert victim.read_text() == "a key"
+    assert read_run(tmp_path / "run").header == HEADER
+
+
+def test_a_note_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / HOLDER_NAME)
+    log = Log(tmp_path)
+    with pytest.raises(StoreError, match="another sweep is writing"):
+        Log(tmp_path)
+    log.close()
 
 
 def test_a_new_run_does_not_go_where_one_is(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from ktbench.run.evaluation import EvalRunner, references_of, require_same_suite
 from ktbench.run.request import CellPlan
 from ktbench.spec.errors import RequestError
 from ktbench.spec.memory import MachineMemory
-from ktbench.spec.record import Cell, Environment, Header, Outcome, Part, SampleResult, TaskResult
+from ktbench.spec.record import KL, Cell, Environment, Header, Outcome, Part, SampleResult, TaskResult
 from ktbench.spec.run_spec import MeasureSpec
 from ktbench.spec.suite import SuiteSpec, TaskSpec
 from tests.tiny import tiny_cell
@@ -48,8 +48,21 @@ class Children:
         for cell, task in wanted:
             if (cell.label, task) in self.dies_at:
                 raise ChildFailed(-9, "ended by SIGKILL")
-            answer = SampleResult(cell=cell.key, task=task, question="q", value=1.0)
-            heard(EvalProgress(result=ended(cell, task), samples=(answer,)))
+            heard(EvalProgress(result=ended(cell, task), samples=tuple(answers(evaluation, cell, task))))
+
+
+def answers(evaluation: EvalRequest, cell: Cell, task: str) -> Iterator[SampleResult]:
+    """A score and, of tasks that compare predictions, a divergence: without those of the baseline it has no value."""
+    yield SampleResult(cell=cell.key, task=task, question="q", value=1.0)
+    if not evaluation.suite.task(task).is_compared:
+        return
+    reference = evaluation.references[cell.key]
+    file = reference_file(Path(evaluation.folder), reference, task)
+    if reference == cell.key:
+        file.parent.mkdir(exist_ok=True)
+        file.touch()
+    value = 0.0 if file.is_file() else None
+    yield SampleResult(cell=cell.key, task=task, question="q", metric=KL, value=value, weight=1.0)
 
 
 def ended(cell: Cell, task: str, outcome: Outcome = Outcome.OK, why: str = "") -> TaskResult:
@@ -134,14 +147,27 @@ def test_a_baseline_answers_again_where_its_predictions_are_lost(
     previous = execute(tmp_path, [BASE, FUSED], suite=suite)
     again = Children()
     monkeypatch.setattr(evaluation, "evaluate_in_subprocess", again)
+    reference_file(tmp_path, BASE.key, "kept").unlink()
     execute(tmp_path, [BASE, FUSED], previous=previous, suite=suite)
     assert again.asked == [(("base", "kept"), ("+v", "sum"), ("+v", "sort"), ("+v", "kept"))]
-    file = reference_file(tmp_path, BASE.key, "kept")
-    file.parent.mkdir()
-    file.touch()
     monkeypatch.setattr(evaluation, "evaluate_in_subprocess", again := Children())
     execute(tmp_path, [BASE, FUSED], previous=read_run(tmp_path), suite=suite)
     assert again.asked == []
+
+
+@pytest.mark.parametrize("again", [(), (("+v", "kept"),)], ids=["once", "killed again"])
+def test_a_run_whose_baseline_was_killed_ends_as_if_it_had_not_been(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: tuple[tuple[str, str], ...]
+) -> None:
+    suite = replace(SUITE, tasks=(TaskSpec(name="kept", source="nano/sort"), *SUITE.tasks))
+    monkeypatch.setattr(evaluation, "evaluate_in_subprocess", Children())
+    whole = execute(tmp_path / "whole", [BASE, FUSED], suite=suite)
+    run = None
+    for deaths in ((("base", "kept"),), again, ()):
+        monkeypatch.setattr(evaluation, "evaluate_in_subprocess", Children(*deaths))
+        run = execute(tmp_path / "killed", [BASE, FUSED], previous=run, suite=suite)
+    assert run is not None
+    assert run.answers() == whole.answers()
 
 
 def test_an_interrupt_keeps_the_tasks_that_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
