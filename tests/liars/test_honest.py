@@ -15,6 +15,7 @@ from ktbench.spec.peers import PeerSpec
 from ktbench.spec.record import Cell, Outcome
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.wire import spec_id
+from tests.engine.engines import LEAN
 from tests.engine.tiny import decode, layer, prefill, spec, tiny_model
 from tests.fake import FakeRoofs
 
@@ -39,7 +40,7 @@ PRECISIONS = ("bf16", "int8", "q4_0", "fp8")
 def ours(phase: str, arm: str, precision: str) -> RunSpec:
     of_model = tiny_model(hidden_size=128, moe_intermediate_size=128)
     requested = replace(spec(of_model, WORK[phase]), precision=precision)  # type: ignore[arg-type]
-    return replace(requested, engine=EngineSpec(threads=1, **OURS[arm]))  # type: ignore[arg-type]
+    return replace(requested, engine=EngineSpec(threads=1, **OURS[arm]), inject=LEAN)  # type: ignore[arg-type]
 
 
 def plain(phase: str, implementation: str) -> RunSpec:
