@@ -334,7 +334,7 @@ def _run_without_avx(session: nox.Session, built: Path, folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     shutil.unpack_archive(built, folder, "zip")
     # As plain paths, without `site`: its hooks would bring the ktbench of this checkout.
-    paths = [str(folder), *sorted({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})]
+    paths = [str(folder), *(path for path in sys.path if Path(path).name == "site-packages")]
     python = [emulator, "-cpu", "Nehalem", sys.executable, "-S", "-P"]
     for words in (["-c", "from ktbench import _kernels; print(_kernels.formats())"], ["-m", "ktbench", "doctor"]):
         session.run(*python, *words, env={"PYTHONPATH": os.pathsep.join(paths)}, external=True)
