@@ -104,7 +104,7 @@ def gpu(session: nox.Session) -> None:
 
 @nox.session
 def families(session: nox.Session) -> None:
-    """Save every family as it is released, in bf16 and FP8, load it and compare it with Transformers; `-- NAME` for some."""
+    """Save every family as released, in bf16 and FP8, load it and compare it with Transformers; `-- NAME` for some."""
     session.run("python", "-W", "ignore", "-m", "tests.engine.families.releases", *session.posargs, external=True)
 
 

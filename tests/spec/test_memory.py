@@ -150,7 +150,7 @@ def test_pages_that_do_not_fit_are_refused_with_a_number_that_does() -> None:
 
 
 def test_what_does_not_fit_names_the_most_layers_that_do() -> None:
-    """A vocabulary that shrinks with the depth is most of this model: by the bytes of its layers alone none would fit."""
+    """A vocabulary that shrinks with the depth is most of this model: by the bytes of layers alone none would fit."""
     spec = tiny_spec()
     deep = spec.model.config | {"num_hidden_layers": 8, "vocab_size": 200_000}
     model = replace(spec.model, config=deep, full_layers=8, full_vocab=200_000)
