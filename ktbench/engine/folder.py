@@ -67,8 +67,8 @@ class Folder:
             file: safe_open(file, "pt") for file in {one.file for one in weights.tensors.values()}
         }
         self._names = CheckpointNames.of(network, (name for name in weights.shapes if not weights.is_beside(name)))
-        tied: Mapping[str, str] = getattr(network, "all_tied_weights_keys", None) or {}
-        self._tied = {**{source: target for target, source in tied.items()}, **tied}
+        self._tied: Mapping[str, str] = getattr(network, "all_tied_weights_keys", None) or {}
+        self._other_name = {**{source: target for target, source in self._tied.items()}, **self._tied}
 
     def tensor(self, name: str) -> Tensor:
         """A tensor of the network outside of its routed experts, in the type that Transformers keeps it in."""
@@ -80,9 +80,11 @@ class Folder:
                 raise ValueError(
                     f"model.path={self._path}: {stored} holds {numbers.dtype}, the model needs {held.dtype}"
                 )
-            return numbers.to(held.dtype)
+            return numbers.to(held.dtype, copy=True)
 
-        return self._made(source, read)[source.target if source.converter is None else name].clone()
+        made = self._made(source, read)
+        # A part would keep the memory of the whole.
+        return made[source.target] if source.converter is None else made[name].clone()
 
     def is_in(self, name: str, kind: str) -> bool:
         """Whether a matrix of the network is stored in whole blocks of format `kind`."""
@@ -147,7 +149,10 @@ class Folder:
             return numbers.T if key in turned else numbers
 
         def biases(i: int) -> Biases | None:
-            return form.split({key: part(key, i) for key in shapes}).biases if form.biases else None
+            if not form.biases:
+                return None
+            both, down = (part(f"{key}_bias", i) for key in _STACKED)
+            return Biases(*form.halves(both), down)
 
         def blocks(i: int) -> ExpertBlocks:
             both, down = (torch.from_numpy(self._blocks(places[key], i)) for key in _STACKED)
@@ -238,7 +243,7 @@ class Folder:
 
     def _source(self, name: str) -> Source:
         """What makes a tensor of the network; a tied one may be stored by either name."""
-        found = self._names.sources.get(name) or self._names.sources.get(self._tied.get(name, ""))
+        found = self._names.sources.get(name) or self._names.sources.get(self._other_name.get(name, ""))
         if found is None:
             raise self._missing(name)
         return found
