@@ -494,6 +494,8 @@ class Setup:
         """Install the checkout in place: with compiled kernels, or as Python alone."""
         cmake = f"-Ccmake.define.KTBENCH_ISAS={wanted.isas}" if wanted.kernels else "-Cwheel.cmake=false"
         what = "kernels" if wanted.kernels else "ktbench"
+        # Another project of this name is on the package index; it, or an older checkout, would hide this one.
+        self.run([self.python, "-m", "pip", "uninstall", "--quiet", "--yes", "ktbench"])
         self._pip(what, "--no-deps", cmake, "--editable", str(self.root))
 
     def _pip(self, what: str, *arguments: str) -> None:
