@@ -98,7 +98,7 @@ def test_experts_that_stream_need_two_buffers_and_a_chunk_unpacked() -> None:
 
 
 def test_fiddler_is_refused_as_the_engine_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "peer_reason", lambda *_: "")
+    monkeypatch.setattr(module, "peer_reason", lambda *_, **__: "")
     spec = cell_of("qwen3_30b_a3b", WorkloadSpec(phase="decode", prompt=64, steps=4, routing="model"), system="fiddler")
     needed = needs(spec)
     assert needed.experts == 2 * 3 * 2048 * 768
