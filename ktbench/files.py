@@ -76,17 +76,17 @@ def append_to(path: Path) -> IO[bytes]:
     Folders of runs come from others, too: what a link in them leads to is not written, and no pipe is waited for.
     Raises OSError for a link, a pipe and a device, and where the system refuses.
     """
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    beside = os.O_NOFOLLOW | os.O_NONBLOCK
     try:
-        number = os.open(path, flags, 0o666)
+        file = open(path, "ab", buffering=0, opener=lambda name, flags: os.open(name, flags | beside, 0o666))  # noqa: SIM115 - the caller closes it
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENXIO):  # of a link, and of a pipe that nobody reads
             raise OSError(errno.EINVAL, NOT_REGULAR, str(path)) from None
         raise
-    if not stat.S_ISREG(os.fstat(number).st_mode):
-        os.close(number)
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
         raise OSError(errno.EINVAL, NOT_REGULAR, str(path))
-    return os.fdopen(number, "ab", buffering=0)
+    return file
 
 
 def _claimed(part: Path) -> IO[bytes]:
