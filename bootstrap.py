@@ -1,6 +1,7 @@
 """Sets up an environment for ktbench and runs a command in it: `python3 bootstrap.py COMMAND [ARGS…]`.
 
-Standard library only. Installs into the active virtual or conda environment, else into `.venv` beside this file.
+Standard library only. Installs what the command needs into the active virtual or conda environment, else into `.venv`
+beside this file: kernels for this machine where the command runs any, the packages of tests for tests alone.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -22,8 +24,10 @@ if sys.version_info < (3, 11):  # noqa: UP036 - this file is what tells people s
     sys.stderr.write(f"bootstrap: Python {sys.version.split()[0]} is too old: run it with Python 3.11 or newer\n")
     raise SystemExit(2)
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
 from typing import TextIO
 
 ROOT = Path(__file__).resolve().parent
@@ -32,7 +36,9 @@ STAMP = "ktbench-bootstrap.stamp"
 TAG = "KTBENCH_SETUP"
 # Without a GPU the version is fixed: only builds whose name ends in +cpu are sure to come without CUDA.
 CPU_TORCH = "2.13.0"
-USAGE = "usage: python3 bootstrap.py [COMMAND [ARGS...]]"
+USAGE = """usage: python3 bootstrap.py [--extras=NAME,NAME] [--isas=all] [COMMAND [ARGS...]]
+  --extras  packages beyond those the command needs, such as train, serve or accuracy (pyproject.toml lists them)
+  --isas    instruction sets to compile kernels for: native, this CPU's (the default), or all, to run elsewhere"""
 _TAIL_LINES = 25
 
 Run = Callable[[Sequence[str]], "subprocess.CompletedProcess[str]"]
@@ -53,20 +59,61 @@ class Host:
     base_prefix: Path
     executable: str
     base_executable: str
-    has_compiler: bool
+    compiler: str
     has_gpu: bool
+    isa_flags: str = ""
 
 
 def this_host() -> Host:
     """The machine and interpreter at hand."""
+    compilers = (os.environ.get("CXX"), "c++", "g++", "clang++")
     return Host(
         prefix=Path(sys.prefix),
         base_prefix=Path(sys.base_prefix),
         executable=sys.executable,
         base_executable=getattr(sys, "_base_executable", sys.executable),
-        has_compiler=any(map(shutil.which, ("g++", "clang++", "c++"))),
+        compiler=next((name for name in compilers if name and shutil.which(name.split()[0])), ""),
         has_gpu=Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi") is not None,
+        isa_flags=_isa_flags(),
     )
+
+
+def _isa_flags() -> str:
+    """The CPU's flags that instruction sets go by; none where the system does not list them."""
+    with contextlib.suppress(OSError):
+        flags = re.search(r"^flags\s*:(.*)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+        return " ".join(flag for flag in (flags[1].split() if flags else ()) if re.match("avx|amx|fma|f16c", flag))
+    return ""
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a command runs on: the engine, which is PyTorch and compiled kernels, and packages of extras."""
+
+    engine: bool = True
+    extras: tuple[str, ...] = ()
+    isas: str = "native"
+
+
+_DEVELOPMENT = ("pytest", "nox", "mypy", "ruff")
+_VERB_EXTRAS = {"eval": ("accuracy",), "serve": ("serve",), "chat": ("serve",)}
+# Verbs that measure nothing; a simulated sweep or run, `machine=NAME`, is like them.
+_WITHOUT_ENGINE = ("advise", "plan", "list", "report", "compare", "validate", "completion", "help", "--help", "-h")
+_SIMULATED = ("run", "sweep")
+
+
+def needs_of(command: Sequence[str]) -> Needs:
+    """What a command needs: all that ktbench itself does where the command is none of those known here."""
+    words = [Path(word).name if i == 0 else word for i, word in enumerate(command)]
+    if words and words[0].startswith("python"):
+        words = words[2:] if words[1:2] == ["-m"] else []
+    if words and words[0] in _DEVELOPMENT:
+        return Needs(extras=("dev",), isas="native;amx_emulated")  # tests run AMX kernels without AMX, too
+    if len(words) < 2 or words[0] != "ktbench":
+        return Needs()
+    described = any(word.startswith("machine=") and word != "machine=null" for word in words[2:])
+    simulated = words[1] in _SIMULATED and described
+    return Needs(words[1] not in _WITHOUT_ENGINE and not simulated, _VERB_EXTRAS.get(words[1], ()))
 
 
 def run_quietly(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
@@ -84,14 +131,14 @@ _EVERY_S = {True: 1.0, False: 30.0}
 
 
 @contextlib.contextmanager
-def progress(what: str, count: Callable[[], str]) -> Iterator[None]:
-    """Inside, say now and then how long `what` takes, and what `count` says, such as how much is done."""
+def progress(describe: Callable[[], str]) -> Iterator[None]:
+    """Inside, print now and then what `describe` says is being done, and for how long."""
     replaces, start_s, ended = sys.stderr.isatty(), time.monotonic(), threading.Event()
 
     def show() -> None:
         while not ended.wait(_EVERY_S[replaces]):
             minutes, seconds = divmod(round(time.monotonic() - start_s), 60)
-            line = f"bootstrap: {what}, {minutes}:{seconds:02}{count()}"
+            line = f"bootstrap: {minutes}:{seconds:02} {describe()}"
             print(f"\r\x1b[K{line}" if replaces else line, end="" if replaces else "\n", file=sys.stderr, flush=True)
 
     thread = threading.Thread(target=show, daemon=True)
@@ -129,6 +176,65 @@ def _lines_of(paths: Sequence[Path]) -> Iterator[str]:
 
 
 @dataclass(frozen=True)
+class Project:
+    """What pyproject.toml says of packages."""
+
+    name: str
+    dependencies: Sequence[str]
+    extras: Mapping[str, Sequence[str]]
+
+    @classmethod
+    def read(cls, root: Path) -> Project:
+        """The project of a checkout."""
+        project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+        return cls(project["name"], project["dependencies"], project.get("optional-dependencies", {}))
+
+    @property
+    def torch(self) -> str:
+        """The requirement of PyTorch."""
+        return next((line for line in self.dependencies if re.match(r"torch\b", line)), "torch")
+
+    def of_extra(self, extra: str) -> Iterator[str]:
+        """An extra's requirements; those on extras of the project itself are replaced by what these list."""
+        for line in self.extras[extra]:
+            own = re.fullmatch(rf"{re.escape(self.name)}\[(.+)\]", line)
+            if own is None:
+                yield line
+            else:
+                for inner in own[1].split(","):
+                    yield from self.of_extra(inner.strip())
+
+
+@dataclass(frozen=True)
+class State:
+    """What an environment holds, as its stamp says: digests of what it was made from, and which extras."""
+
+    packages: str = ""
+    kernels: str = ""
+    isas: str = "native"
+    extras: tuple[str, ...] = ()
+
+    @property
+    def has_torch(self) -> bool:
+        """Whether PyTorch is installed: the engine and the packages of extras run on it."""
+        return bool(self.kernels or self.extras)
+
+    @classmethod
+    def read(cls, stamp: Path) -> State:
+        """Nothing where there is no stamp, or one of another version of this program."""
+        try:
+            fields = json.loads(stamp.read_text())
+            return cls(**{**fields, "extras": tuple(fields["extras"])})
+        except (OSError, ValueError, TypeError, KeyError):
+            return cls()
+
+
+# What is being installed takes about this much disk, in GB.
+_TORCH_GB = {True: 6.0, False: 0.75}
+_PACKAGES_GB, _EXTRAS_GB, _KERNELS_GB = 0.6, 0.6, 0.1
+
+
+@dataclass(frozen=True)
 class Setup:
     """Brings one environment up to date. `run` starts programs; `root` is the checkout that is installed."""
 
@@ -158,20 +264,95 @@ class Setup:
         """Holds the state of the last set-up that succeeded."""
         return self.prefix / STAMP
 
-    def bring_up_to_date(self) -> None:
+    def bring_up_to_date(self, needs: Needs) -> None:
         """Create and install what is missing; quick when nothing changed. Raises SetupError."""
-        if self._up_to_date():
+        held, wanted = self._held(), self._wanted(needs)
+        if held == wanted:
             return
-        if not self.host.has_compiler:
-            raise SetupError("no C++ compiler: install one first (Debian, Ubuntu: apt install g++)")
+        if wanted.kernels and self._differs_in_code(held, wanted):
+            self._require_compiler()
+        self._announce(held, wanted)
+        start_s = time.monotonic()
         with self._alone():
             if not self.active:
                 self._create()
             self._ensure_pip()
-            self._ensure_torch()
-            self._install_project()
-            _write(self.stamp, self._state())
-        say(f"ready: {self.prefix}")
+            wanted = self._wanted(needs)  # of the environment that is there now
+            self._install(self._held(), wanted)
+            _write(self.stamp, json.dumps(asdict(wanted)))
+        say(f"ready in {time.monotonic() - start_s:.0f} s: {self.prefix}")
+
+    def _held(self) -> State:
+        """What the environment holds; nothing where there is none."""
+        return State.read(self.stamp) if Path(self.python).exists() else State()
+
+    def _wanted(self, needs: Needs) -> State:
+        """What the environment holds once a command can run. What is there and up to date stays."""
+        held, packages = self._held(), self._packages_digest()
+        kernels = self._kernels_digest() if needs.engine else held.kernels if packages == held.packages else ""
+        isas = held.isas if needs.isas == "native" or held.isas == "all" else needs.isas
+        extras = held.extras + tuple(extra for extra in needs.extras if extra not in held.extras)
+        return State(packages, kernels, isas, ("dev",) if "dev" in extras else extras)
+
+    @staticmethod
+    def _differs_in_packages(held: State, wanted: State) -> bool:
+        return (held.packages, held.extras, held.has_torch) != (wanted.packages, wanted.extras, wanted.has_torch)
+
+    @staticmethod
+    def _differs_in_code(held: State, wanted: State) -> bool:
+        """Whether ktbench itself is installed anew."""
+        return (held.packages, held.kernels, held.isas) != (wanted.packages, wanted.kernels, wanted.isas)
+
+    def _packages_digest(self) -> str:
+        """Digest of what decides about packages: the requirements, the interpreter, and where the checkout is."""
+        cfg = self.prefix / "pyvenv.cfg"
+        state = hashlib.sha256(str(self.root).encode())
+        state.update(cfg.read_bytes() if cfg.is_file() else sys.version.encode())
+        state.update((self.root / "pyproject.toml").read_bytes())
+        return state.hexdigest()
+
+    def _kernels_digest(self) -> str:
+        """Digest of the kernels' sources and of the CPU that they are compiled for."""
+        state = hashlib.sha256(self.host.isa_flags.encode())
+        for path in sorted(path for path in (self.root / "kernels").rglob("*") if path.is_file()):
+            state.update(f"{path.relative_to(self.root)}\0{path.stat().st_size}\0".encode())
+            state.update(path.read_bytes())
+        return state.hexdigest()
+
+    def _require_compiler(self) -> None:
+        install = "install one first (Debian, Ubuntu: apt install g++)"
+        if not self.host.compiler:
+            raise SetupError(f"no C++ compiler: {install}")
+        answer = self.run([*self.host.compiler.split(), "--version"]).stdout
+        first = answer.partition("\n")[0]
+        oldest = 14 if "clang" in first else 11
+        major = [int(number) for number in re.findall(r"\b(\d+)\.\d+", first)][-1:]
+        if major and major[0] < oldest:
+            kind = "clang++" if "clang" in first else "g++"
+            raise SetupError(f"{self.host.compiler} is {first}: needs {kind} {oldest} or newer; name another with CXX=")
+
+    def _announce(self, held: State, wanted: State) -> None:
+        """Say what is going to be installed and what it takes. Raises SetupError where the disk has no room for it."""
+        parts: list[tuple[str, float]] = []
+        if wanted.has_torch and not (Path(self.python).exists() and self._installed_torch()):
+            gpu = self.host.has_gpu
+            parts.append((f"PyTorch {'with CUDA' if gpu else 'for the CPU'}", _TORCH_GB[gpu]))
+        if held.packages != wanted.packages:
+            others = len(Project.read(self.root).dependencies) - 1
+            parts.append((f"{others} packages and what they need", _PACKAGES_GB))
+        if held.extras != wanted.extras:
+            parts.append((f"the packages of [{','.join(wanted.extras)}]", _EXTRAS_GB))
+        if wanted.kernels and self._differs_in_code(held, wanted):
+            parts.append(("kernels compiled for this CPU", _KERNELS_GB))
+        size_gb = sum(gb for _, gb in parts)
+        say(f"setting up {self.prefix}: {', '.join(part for part, _ in parts) or 'ktbench'}")
+        say(f"about {size_gb:.1f} GB of disk; one to four minutes on two cores, more on a slow network")
+        folder = next(path for path in (self.prefix, *self.prefix.parents) if path.exists())
+        free_gb = shutil.disk_usage(folder).free / 1e9
+        if free_gb < size_gb:
+            raise SetupError(
+                f"{folder} has {free_gb:.1f} GB of disk left, the set-up takes {size_gb:.1f}: make room first"
+            )
 
     @property
     def journal(self) -> Path:
@@ -215,20 +396,6 @@ class Setup:
         packages = self.prefix.glob("lib/python3*/site-packages/*.dist-info")
         return [one for one in packages if not all((one / name).is_file() for name in ("INSTALLER", "RECORD"))]
 
-    def _up_to_date(self) -> bool:
-        return Path(self.python).exists() and self.stamp.is_file() and self.stamp.read_text() == self._state()
-
-    def _state(self) -> str:
-        """Digest of all that an editable install depends on: sources that get built, dependencies, the interpreter."""
-        cfg = self.prefix / "pyvenv.cfg"
-        state = hashlib.sha256(str(self.root).encode())
-        state.update(cfg.read_bytes() if cfg.is_file() else sys.version.encode())
-        kernels = (path for path in (self.root / "kernels").rglob("*") if path.is_file())
-        for path in (self.root / "pyproject.toml", *sorted(kernels)):
-            state.update(f"{path.relative_to(self.root)}\0{path.stat().st_size}\0".encode())
-            state.update(path.read_bytes())
-        return state.hexdigest()
-
     def _create(self) -> None:
         is_whole = (self.prefix / "bin" / "activate").is_file()  # among the last files that venv writes
         if is_whole and Path(self.python).exists() and self.run([self.python, "-c", ""]).returncode == 0:
@@ -249,31 +416,70 @@ class Setup:
         if self.run(command).returncode:
             raise SetupError("neither pip nor ensurepip is to be had: apt install python3-venv")
 
+    def _install(self, held: State, wanted: State) -> None:
+        """Install what differs, the compiler beside the downloads."""
+        stages: dict[str, Callable[[], None]] = {}
+        if self._differs_in_code(held, wanted):
+            stages["kernels" if wanted.kernels else "ktbench"] = lambda: self._install_project(wanted)
+        if self._differs_in_packages(held, wanted):
+            stages["packages"] = lambda: self._install_packages(wanted)
+        self._side_by_side(stages)
+
+    def _side_by_side(self, stages: Mapping[str, Callable[[], None]]) -> None:
+        """Carry out all stages at the same time; where one fails, end the others and raise its error."""
+        running = dict.fromkeys(stages)
+        compiled = Compiled(self.root / "build", time.time())
+
+        def timed(name: str) -> None:
+            start_s = time.monotonic()
+            stages[name]()
+            del running[name]
+            say(f"{name} done in {time.monotonic() - start_s:.0f} s")
+
+        def describe() -> str:
+            return ", ".join(f"{name}{compiled() if name == 'kernels' else ''}" for name in [*running])
+
+        with ThreadPoolExecutor(max_workers=max(1, len(stages))) as pool, progress(describe):
+            futures = [pool.submit(timed, name) for name in stages]
+            try:
+                for future in as_completed(futures):
+                    future.result()
+            except BaseException:
+                end_programs_of(self.root)
+                raise
+
+    def _install_packages(self, wanted: State) -> None:
+        """PyTorch, then all others with the torch that is there: another one might bring CUDA with it."""
+        project = Project.read(self.root)
+        if not wanted.has_torch:
+            return self._pip("packages", *(line for line in project.dependencies if line != project.torch))
+        self._ensure_torch()
+        kept = self.prefix / "ktbench-constraints.txt"
+        _write(kept, f"torch=={self._installed_torch()}\n")
+        requirements = [*project.dependencies, *(line for extra in wanted.extras for line in project.of_extra(extra))]
+        self._pip("packages", "--constraint", str(kept), *requirements)
+
     def _ensure_torch(self) -> None:
         if self._installed_torch():
             return
         if self.host.has_gpu:  # pip would take the newest build, which the driver may not run
-            self._torch_by_uv(f"{self._wanted_torch()} for the NVIDIA driver", "auto", self._wanted_torch())
+            self._torch_by_uv("auto", Project.read(self.root).torch)
         elif f"{CPU_TORCH}+cpu" in self._offered_torch():
-            self._pip(f"installing torch {CPU_TORCH}+cpu", f"torch=={CPU_TORCH}+cpu")
+            self._pip("PyTorch", f"torch=={CPU_TORCH}+cpu")
         else:
-            self._torch_by_uv(f"torch {CPU_TORCH} without CUDA", "cpu", f"torch=={CPU_TORCH}")
+            self._torch_by_uv("cpu", f"torch=={CPU_TORCH}")
 
-    def _torch_by_uv(self, what: str, backend: str, requirement: str) -> None:
-        self._pip("installing uv, which chooses among PyTorch's builds", "uv")
+    def _torch_by_uv(self, backend: str, requirement: str) -> None:
+        """Let uv choose among PyTorch's builds: the one that the driver runs, or one without CUDA."""
+        self._pip("uv", "uv")
         uv = [self.python, "-m", "uv", "pip", "install", "--python", self.python]
-        self._do(f"installing {what}", [*uv, f"--torch-backend={backend}", requirement])
+        self._do("PyTorch", [*uv, f"--torch-backend={backend}", requirement])
 
     def _installed_torch(self) -> str:
         """Version of the environment's torch, empty where there is none."""
         code = "import importlib.metadata as m; print(m.version('torch'))"
         answer = self.run([self.python, "-c", code])
         return answer.stdout.strip() if answer.returncode == 0 else ""
-
-    def _wanted_torch(self) -> str:
-        """The requirement in pyproject.toml."""
-        found = re.search(r'^\s*"(torch\b[^"]*)"', (self.root / "pyproject.toml").read_text(), re.MULTILINE)
-        return found.group(1) if found else "torch"
 
     def _offered_torch(self) -> list[str]:
         """Versions that pip's configured sources offer here.
@@ -284,23 +490,41 @@ class Setup:
         answer = self.run([self.python, "-m", "pip", "index", "versions", "torch"])
         return re.findall(r"\d[\w.+]*", answer.stdout) if answer.returncode == 0 else []
 
-    def _install_project(self) -> None:
-        # The torch that is there stays, or pip says why it cannot: another one might bring CUDA with it.
-        kept = self.prefix / "ktbench-constraints.txt"
-        _write(kept, f"torch=={self._installed_torch()}\n")
-        self._pip("building and installing ktbench", "--constraint", str(kept), "--editable", f"{self.root}[dev]")
+    def _install_project(self, wanted: State) -> None:
+        """Install the checkout in place: with compiled kernels, or as Python alone."""
+        cmake = f"-Ccmake.define.KTBENCH_ISAS={wanted.isas}" if wanted.kernels else "-Cwheel.cmake=false"
+        what = "kernels" if wanted.kernels else "ktbench"
+        # Another project of this name is on the package index; it, or an older checkout, would hide this one.
+        self.run([self.python, "-m", "pip", "uninstall", "--quiet", "--yes", "ktbench"])
+        self._pip(what, "--no-deps", cmake, "--editable", str(self.root))
 
     def _pip(self, what: str, *arguments: str) -> None:
         self._do(what, [self.python, "-m", "pip", "install", "--quiet", *arguments])
 
     def _do(self, what: str, command: Sequence[str]) -> None:
-        say(f"{what} (may take minutes)")
-        start_s = time.monotonic()
-        with progress(what, Compiled(self.root / "build", time.time())):
-            done = self.run(command)
+        done = self.run(command)
         if done.returncode:
-            raise SetupError(f"{what} failed: {' '.join(command)}", done.stdout + done.stderr)
-        say(f"done in {time.monotonic() - start_s:.0f} s")
+            output = done.stdout + done.stderr
+            raise SetupError(_failure(what, command, output), output)
+
+
+# What the output of a program that failed tells, and what to do then.
+_REMEDIES = (
+    ("No space left on device|Disk quota exceeded", "the disk is full: make room, then repeat the command"),
+    ("Permission denied|Read-only file system", "a folder is not writable: make it so, then repeat the command"),
+    (
+        "ConnectionError|Max retries|name resolution|Network is unreachable|ReadTimeout|dns error",
+        "no package index was reached: check the network, or pip's settings, then repeat the command",
+    ),
+)
+
+
+def _failure(what: str, command: Sequence[str], output: str) -> str:
+    """One line that says what to do, where the output tells; else which program failed."""
+    for pattern, remedy in _REMEDIES:
+        if re.search(pattern, output, re.IGNORECASE):
+            return f"installing {what} failed: {remedy}"
+    return f"installing {what} failed: {' '.join(command)}"
 
 
 def _write(path: Path, text: str) -> None:
@@ -343,15 +567,42 @@ def child_environment(setup: Setup) -> dict[str, str]:
     return {**own, **activated, "PATH": path}
 
 
+def options_of(arguments: Sequence[str]) -> tuple[dict[str, str], Sequence[str]]:
+    """The options before the command, by name, and the command. Raises SetupError for one that is unknown."""
+    options: dict[str, str] = {}
+    for i, word in enumerate(arguments):
+        if not word.startswith("-"):
+            return options, arguments[i:]
+        name, _, value = word.partition("=")
+        if name not in ("--extras", "--isas") or not value:
+            raise SetupError(f"{word}: unknown option\n{USAGE}")
+        options[name] = value
+    return options, ()
+
+
+def asked_for(options: Mapping[str, str], command: Sequence[str], project: Project) -> Needs:
+    """What the command needs and the options add. Raises SetupError for an extra or instruction set that is unknown."""
+    needs = needs_of(command)
+    extras = [name for name in options.get("--extras", "").split(",") if name]
+    unknown = [name for name in extras if name not in project.extras]
+    if unknown:
+        raise SetupError(f"--extras={unknown[0]}: unknown; allowed are {', '.join(project.extras)}")
+    isas = options.get("--isas", needs.isas)
+    if isas not in (needs.isas, "native", "all"):
+        raise SetupError(f"--isas={isas}: unknown; allowed are native, all")
+    return Needs(needs.engine or isas == "all", tuple(dict.fromkeys((*needs.extras, *extras))), isas)
+
+
 def main(arguments: Sequence[str]) -> int:
     """Set up, then become COMMAND; returns only without one, or when something is wrong."""
-    if arguments and arguments[0].startswith("-"):
-        print(USAGE, file=sys.stdout if arguments[0] in ("-h", "--help") else sys.stderr)
-        return 0 if arguments[0] in ("-h", "--help") else 2
+    if arguments and arguments[0] in ("-h", "--help"):
+        print(USAGE)
+        return 0
     setup = Setup(this_host())
     try:
-        setup.bring_up_to_date()
-        return become(setup, arguments)
+        options, command = options_of(arguments)
+        setup.bring_up_to_date(asked_for(options, command, Project.read(setup.root)))
+        return become(setup, command)
     except SetupError as error:
         print(error, file=sys.stderr)
         return 2

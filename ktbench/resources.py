@@ -1,18 +1,33 @@
-"""Where data folders are, inside an installed package or beside it in a checkout; programs of a build; text files."""
+"""Where data folders are, inside an installed package or beside it in a checkout; what installs more; text files."""
 
 from __future__ import annotations
 
+import os
+import shlex
 import shutil
+import tempfile
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent
 _SHIPPED = "evals"
+DISTRIBUTION = "ktbench-moe"  # what pip knows us by
 
 
 def data_folder(name: str) -> Path:
     """Folder `conf`, `ablations`, `evals` or `reports` of this installation."""
     packaged = _PACKAGE / name
     return packaged if packaged.is_dir() else _PACKAGE.parent / name
+
+
+def cache_folder() -> Path:
+    """Where what can be measured or compiled anew is kept for the user; a temporary folder for one without a home."""
+    own, caches = os.environ.get("KTBENCH_CACHE"), os.environ.get("XDG_CACHE_HOME")
+    if own:
+        return Path(own)
+    try:
+        return Path(caches or Path.home() / ".cache") / "ktbench"
+    except RuntimeError:
+        return Path(tempfile.gettempdir(), f"ktbench-{os.getuid()}")
 
 
 # Groups whose options are files outside `conf`, and the folders that have them.
@@ -34,8 +49,13 @@ def option_files(group: str) -> dict[str, Path]:
 
 def checkpoint_folder(path: str) -> Path:
     """The folder of a checkpoint: `evals/NAME` is one that ships, wherever ktbench was started."""
-    shipped, _, name = path.partition("/")
-    return data_folder(_SHIPPED) / name if shipped == _SHIPPED and not Path(path).exists() else Path(path)
+    return shipped_path(path, _SHIPPED)
+
+
+def shipped_path(path: str, folder: str) -> Path:
+    """What a request names: `FOLDER/NAME` of this data folder ships, unless there is such a path where ktbench runs."""
+    first, _, name = path.partition("/")
+    return data_folder(folder) / name if first == folder and not Path(path).exists() else Path(path)
 
 
 def checkpoint_name(path: str) -> str:
@@ -77,3 +97,23 @@ def read_text(file: str | Path, where: str, most_bytes: int) -> str:
 def checkout() -> Path:
     """The folder that holds the package: the checkout, or where packages are installed."""
     return _PACKAGE.parent
+
+
+def is_checkout() -> bool:
+    """Whether the package lies in a checkout, as with an editable installation, not where a wheel was installed."""
+    return (checkout() / "pyproject.toml").is_file()
+
+
+def in_checkout(command: str) -> str:
+    """A command of the user's, with the word where it works if that is not here: nox needs its file."""
+    return command if is_checkout() or not command.startswith("nox ") else f"{command} in a clone of ktbench"
+
+
+def install_command(extra: str) -> str:
+    """The command that brings the packages of an extra of `pyproject.toml`, from any folder.
+
+    It asks no index for us: a checkout is named by its path, and pip takes an installed wheel as it is.
+    """
+    if is_checkout():
+        return f"python -m pip install -e {shlex.quote(f'{checkout()}[{extra}]')}"
+    return f"python -m pip install '{DISTRIBUTION}[{extra}]'"

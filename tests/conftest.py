@@ -10,6 +10,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.loaded import Loader
+
 # Few examples by default, many in `nox -s fuzz`. How long inputs take to draw says how busy the machine is.
 _ANY_MACHINE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("few", _ANY_MACHINE, max_examples=20)
@@ -51,3 +53,17 @@ def interrupts() -> None:
     for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, handler)
+
+
+@pytest.fixture(scope="session")
+def loader() -> Iterator[Loader]:
+    loader = Loader()
+    yield loader
+    loader.close()
+
+
+@pytest.fixture
+def loaded_children(loader: Loader) -> Iterator[None]:
+    """Python programs that a test starts are forks of a process that has loaded everything: see `tests.loaded`."""
+    with loader.stands_in():
+        yield

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import io
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -16,7 +17,7 @@ from random import Random
 import pytest
 
 import bootstrap
-from bootstrap import Host, Setup, SetupError
+from bootstrap import Host, Needs, Setup, SetupError, needs_of
 from tests.faults.setups import killed_set_ups
 from tests.full_disk import files_up_to
 
@@ -30,6 +31,7 @@ class Programs:
     failing: tuple[str, ...] = ()
     offered: str = "torch (2.15.0)\nAvailable versions: 2.15.0, 2.13.0, 2.12.1"
     torch: str = ""
+    compiler: str = "g++ (Debian 12.2.0-14+deb12u1) 12.2.0"
     commands: list[str] = field(default_factory=list)
 
     def __call__(self, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
@@ -49,6 +51,8 @@ class Programs:
             self.torch = "2.13.0+cpu" if "cpu" in line else "2.15.0"
         if "m.version('torch')" in line:
             return f"{self.torch}\n"
+        if line.startswith("g++"):
+            return f"{self.compiler}\n"
         return self.offered if "index versions" in line else ""
 
     def ran(self, *parts: str) -> bool:
@@ -62,7 +66,11 @@ def root(tmp_path: Path) -> Path:
     root = tmp_path / "checkout"
     (root / "kernels").mkdir(parents=True)
     (root / "kernels" / "moe.cpp").write_text("int answer;")
-    (root / "pyproject.toml").write_text('[project]\ndependencies = [\n    "torch>=2.11",\n]\n')
+    (root / "pyproject.toml").write_text(
+        '[project]\nname = "bench"\ndependencies = ["numpy>=1", "torch>=2.11"]\n'
+        '[project.optional-dependencies]\naccuracy = ["lm-eval"]\ntest = ["bench[accuracy]", "pytest>=8"]\n'
+        'dev = ["bench[test]", "nox"]\n'
+    )
     return root
 
 
@@ -76,7 +84,7 @@ def host(tmp_path: Path) -> Host:
         base_prefix=usr,
         executable="/usr/bin/python3",
         base_executable="/usr/bin/python3",
-        has_compiler=True,
+        compiler="g++",
         has_gpu=False,
     )
 
@@ -90,16 +98,18 @@ def in_venv(host: Host, tmp_path: Path) -> Host:
 
 def test_without_an_environment_one_is_made_beside_the_file(host: Host, root: Path) -> None:
     programs = Programs()
-    Setup(host, programs, root).bring_up_to_date()
+    Setup(host, programs, root).bring_up_to_date(Needs())
     assert programs.ran("/usr/bin/python3 -m venv", str(root / ".venv"))
-    assert programs.ran(f"{root}/.venv/bin/python -m pip install", f"--editable {root}[dev]")
+    assert programs.ran(
+        f"{root}/.venv/bin/python -m pip install", "--no-deps", "KTBENCH_ISAS=native", f"--editable {root}"
+    )
     assert not programs.ran("/usr/bin/python3 -m pip")
 
 
 def test_an_active_environment_is_used(host: Host, root: Path, tmp_path: Path) -> None:
     programs = Programs()
     active = in_venv(host, tmp_path)
-    Setup(active, programs, root).bring_up_to_date()
+    Setup(active, programs, root).bring_up_to_date(Needs())
     assert not programs.ran("-m venv")
     assert programs.ran(f"{active.executable} -m pip install", "--editable")
     assert not (root / ".venv").exists()
@@ -115,39 +125,39 @@ def test_a_conda_environment_is_used_but_not_its_base(host: Host, root: Path, ba
 
 def test_without_ensurepip_the_systems_pip_works_inside(host: Host, root: Path) -> None:
     programs = Programs(failing=("-m pip --version", "-m ensurepip"))
-    Setup(host, programs, root).bring_up_to_date()
+    Setup(host, programs, root).bring_up_to_date(Needs())
     assert programs.ran(f"/usr/bin/python3 -m pip --python {root}/.venv/bin/python install", "pip")
 
 
 def test_without_any_pip_one_line_says_what_to_install(host: Host, root: Path) -> None:
     programs = Programs(failing=("-m pip --version", "-m ensurepip", "-m pip --python"))
     with pytest.raises(SetupError, match=r"^bootstrap: .*apt install python3-venv$"):
-        Setup(host, programs, root).bring_up_to_date()
+        Setup(host, programs, root).bring_up_to_date(Needs())
 
 
 def test_a_python_without_venv_is_named(host: Host, root: Path) -> None:
     with pytest.raises(SetupError, match="apt install python3-venv"):
-        Setup(host, Programs(failing=("-m venv",)), root).bring_up_to_date()
+        Setup(host, Programs(failing=("-m venv",)), root).bring_up_to_date(Needs())
 
 
 def test_a_missing_compiler_is_named_before_anything_is_done(host: Host, root: Path) -> None:
     programs = Programs()
     with pytest.raises(SetupError, match=r"apt install g\+\+"):
-        Setup(replace(host, has_compiler=False), programs, root).bring_up_to_date()
+        Setup(replace(host, compiler=""), programs, root).bring_up_to_date(Needs())
     assert programs.commands == []
 
 
 def test_gpu_takes_the_torch_that_its_driver_runs_in_the_projects_range(host: Host, root: Path) -> None:
     """uv knows which driver runs which of PyTorch's builds; pip would take the newest."""
     programs = Programs()
-    Setup(replace(host, has_gpu=True), programs, root).bring_up_to_date()
+    Setup(replace(host, has_gpu=True), programs, root).bring_up_to_date(Needs())
     assert programs.ran("-m uv pip install", "--torch-backend=auto", "torch>=2.11")
     assert not programs.ran("cpu")
 
 
 def test_no_gpu_takes_the_cpu_build_that_pip_offers(host: Host, root: Path) -> None:
     programs = Programs(offered="torch (2.15.0)\nAvailable versions: 2.15.0, 2.13.0+cpu, 2.13.0")
-    Setup(host, programs, root).bring_up_to_date()
+    Setup(host, programs, root).bring_up_to_date(Needs())
     assert programs.ran("-m pip install", "torch==2.13.0+cpu")
     assert not programs.ran("-m uv")
 
@@ -155,49 +165,156 @@ def test_no_gpu_takes_the_cpu_build_that_pip_offers(host: Host, root: Path) -> N
 @pytest.mark.parametrize("failing", [(), ("index versions",)])
 def test_no_gpu_and_no_cpu_build_goes_through_uv(host: Host, root: Path, failing: tuple[str, ...]) -> None:
     programs = Programs(failing=failing)
-    Setup(host, programs, root).bring_up_to_date()
+    Setup(host, programs, root).bring_up_to_date(Needs())
     assert programs.ran("-m uv pip install", "--torch-backend=cpu", "torch==2.13.0")
-    assert not programs.ran("-m pip install --quiet torch")
+    assert not programs.ran("-m pip install --quiet torch==")
 
 
 def test_an_installed_torch_is_kept_and_pinned(host: Host, root: Path) -> None:
     programs = Programs(torch="2.9.1+cu130")
-    Setup(host, programs, root).bring_up_to_date()
+    Setup(host, programs, root).bring_up_to_date(Needs())
     assert not programs.ran("index versions")
     assert (root / ".venv" / "ktbench-constraints.txt").read_text() == "torch==2.9.1+cu130\n"
-    assert programs.ran("--constraint", "ktbench-constraints.txt", "--editable")
+    assert programs.ran("--constraint", "ktbench-constraints.txt", "numpy>=1")
 
 
 def test_a_failing_install_shows_the_end_of_its_output_and_leaves_no_stamp(host: Host, root: Path) -> None:
     setup = Setup(host, Programs(failing=("--editable",)), root)
-    with pytest.raises(SetupError, match=r"a wheel broke\nbootstrap: building and installing ktbench failed"):
-        setup.bring_up_to_date()
+    with pytest.raises(SetupError, match=r"a wheel broke\nbootstrap: installing kernels failed"):
+        setup.bring_up_to_date(Needs())
     assert not setup.stamp.exists()
 
 
-def test_a_second_time_nothing_is_started(host: Host, root: Path) -> None:
-    Setup(host, Programs(), root).bring_up_to_date()
+@pytest.mark.parametrize(
+    ("command", "needs"),
+    [
+        ("python -m ktbench sweep +ablation=decode", Needs()),
+        ("ktbench sweep +ablation=decode", Needs()),
+        ("python3.12 -m ktbench sweep +ablation=decode machine=paper_a100", Needs(engine=False)),
+        ("ktbench advise cpu=here model=tiny", Needs(engine=False)),
+        ("/opt/env/bin/ktbench plan +ablation=decode", Needs(engine=False)),
+        ("ktbench eval +suite=nano", Needs(extras=("accuracy",))),
+        ("ktbench serve model=nano", Needs(extras=("serve",))),
+        ("python -m pytest -q", Needs(extras=("dev",), isas="native;amx_emulated")),
+        ("nox -s lint", Needs(extras=("dev",), isas="native;amx_emulated")),
+        ("python own_script.py", Needs()),
+        ("", Needs()),
+    ],
+)
+def test_what_a_command_needs(command: str, needs: Needs) -> None:
+    assert needs_of(command.split()) == needs
+
+
+def test_options_add_to_what_a_command_needs() -> None:
+    project = bootstrap.Project("bench", (), {"train": (), "serve": ()})
+    options, command = bootstrap.options_of(["--extras=train,serve", "--isas=all", "ktbench", "serve", "--json"])
+    assert command == ["ktbench", "serve", "--json"]
+    assert bootstrap.asked_for(options, command, project) == Needs(extras=("serve", "train"), isas="all")
+    for words in (["--extras=magic"], ["--isas=sse"]):
+        with pytest.raises(SetupError, match="allowed are"):
+            bootstrap.asked_for(bootstrap.options_of(words)[0], (), project)
+
+
+def test_what_measures_nothing_waits_for_neither_torch_nor_the_compiler(host: Host, root: Path) -> None:
     programs = Programs()
-    Setup(host, programs, root).bring_up_to_date()
+    Setup(replace(host, compiler=""), programs, root).bring_up_to_date(Needs(engine=False))
+    assert programs.ran("-m pip install", "numpy>=1") and programs.ran("-Cwheel.cmake=false", f"--editable {root}")
+    assert not programs.ran("torch==") and not programs.ran("KTBENCH_ISAS")
+    Setup(host, engine := Programs(), root).bring_up_to_date(Needs())
+    assert engine.ran("torch==") and engine.ran("KTBENCH_ISAS=native", "--editable")
+    Setup(host, after := Programs(), root).bring_up_to_date(Needs(engine=False))
+    assert after.commands == []
+
+
+def test_packages_of_tests_come_with_tests_alone_and_stay(host: Host, root: Path) -> None:
+    Setup(host, first := Programs(), root).bring_up_to_date(Needs())
+    assert not first.ran("pytest>=8")
+    Setup(host, tests := Programs(torch="2.13.0+cpu"), root).bring_up_to_date(
+        Needs(extras=("dev",), isas="native;amx_emulated")
+    )
+    assert tests.ran("-m pip install", "torch>=2.11", "lm-eval", "pytest>=8", "nox") and not tests.ran("bench[")
+    assert tests.ran("KTBENCH_ISAS=native;amx_emulated")
+    Setup(host, again := Programs(), root).bring_up_to_date(Needs())
+    assert again.commands == []
+
+
+@pytest.mark.parametrize(
+    "version",
+    ["g++ (GCC) 8.5.0 20210514 (Red Hat 8.5.0-4)", "Debian clang version 13.0.1", "g++ (Debian 10.2.1-6) 10.2.1"],
+)
+def test_an_old_compiler_is_named_before_anything_is_done(host: Host, root: Path, version: str) -> None:
+    programs = Programs(compiler=version)
+    with pytest.raises(SetupError, match="or newer"):
+        Setup(host, programs, root).bring_up_to_date(Needs())
+    assert programs.commands == ["g++ --version"]
+
+
+def test_a_full_disk_is_said_before_anything_is_done(host: Host, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda _: shutil._ntuple_diskusage(10**9, 10**9, 10**8))
+    programs = Programs()
+    with pytest.raises(SetupError, match=r"0\.1 GB of disk left"):
+        Setup(host, programs, root).bring_up_to_date(Needs())
+    assert not programs.ran("install") and not (root / ".venv").exists()
+
+
+@pytest.mark.parametrize(
+    ("output", "remedy"),
+    [
+        ("OSError: [Errno 28] No space left on device", "make room"),
+        ("NewConnectionError: Failed to establish a new connection", "check the network"),
+        ("ERROR: Could not install packages: [Errno 13] Permission denied: '/x'", "not writable"),
+        ("error: something else", "pip install"),
+    ],
+)
+def test_a_failure_says_what_to_do(output: str, remedy: str) -> None:
+    assert remedy in bootstrap._failure("packages", ["pip", "install"], output)
+
+
+def test_where_one_installer_fails_the_others_end(root: Path) -> None:
+    sleeping = [sys.executable, "-c", "import time; time.sleep(60)"]
+    ended: list[int] = []
+
+    def fail() -> None:
+        raise SetupError("packages broke")
+
+    def wait() -> None:
+        ended.append(subprocess.run(sleeping, env={**os.environ, bootstrap.TAG: str(root)}, check=False).returncode)
+
+    with pytest.raises(SetupError, match="packages broke"):
+        Setup(bootstrap.this_host(), root=root)._side_by_side({"kernels": wait, "packages": fail})
+    assert ended == [-9]
+
+
+def test_a_second_time_nothing_is_started(host: Host, root: Path) -> None:
+    Setup(host, Programs(), root).bring_up_to_date(Needs())
+    programs = Programs()
+    Setup(host, programs, root).bring_up_to_date(Needs())
     assert programs.commands == []
 
 
 @pytest.mark.parametrize("changed", ["pyproject.toml", "kernels/moe.cpp", "kernels/new.cpp"])
 def test_changed_sources_are_built_again(host: Host, root: Path, changed: str) -> None:
-    Setup(host, Programs(), root).bring_up_to_date()
+    Setup(host, Programs(), root).bring_up_to_date(Needs())
     with (root / changed).open("a") as file:
-        file.write("\n// more")
+        file.write("\n#")
     programs = Programs(torch="2.13.0+cpu")
-    Setup(host, programs, root).bring_up_to_date()
+    Setup(host, programs, root).bring_up_to_date(Needs())
     assert programs.ran("--editable")
     assert not programs.ran("-m venv")
 
 
+def test_another_cpu_gets_kernels_of_its_own(host: Host, root: Path) -> None:
+    Setup(replace(host, isa_flags="avx2"), Programs(), root).bring_up_to_date(Needs())
+    programs = Programs(torch="2.13.0+cpu")
+    Setup(replace(host, isa_flags="avx2 avx512f"), programs, root).bring_up_to_date(Needs())
+    assert programs.ran("KTBENCH_ISAS=native", "--editable") and not programs.ran("numpy>=1")
+
+
 def test_a_broken_environment_is_made_again(host: Host, root: Path) -> None:
-    Setup(host, Programs(), root).bring_up_to_date()
+    Setup(host, Programs(), root).bring_up_to_date(Needs())
     (root / ".venv" / "bin" / "python").unlink()
     programs = Programs()
-    Setup(host, programs, root).bring_up_to_date()
+    Setup(host, programs, root).bring_up_to_date(Needs())
     assert programs.ran("-m venv --clear")
 
 
@@ -232,7 +349,7 @@ def test_options_are_answered_before_anything_is_done(argument: str, code: int) 
     command = [sys.executable, ROOT / "bootstrap.py", argument]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == code
-    assert bootstrap.USAGE in (done.stdout if code == 0 else done.stderr)
+    assert bootstrap.USAGE in (done.stdout if code == 0 else done.stderr) and "setting up" not in done.stderr
 
 
 def test_an_old_python_can_still_read_the_file() -> None:
@@ -255,7 +372,7 @@ def test_a_set_up_that_was_killed_is_mended(host: Host, root: Path) -> None:
     setup.journal.parent.mkdir()
     setup.journal.write_text(f"incomplete before:\n{site / 'old-1.dist-info'}\n")
     (site / "old-1.dist-info").mkdir()
-    setup.bring_up_to_date()
+    setup.bring_up_to_date(Needs())
     assert sorted(path.name for path in site.iterdir()) == ["numpy-2.dist-info", "old-1.dist-info"]
     assert setup.journal.read_text() == ""
 
@@ -263,8 +380,8 @@ def test_a_set_up_that_was_killed_is_mended(host: Host, root: Path) -> None:
 def test_two_set_ups_are_not_mixed(host: Host, root: Path) -> None:
     setup = Setup(host, Programs(), root)
     with setup._alone(), pytest.raises(SetupError, match="another set-up is at work in"):
-        setup.bring_up_to_date()
-    setup.bring_up_to_date()
+        setup.bring_up_to_date(Needs())
+    setup.bring_up_to_date(Needs())
 
 
 def test_a_full_disk_is_said_in_one_line(
@@ -304,11 +421,11 @@ def test_what_takes_long_is_shown_with_its_time(
 ) -> None:
     monkeypatch.setattr(bootstrap, "_EVERY_S", {True: 0.001, False: 0.001})
     said = threading.Event()
-    with bootstrap.progress("building", lambda: said.set() or ", 3 of 4"):
+    with bootstrap.progress(lambda: said.set() or "building, 3 of 4"):
         assert said.wait(10)
     lines = capsys.readouterr().err.splitlines()
     assert lines
-    assert set(lines) == {"bootstrap: building, 0:00, 3 of 4"}
+    assert set(lines) == {"bootstrap: 0:00 building, 3 of 4"}
 
 
 def test_on_a_terminal_the_line_is_replaced_and_gone_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,7 +436,7 @@ def test_on_a_terminal_the_line_is_replaced_and_gone_at_the_end(monkeypatch: pyt
     monkeypatch.setattr(bootstrap, "_EVERY_S", {True: 0.001, False: 0.001})
     monkeypatch.setattr("sys.stderr", terminal := Terminal())
     said = threading.Event()
-    with bootstrap.progress("building", lambda: said.set() or ""):
+    with bootstrap.progress(lambda: said.set() or ""):
         assert said.wait(10)
     assert "\n" not in terminal.getvalue()
     assert terminal.getvalue().endswith("\r\x1b[K")

@@ -18,5 +18,14 @@ def until(holds: Callable[[], bool]) -> None:
 
 def is_gone(pid: int) -> bool:
     """Whether a process has ended, also where nobody has asked for its exit code yet."""
-    stat = Path(f"/proc/{pid}/stat")
-    return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+    return not Path(f"/proc/{pid}").exists() or _state(pid) == "Z"
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process is stopped, as by SIGSTOP."""
+    return _state(pid) == "T"
+
+
+def _state(pid: int) -> str:
+    """The letter of proc(5)."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]

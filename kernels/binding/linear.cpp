@@ -8,7 +8,9 @@
 
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <optional>
+#include <span>
 
 namespace ktbench::binding {
 namespace {
@@ -47,10 +49,10 @@ std::unique_ptr<Linear> make_linear(std::shared_ptr<PackedMatrix> weights, std::
   return std::make_unique<Linear>(std::move(weights), std::move(team), numbers);
 }
 
-bool overlap(const py::array& a, const py::array& b) {
-  const auto* first = static_cast<const std::byte*>(a.data());
-  const auto* second = static_cast<const std::byte*>(b.data());
-  return first < second + b.nbytes() && second < first + a.nbytes();
+// The later begin lies before the earlier end. Without branches: which array lies first differs from process to process,
+// and the instructions of a call must not (tests/instructions).
+bool overlap(std::span<const bf16> a, std::span<const bf16> b) {
+  return std::max(a.data(), b.data()) < std::min(a.data() + a.size(), b.data() + b.size());
 }
 
 void forward(Linear& linear, const py::array& x, py::array& out, const std::optional<std::string>& isa) {
@@ -60,10 +62,11 @@ void forward(Linear& linear, const py::array& x, py::array& out, const std::opti
   check(out, {"out", py::dtype::of<bf16>(), {tokens, weights.rows()}});
   check_writeable(out, "out");
   check_contiguous(x, "x"), check_contiguous(out, "out");
-  if (overlap(x, out)) throw py::value_error("out must not share memory with x");
-  const Kernels& kernels = isa ? kernels_of(*isa, weights.format()) : fastest_kernels(weights.format(), tokens);
   const auto* from = static_cast<const bf16*>(x.data());
   auto* to = static_cast<bf16*>(out.mutable_data());
+  if (overlap({from, 1ul * tokens * weights.columns()}, {to, 1ul * tokens * weights.rows()}))
+    throw py::value_error("out must not share memory with x");
+  const Kernels& kernels = isa ? kernels_of(*isa, weights.format()) : fastest_kernels(weights.format(), tokens);
   const py::gil_scoped_release unlocked;
   linear.forward(from, tokens, to, kernels);
 }

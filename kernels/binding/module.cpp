@@ -8,6 +8,7 @@
 #include "core/build_id.h"
 #include "core/format_names.h"
 #include "roofs/roofs.h"
+#include "runtime/guard.h"
 #include "runtime/isa.h"
 #include "runtime/openmp.h"
 #include "runtime/pool.h"
@@ -39,10 +40,11 @@ const char* name_of(Scales scales) {
   return "";
 }
 
-// Of the instruction sets that have kernels for a row of the format table, granted or not, what they multiply with.
+// What the built instruction sets that have kernels for a row of the format table multiply with, granted or not.
 py::dict kernels_for(int row) {
   py::dict kinds;
   for (const Isa& isa : isas()) {
+    if (!isa.kernels) continue;
     const Kernels& kernels = isa.kernels->of_row[row];
     const bool floats = kernels.activation == Activation::bf16 || kernels.activation == Activation::f32;
     if (kernels.gate_up) kinds[isa.name] = floats ? "bf16" : "int8";
@@ -167,6 +169,7 @@ PYBIND11_MODULE(_kernels, module) {
   module.def("isa_of", isa_of, "feature"_a, "precision"_a);
   module.def("crossovers", crossovers);
   module.def("set_crossover", put_crossover, "isa"_a, "precision"_a, "fetch_from"_a, "block_from"_a);
+  module.def("guard_pages", &guard_pages, "address"_a, "nbytes"_a);
   bind_teams(module);
   bind_moe(module);
   bind_calls(module);

@@ -83,7 +83,10 @@ struct Coded {
 
 // What GGUF's IQ formats draw from lattices has few magnitudes, and is read as codes of them with signs: IQ1_S and IQ1_M,
 // in eighths, and IQ2_XXS to IQ2_S are in blocks of q3_k, those of IQ3_XXS and IQ3_S in blocks of iq4_xs.
-constexpr Coded coded(Numbers numbers) {
+//
+// Always inlined, as is every function below that calls it: of an inline function that is not, the linker keeps one copy
+// for all callers, which may be compiled for an ISA that the CPU lacks (cmake/portable.cmake).
+[[gnu::always_inline]] constexpr Coded coded(Numbers numbers) {
   constexpr bool yes = true, no = false;
   switch (numbers) {
     case Numbers::q2_k: return {84, 16, no, yes, no, Minima::beside};
@@ -122,12 +125,14 @@ struct Format {
   constexpr bool has_whole_blocks() const { return has_blocks() && scales != Scales::tile && !has_supers(); }
   constexpr bool has_supers() const { return scales == Scales::super; }
   // The k that share a minimum; 0 where there are none.
-  constexpr int minima_group() const { return has_supers() && coded(numbers).has_minima() ? coded(numbers).group : 0; }
-  constexpr int bits() const {
+  [[gnu::always_inline]] constexpr int minima_group() const {
+    return has_supers() && coded(numbers).has_minima() ? coded(numbers).group : 0;
+  }
+  [[gnu::always_inline]] constexpr int bits() const {
     if (has_supers()) return coded(numbers).bits();
     return numbers == Numbers::bf16 ? 16 : numbers == Numbers::int8 || numbers == Numbers::e4m3 ? 8 : 4;
   }
-  constexpr int line_depth() const { return 32 / bits(); }
+  [[gnu::always_inline]] constexpr int line_depth() const { return 32 / bits(); }
   // Of k: whole tiles, groups and records.
   constexpr int depth_multiple() const { return numbers == Numbers::bf16 ? 32 : group > 64 ? group : 64; }
   constexpr int padded_depth(int depth) const { return round_up(depth, depth_multiple()); }
@@ -136,11 +141,11 @@ struct Format {
     return scales == Scales::none ? 0 : static_cast<int>(has_blocks() ? sizeof(StripOffsets) : sizeof(StripScales));
   }
   constexpr int groups(int depth) const { return group ? depth / group : 0; }
-  constexpr int record_groups() const {
+  [[gnu::always_inline]] constexpr int record_groups() const {
     return scales == Scales::tile ? tiles_per_record : scale_bytes() == 2 ? blocks_per_record : groups_per_record;
   }
   // Bytes of one group's scale, and of one block as it lies in a file: its scale, then its numbers.
-  constexpr int scale_bytes() const {
+  [[gnu::always_inline]] constexpr int scale_bytes() const {
     switch (scales) {
       case Scales::none:
       case Scales::row: return 0;
@@ -153,16 +158,16 @@ struct Format {
     }
     return 0;
   }
-  constexpr int block_bytes() const {
+  [[gnu::always_inline]] constexpr int block_bytes() const {
     return has_supers() ? coded(numbers).block_bytes : has_blocks() ? scale_bytes() + group * bits() / 8 : 0;
   }
   // Of a format with groups, before the record that begins with group `g`.
-  constexpr std::size_t bytes_before(int g) const {
+  [[gnu::always_inline]] constexpr std::size_t bytes_before(int g) const {
     if (has_supers()) return g * coded(numbers).record_bytes();
     return static_cast<std::size_t>(g / record_groups() + g * group / line_depth()) * line_bytes;
   }
   // Of a strip whose k is padded.
-  constexpr std::size_t strip_bytes(int depth) const {
+  [[gnu::always_inline]] constexpr std::size_t strip_bytes(int depth) const {
     if (has_supers()) return head_bytes() + bytes_before(depth / group);
     const std::size_t lines = depth / line_depth();
     const std::size_t scale_lines = (groups(depth) + record_groups() - 1) / record_groups();

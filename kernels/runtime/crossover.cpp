@@ -33,7 +33,8 @@ constexpr Shipped shipped[] = {
 void set_shipped_crossovers(std::span<const Isa> isas, const Cpu& cpu) {
   for (const Shipped& row : shipped)
     for (const Isa& isa : isas)
-      if (row.maker == cpu.maker && row.family == cpu.family && isa.feature && isa.feature == row.feature)
+      if (row.maker == cpu.maker && row.family == cpu.family && isa.kernels && isa.feature &&
+          isa.feature == row.feature)
         for (int i = 0; i < format_count; ++i)
           if (std::string_view(format_table[i].name).starts_with(row.precisions))
             isa.kernels->of_row[i].crossover = row.crossover;

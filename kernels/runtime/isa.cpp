@@ -16,6 +16,16 @@
 #include "runtime/crossover.h"
 
 namespace ktbench {
+
+// Weak: null in a build that leaves their instruction set out (KTBENCH_ISAS in CMakeLists.txt).
+[[gnu::weak]] extern KernelSet avx2_vnni_kernels, avx512_kernels, avx512_vnni_kernels, avx512_vbmi_kernels,
+    avx512_bf16_kernels, amx_kernels, amx_emulated_kernels;
+[[gnu::weak]] extern const RowKernels rows_avx512;
+[[gnu::weak]] extern const AttentionKernels attention_avx512, attention_avx512_bf16;
+[[gnu::weak]] extern const TransposedKernels transposed_avx512;
+[[gnu::weak]] double burn_avx2_vnni(long), burn_avx512_fma(long), burn_avx512_madd(long), burn_avx512_vnni(long),
+    burn_avx512_bf16(long), burn_amx_bf16(long), burn_amx_int8(long);
+
 namespace {
 
 #ifdef __x86_64__
@@ -85,6 +95,7 @@ constexpr IsaTraits isa_table[] = {
      .transposed = &transposed_avx2,
      .burn_bf16 = burn_avx2_fma,
      .burn_int8 = burn_avx2_madd,
+     .burn_blocks = burn_avx2_blocks,
      .flags = {{"avx2", 7, 0, CpuFlag::ebx, 5}, {"fma", 1, 0, CpuFlag::ecx, 12}, {"f16c", 1, 0, CpuFlag::ecx, 29}},
      .saved_state = avx_state,
      .state = "AVX registers"},
@@ -104,6 +115,7 @@ constexpr IsaTraits isa_table[] = {
      .transposed = &transposed_avx512,
      .burn_bf16 = burn_avx512_fma,
      .burn_int8 = burn_avx512_madd,
+     .burn_blocks = burn_avx512_blocks,
      .flags = {{"avx512f", 7, 0, CpuFlag::ebx, 16},
                {"avx512dq", 7, 0, CpuFlag::ebx, 17},
                {"avx512bw", 7, 0, CpuFlag::ebx, 30},
@@ -148,7 +160,7 @@ constexpr IsaTraits isa_table[] = {
      .kernels = &amx_emulated_kernels},
 };
 
-// The CPU's flags first, then what it extends, then what the operating system has to do for it.
+// The CPU's flags first, then what it extends, then what the operating system has to do for it, then the build.
 std::string missing(const IsaTraits& isa) {
   for (const CpuFlag& flag : isa.flags)
     if (flag.name && !present(flag)) return std::string("the CPU has no ") + flag.name;
@@ -157,7 +169,8 @@ std::string missing(const IsaTraits& isa) {
       if (std::string reason = missing(parent); !reason.empty()) return reason;
   if ((saved_state() & isa.saved_state) != isa.saved_state)
     return std::string("the operating system does not save ") + isa.state;
-  return isa.permission ? isa.permission() : "";
+  if (std::string reason = isa.permission ? isa.permission() : ""; !reason.empty()) return reason;
+  return isa.kernels ? "" : std::string("the kernels were built without ") + isa.name + " (CMake's KTBENCH_ISAS)";
 }
 
 // vdpbf16ps runs at a quarter of the rate of FMA on Intel's cores, for twice the products (measured on Granite Rapids:
@@ -183,15 +196,17 @@ const Table& kernels_in(const Table* IsaTraits::*table, const std::optional<std:
   return *fastest;
 }
 
+bool has_row(const Isa& isa, int row) { return isa.kernels && isa.kernels->of_row[row].gate_up; }
+
 std::string isas_with_kernels(int row) {
   std::string names;
   for (const Isa& isa : isas())
-    if (isa.kernels->of_row[row].gate_up) names += (names.empty() ? "" : ", ") + std::string(isa.name);
+    if (has_row(isa, row)) names += (names.empty() ? "" : ", ") + std::string(isa.name);
   return names;
 }
 
 bool serves(const Isa& isa, std::string_view feature, const Format& format) {
-  return isa.feature && isa.feature == feature && isa.missing.empty() && isa.kernels->of_row[row_of(format)].gate_up &&
+  return isa.feature && isa.feature == feature && isa.missing.empty() && has_row(isa, row_of(format)) &&
          (std::string_view(isa.name) != "avx512_bf16" || is_faster_in_bf16());
 }
 
@@ -249,7 +264,7 @@ const Kernels& kernels_of(std::string_view name, const Format& format) {
 }
 
 bool has_kernels(std::string_view name, const Format& format) {
-  return granted(name) && granted_isa(name).kernels->of_row[row_of(format)].gate_up;
+  return granted(name) && has_row(granted_isa(name), row_of(format));
 }
 
 void set_crossover(std::string_view name, const Format& format, const Crossover& crossover) {

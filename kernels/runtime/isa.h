@@ -28,11 +28,12 @@ struct IsaTraits {
   const char* name = nullptr;
   const char* feature = nullptr;  // the engine's toggle that runs it and the name of its arithmetic roof; null: neither
   std::uint64_t Counters::*counter = nullptr;  // what its MoE kernels count
-  KernelSet* kernels = nullptr;
+  KernelSet* kernels = nullptr;  // null: the build leaves the instruction set out
   const RowKernels* rows = nullptr;  // null: none of its own
   const AttentionKernels* attention = nullptr;
   const TransposedKernels* transposed = nullptr;
   Burn burn_bf16 = nullptr, burn_int8 = nullptr;  // for the roofs of its feature; null: none
+  Burn burn_blocks = nullptr;                     // the same for int8 in blocks, by other instructions
   const char* parent = nullptr;                   // the instruction set that it extends
   CpuFlag flags[4] = {};
   std::uint64_t saved_state = 0;  // bits of XCR0

@@ -16,6 +16,7 @@ from ktbench.files import whole_file
 from ktbench.report.documents import Document, documents_of, page_of
 from ktbench.report.markdown import table_grid
 from ktbench.report.write import FORMATS, write_report
+from ktbench.resources import install_command
 from ktbench.results import Run
 from ktbench.spec.errors import RequestError
 
@@ -107,7 +108,7 @@ class Result:
         Raises RequestError where pyarrow is not installed, and NotWritten.
         """
         if find_spec("pyarrow") is None:
-            raise RequestError("to_parquet: pyarrow is not installed; pip install 'ktbench[parquet]'")
+            raise RequestError(f"to_parquet: pyarrow is not installed: {install_command('parquet')}")
         into = self.folder / "report" if folder is None else Path(folder)
         return [_written(into / f"{name}.parquet", frame) for name, frame in self._frames().items() if len(frame)]
 

@@ -7,7 +7,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from ktbench.run.progress import loading_line, say, warn
-from ktbench.run.serving.opening import not_served, open_here, prepare_process, serving_spec
+from ktbench.run.serving.opening import (
+    best_serving_spec,
+    features_said,
+    not_served,
+    open_here,
+    prepare_process,
+    require_free_cache,
+)
 from ktbench.serve.settings import ChatSettings, take_settings
 from ktbench.spec.errors import FAILED, RequestError
 from ktbench.spec.run_spec import RunSpec
@@ -18,13 +25,14 @@ _PROMPT = "> "
 def run(overrides: Sequence[str]) -> int:
     """Talk until /exit or the end of the input. Raises RequestError before anything loads."""
     words, settings = take_settings("chat", overrides, ChatSettings)
-    spec, unsupported = serving_spec("chat", words)
+    spec, unsupported = best_serving_spec("chat", words)
     if not unsupported:
         prepare_process(spec)  # imports PyTorch, as the following do
         unsupported = not_served(spec)
     if unsupported:
         warn(f"ktbench chat: UNSUPPORTED: {unsupported}")
         return FAILED
+    require_free_cache(spec)
     return _chat(spec, settings)
 
 
@@ -37,7 +45,7 @@ def _chat(spec: RunSpec, settings: ChatSettings) -> int:
     tokens = TextTokens.open(path)
     if not tokens.has_chat:
         raise RequestError(f"model.path={path}: its tokenizer has no chat template")
-    say(f"loading {spec.summary}")
+    say(f"loading {spec.model.name} in {spec.precision}, {features_said(spec)}")
     with loading_line() as show:
         engine = open_here(spec, show)
     try:

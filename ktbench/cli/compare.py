@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ktbench.report.comparison_table import comparison_markdown, write_comparison
 from ktbench.report.text import some
-from ktbench.resources import checkout
+from ktbench.resources import checkout, in_checkout
 from ktbench.results import read_run
 from ktbench.results.between_runs import require_one_machine
 from ktbench.results.comparison import TOLERANCE, compare_runs
@@ -19,7 +19,7 @@ from ktbench.spec.errors import FAILED, RequestError
 
 SLOWER = 3
 _KEYS = ("different_machines", "tolerance")
-_REGRESS = "or measure both with: nox -s regress -- A B [overrides]"
+_REGRESS = f"or measure both with: {in_checkout('nox -s regress -- A B [overrides]')}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

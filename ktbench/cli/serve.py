@@ -7,9 +7,16 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from ktbench.resources import checkpoint_name
+from ktbench.resources import checkpoint_name, install_command
 from ktbench.run.progress import loading_line, say, warn
-from ktbench.run.serving.opening import not_served, open_here, prepare_process, serving_spec
+from ktbench.run.serving.opening import (
+    best_serving_spec,
+    features_said,
+    not_served,
+    open_here,
+    prepare_process,
+    require_free_cache,
+)
 from ktbench.serve.settings import ServerSettings, bind, read_api_key, take_settings
 from ktbench.spec.errors import FAILED, RequestError
 from ktbench.spec.run_spec import RunSpec
@@ -21,15 +28,16 @@ def run(overrides: Sequence[str]) -> int:
     """Serve until SIGINT or SIGTERM, then end with exit code 0. Raises RequestError before anything loads."""
     words, settings = take_settings("serve", overrides, ServerSettings)
     if missing := [name for name in _NEEDS if find_spec(name) is None]:
-        raise RequestError(f"serve: {' and '.join(missing)} not installed: python -m pip install 'ktbench[serve]'")
+        raise RequestError(f"serve: {' and '.join(missing)} not installed: {install_command('serve')}")
     api_key = read_api_key(settings.api_key)
-    spec, unsupported = serving_spec("serve", words)
+    spec, unsupported = best_serving_spec("serve", words)
     if not unsupported:
         prepare_process(spec)  # imports PyTorch, as the following do
         unsupported = not_served(spec)
     if unsupported:
         warn(f"ktbench serve: UNSUPPORTED: {unsupported}")
         return FAILED
+    require_free_cache(spec)
     bound = bind(settings)
     if api_key is None and not settings.is_local:
         warn(f"serve: {settings.host} is reached from other machines and no key is asked for (serve.api_key)")
@@ -42,7 +50,7 @@ def _serve(spec: RunSpec, settings: ServerSettings, api_key: bytes | None, bound
 
     path = str(spec.model.path)
     tokens = TextTokens.open(path)
-    say(f"loading {spec.summary}")
+    say(f"loading {spec.model.name} in {spec.precision}, {features_said(spec)}")
     with loading_line() as show:
         served = Served(
             model=Path(checkpoint_name(path)).name,

@@ -25,6 +25,7 @@ class Ended(KeyboardInterrupt):
 
 # Of a terminal that is closed, and of batch systems.
 _ENDING = (signal.SIGHUP, signal.SIGTERM)
+_AGAIN_S = 0.01  # in which a callback is over
 
 
 @contextmanager
@@ -35,10 +36,37 @@ def ending_signals() -> Iterator[None]:
     for one in ours:
         signal.signal(one, _end)
     try:
-        yield
+        with _sent_again():
+            yield
     finally:
         for one in ours:
             signal.signal(one, signal.SIG_DFL)
+
+
+@contextmanager
+def _sent_again() -> Iterator[None]:
+    """Inside, an interrupt that comes in a callback or a finalizer, where Python ignores exceptions, is sent again.
+
+    It would be lost otherwise, and a traceback would say so.
+    """
+    told, main, sent = sys.unraisablehook, threading.main_thread().ident or 0, list[threading.Timer]()
+
+    def tell(ignored: sys.UnraisableHookArgs, /) -> None:
+        if not isinstance(ignored.exc_value, KeyboardInterrupt):
+            told(ignored)
+            return
+        number = exit_code_of(ignored.exc_value) - 128
+        sent.append(threading.Timer(_AGAIN_S, signal.pthread_kill, (main, number)))
+        sent[-1].daemon = True
+        sent[-1].start()
+
+    sys.unraisablehook = tell
+    try:
+        yield
+    finally:
+        sys.unraisablehook = told
+        for timer in sent:
+            timer.cancel()
 
 
 def _end(number: int, frame: FrameType | None) -> None:

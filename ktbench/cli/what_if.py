@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ktbench.report.text import number
+from ktbench.resources import shipped_path
 from ktbench.run.feasibility import Machine, feasibility, require_simulated_rules
 from ktbench.run.request import read_request
 from ktbench.spec.errors import RequestError, refusing
@@ -48,7 +49,7 @@ def read_what_if(overrides: Sequence[str]) -> WhatIfRequest | None:
         raise RequestError(f"{machine}: {_LIST} takes its machines from the price list, leave it out")
     if _TARGET not in given:
         raise RequestError(f"{_LIST}: needs {_TARGET}=N, a number of tokens/s above 0")
-    return WhatIfRequest(prices=Path(given[_LIST]), target=_target(given[_TARGET]), overrides=rest)
+    return WhatIfRequest(prices=shipped_path(given[_LIST], "conf"), target=_target(given[_TARGET]), overrides=rest)
 
 
 def answer(request: WhatIfRequest) -> int:

@@ -44,6 +44,9 @@ Keys = dict[str, Any]
 @cache
 def register_defaults() -> None:
     """Give Hydra the values that the specs have by default, and the resolvers of our own."""
+    # Hydra copies its sources for each composition, and with them its store of all options, which is most of the time.
+    # Nothing needs that copy: what is loaded from the store is copied once more.
+    ConfigStore.__deepcopy__ = lambda self, memo: self  # type: ignore[attr-defined]
     OmegaConf.register_new_resolver("weight_formats", lambda: list(PRECISIONS))
     OmegaConf.register_new_resolver("by_device", lambda device, cpu, cuda: cuda if device == "cuda" else cpu)
     defaults = {key: to_plain(value) for key, value in _DEFAULTS.items()}

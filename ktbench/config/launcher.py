@@ -23,6 +23,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from ktbench.config.lists import key_of
 from ktbench.config.words import quoted
+from ktbench.resources import install_command
 from ktbench.spec.errors import RequestError, did_you_mean
 
 _LAUNCHER, _KEYS, _JOBS = "hydra/launcher", "hydra.launcher", "spread.jobs"
@@ -97,8 +98,7 @@ def _require_installed(name: str) -> None:
     extra, module = _EXTRAS[name]
     if not is_installed(name):
         raise RequestError(
-            f"{_LAUNCHER}={name}: hydra-{module}-launcher and {module} are not both installed; "
-            f"pip install 'ktbench[{extra}]'"
+            f"{_LAUNCHER}={name}: hydra-{module}-launcher and {module} are not both installed: {install_command(extra)}"
         )
 
 

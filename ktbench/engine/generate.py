@@ -19,6 +19,7 @@ from ktbench.engine.load import load_components
 from ktbench.engine.loading.progress import SILENT, LoadProgress
 from ktbench.engine.protocol import HostRole, Unsupported, configured, require
 from ktbench.engine.serving.requests import Sampling
+from ktbench.engine.serving.sampling import SampledAnswer, TokenChooser
 from ktbench.engine.weight_plan import WeightPlan
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.peers import OURS
@@ -29,6 +30,7 @@ __all__ = ["Ended", "Generator", "open_generator"]
 # Whether the answer to prompt `i` is complete with these tokens.
 Ended = Callable[[int, Sequence[int]], bool]
 Ids = Sequence[int]
+_NOT_FINITE = "the logits are not finite"
 
 
 def open_generator(specs: Sequence[RunSpec], host: HostRole, progress: LoadProgress = SILENT) -> Generator:
@@ -73,12 +75,15 @@ class Generator:
         prompt, and for logits that are no numbers.
         """
         answers: list[list[int]] = [[] for _ in prompts]
-        chooser, left = TokenChooser(samplings, room, prompts), list(range(len(prompts)))
+        chooser, left = TokenChooser(), list(range(len(prompts)))
+        sampled = [SampledAnswer(sampling, prompt) for sampling, prompt in zip(samplings, prompts, strict=True)]
         logits, batch = self._begin(prompts, room)
         for number in range(room):
-            tokens = chooser.choose(logits, left, number)
+            tokens = chooser.choose(logits, [sampled[i] for i in left])
             kept = []
             for index, (i, token) in enumerate(zip(left, tokens, strict=True)):
+                if token is None:
+                    raise ValueError(_NOT_FINITE)
                 answers[i].append(token)
                 if not ended(i, answers[i]):
                     kept.append(index)
@@ -208,7 +213,7 @@ def require_plain(engine: EngineSpec) -> None:
 
 def _require_finite(logits: Tensor) -> None:
     if not logits.isfinite().all():
-        raise ValueError("the logits are not finite")
+        raise ValueError(_NOT_FINITE)
 
 
 def _lengths(rows: Sequence[Ids], what: str) -> list[int]:
@@ -222,51 +227,3 @@ def _lengths(rows: Sequence[Ids], what: str) -> list[int]:
 def _wide(logits: Tensor) -> Tensor:
     """A copy: steps write their logits anew."""
     return logits.to("cpu", torch.float32, copy=True)
-
-
-class TokenChooser:
-    """Chooses the tokens of answers to `prompts`, up to `room` each; answers count from 0 as `samplings` do.
-
-    Prompts are looked at for a repetition penalty alone.
-    """
-
-    def __init__(self, samplings: Sequence[Sampling], room: int, prompts: Sequence[Ids] = ()) -> None:
-        self._samplings = samplings
-        self._drawn = {
-            i: torch.rand(room, generator=torch.Generator().manual_seed(one.seed), dtype=torch.float64)
-            for i, one in enumerate(samplings)
-            if one.temperature
-        }
-        self._repeated = {i: {*prompts[i]} for i, one in enumerate(samplings) if one.repetition_penalty != 1}
-
-    def choose(self, logits: Tensor, answers: Sequence[int], number: int) -> list[int]:
-        """Token `number` of each of `answers`, whose logits are the rows of `logits` [R, V]."""
-        if self._repeated:
-            logits = self._penalised(logits, answers)
-        tokens: list[int] = logits.argmax(dim=-1).tolist()
-        wide = logits.to("cpu", torch.float64) if self._drawn else logits
-        for row, answer in enumerate(answers):
-            if answer in self._drawn:
-                tokens[row] = draw(wide[row], self._samplings[answer], float(self._drawn[answer][number]))
-            if answer in self._repeated:
-                self._repeated[answer].add(tokens[row])
-        return tokens
-
-    def _penalised(self, logits: Tensor, answers: Sequence[int]) -> Tensor:
-        """Logits float32 [R, V], lower where a token has been before; in float32 as in Transformers."""
-        wide = _wide(logits)
-        for row, answer in enumerate(answers):
-            if answer in self._repeated:
-                ids, penalty = torch.tensor([*self._repeated[answer]]), self._samplings[answer].repetition_penalty
-                seen = wide[row, ids]
-                wide[row, ids] = torch.where(seen < 0, seen * penalty, seen / penalty)
-        return wide
-
-
-def draw(logits: Tensor, sampling: Sampling, uniform: float) -> int:
-    """The token that a number in [0, 1) stands for, of `logits` [V] float64, at a temperature above 0."""
-    chances, tokens = torch.softmax(logits / sampling.temperature, dim=-1).sort(descending=True, stable=True)
-    reached = chances.cumsum(dim=-1)
-    left = int((reached - chances < sampling.top_p).sum())
-    at = int(torch.searchsorted(reached[:left], uniform * float(reached[left - 1]), right=True))
-    return int(tokens[min(at, left - 1)])

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 import ktbench
-from ktbench.resources import data_folder
+from ktbench.resources import data_folder, is_checkout
 from ktbench.spec.wire import digest
 
 
@@ -30,7 +30,8 @@ def load_extension() -> Extension:
         return Extension(module=importlib.import_module("ktbench._kernels"))
     except ImportError as error:
         first = str(error).splitlines()[0]
-        return Extension(module=None, reason=f"the kernel extension is not built: run pip install -e . ({first})")
+        mend = "run python3 bootstrap.py" if is_checkout() else "install the wheel of this Python again"
+        return Extension(module=None, reason=f"the kernel extension is not built: {mend} ({first})")
 
 
 def isa_reasons(extension: Extension) -> dict[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ import msgspec
 from ktbench.files import write_whole
 from ktbench.host.health import read_settings
 from ktbench.host.roofs import pinned_team
+from ktbench.resources import cache_folder
 from ktbench.spec.wire import digest
 
 # The layer that is timed: as wide as Qwen3-30B-A3B's, two experts at a time of more than caches of a few cores hold.
@@ -68,10 +68,8 @@ class _Kept:
 
 
 def cache_file() -> Path:
-    """A file in `$KTBENCH_CACHE`, else in `$XDG_CACHE_HOME/ktbench`, else in `~/.cache/ktbench`."""
-    own, caches = os.environ.get("KTBENCH_CACHE"), os.environ.get("XDG_CACHE_HOME")
-    folder = Path(own) if own else Path(caches or Path.home() / ".cache") / "ktbench"
-    return folder / "crossovers.json"
+    """Where measured crossovers are kept."""
+    return cache_folder() / "crossovers.json"
 
 
 def read_crossovers(kernels: ModuleType, cpus: Sequence[int]) -> tuple[Crossover, ...]:

@@ -13,8 +13,8 @@ from types import ModuleType
 from typing import Any
 
 from ktbench.host.cuda import CudaDevices
+from ktbench.resources import install_command
 
-_INSTALL = "nvidia-ml-py is not installed (pip install 'ktbench[energy]')"
 _MHZ, _NS = 1e6, 1e-9
 
 
@@ -102,7 +102,7 @@ def open_gpus(
     try:
         nvml: Any = load("pynvml")
     except ImportError:
-        return (), _INSTALL
+        return (), f"nvidia-ml-py is not installed ({install_command('energy')})"
     try:
         nvml.nvmlInit()
         handles = [nvml.nvmlDeviceGetHandleByPciBusId(gpu.bus_id.encode()) for gpu in cuda.gpus]

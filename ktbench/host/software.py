@@ -15,7 +15,7 @@ from importlib import metadata
 from pathlib import Path
 
 from ktbench.host.cuda import read_cuda_devices
-from ktbench.resources import built_program, checkout
+from ktbench.resources import built_program, checkout, in_checkout
 from ktbench.spec.peers import Peer, PeerSpec
 
 PACKAGES = ("torch", "transformers", "numpy")
@@ -129,7 +129,7 @@ def peer_reason(peer: Peer, spec: PeerSpec, *, starts: bool = True) -> str:
     if (others and not starts) or find_peer(peer, spec) is not None:
         return ""
     where = "" if spec.python is None else f" in the environment of peer.python={spec.python}"
-    return f"{peer.package} is not installed{where}: {peer.install} makes an environment with it"
+    return f"{peer.package} is not installed{where}: {in_checkout(peer.install)} makes an environment with it"
 
 
 def interpreters(spec: PeerSpec) -> tuple[str, ...]:
@@ -143,7 +143,8 @@ def interpreters(spec: PeerSpec) -> tuple[str, ...]:
 def _program_reason(key: str, program: str | None) -> str:
     if program is None:
         program = key.replace("_", "-")
-        return f"set peer.{key}=PATH to the program {program} of a llama.cpp build (nox -s llama_programs makes one)"
+        builds = in_checkout("nox -s llama_programs")
+        return f"set peer.{key}=PATH to the program {program} of a llama.cpp build ({builds} makes one)"
     found = shutil.which(program)
     return "" if found and os.access(found, os.X_OK) else f"peer.{key}={program}: no such program"
 

@@ -28,6 +28,7 @@ from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.engine.roles import use_threads
 from ktbench.engine.routing import Routing
 from ktbench.peers.layers import BoundBackend, Float8Blocks, Rounding, other_form, output_lost, refusals_of
+from ktbench.resources import in_checkout
 from ktbench.spec.peers import peer_of
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.support import unsupported
@@ -257,7 +258,7 @@ def open_peer(specs: Sequence[RunSpec], host: HostRole) -> LayerSystem:
     """The operator of the cells' system. Raises Unsupported as `open_operator`, and without the system's package."""
     peer = peer_of(specs[0].system)
     if find_spec(peer.module) is None:
-        raise Unsupported(f"{peer.package} is not installed: {peer.install} makes an environment with it")
+        raise Unsupported(f"{peer.package} is not installed: {in_checkout(peer.install)} makes an environment with it")
     return open_operator(specs, host, OPERATORS[peer.name])
 
 

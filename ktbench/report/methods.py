@@ -28,13 +28,20 @@ def figure_caption(run: Run, rows: Sequence[Row]) -> str:
         figure=figure,
         baseline=part.baseline,
         is_measured=bool(here),
-        is_layer=rows[0].is_layer,
+        on_bars=_on_bars(rows),
         shows_speeds=shows_speeds(rows),
         roofs=(drawn[0].provenance or "planned") if drawn and not drawn[0].simulated else "described" if drawn else "",
         noisy=_noisy(rows),
         unproven=unproven_sentence(rows, f" ({MARK})" if figure == "bars" else ""),
         equal_cells=equal_cells_sentence(rows),
     )
+
+
+def _on_bars(rows: Sequence[Row]) -> str:
+    """What the numbers on bars are."""
+    if rows[0].is_layer:
+        return "ms a layer"
+    return "ms to the first token" if any(row.is_wait for row in rows) else "tokens/s"
 
 
 def methods_of(run: Run, rows: Sequence[Row]) -> tuple[str, ...]:
@@ -51,6 +58,7 @@ def methods_of(run: Run, rows: Sequence[Row]) -> tuple[str, ...]:
         serving=rows[0].spec.workload.stream,
         quantised=any(row.spec.precision != "bf16" for row in here),
         allowed=_allowed(here) if here else "",
+        compared=_compared(here),
         roofs=roofs_sentence(here),
         limits=simulated_limits(rows),
         software=software_sentence(facts if here else facts | {"versions": {}}),
@@ -63,6 +71,12 @@ def _allowed(rows: Sequence[Row]) -> str:
     return " or ".join(
         f"{one:g}" + (f" ({', '.join(names)})" if len(found) > 1 else "") for one, names in found.items()
     )
+
+
+def _compared(rows: Sequence[Row]) -> str:
+    """What was compared with float32, by row where rows differ in it; empty where nothing was."""
+    found = names_by((row.shown, str(row.compared)) for row in rows if row.compared is not None)
+    return "; ".join(one + (f" ({', '.join(names)})" if len(found) > 1 else "") for one, names in found.items())
 
 
 def _noisy(rows: Sequence[Row]) -> str:

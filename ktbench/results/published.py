@@ -200,7 +200,7 @@ def _is_same_arm(arm: str, label: str) -> bool:
 
 
 @cache
-def _features(label: str) -> dict[str, bool | int | str]:
+def _features(label: str) -> dict[str, bool | int | float | str]:
     """What an arm sets, its precision left out."""
     return arm_changes(bare(label))
 

@@ -204,7 +204,7 @@ def is_unproven(row: Row, group: Sequence[Row]) -> bool:
     Of a layer every output is held against float32, which shows it.
     """
     compared = row.timed and not row.is_layer and not row.simulated
-    return compared and row.agreement is None and len(systems_of(group)) > 1
+    return compared and row.agreement is None and len(systems_of([one for one in group if one.timed])) > 1
 
 
 def unchecked_reason(spec: RunSpec, agreement: Agreement | None) -> str:

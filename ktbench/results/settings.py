@@ -15,7 +15,8 @@ from ktbench.spec.inject import InjectSpec
 from ktbench.spec.machine import CONSTANTS, MachineSpec
 from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import RunSpec
-from ktbench.spec.sweep import PRECISIONS, START_KEY, STARTS
+from ktbench.spec.serving.stream import SAMPLED
+from ktbench.spec.sweep import PRECISIONS, START_KEY, STARTS, TEMPERATURE_KEY
 from ktbench.spec.wire import digest, from_plain, to_plain
 
 K = TypeVar("K")
@@ -24,7 +25,7 @@ Setting: TypeAlias = bool | int | float | str | None
 TOKENS = "tokens per expert"
 _MACHINE = ("vector", "gpu", *(constant.name for constant in CONSTANTS), "calibration")
 _OF_SERVING = ("workload.stream", "engine.serving.")  # that are not there where nothing is served
-_WORDS = {"precision": PRECISIONS, START_KEY: STARTS}  # that labels may name
+_WORDS = {"precision": PRECISIONS, START_KEY: STARTS, TEMPERATURE_KEY: (SAMPLED,)}  # that labels may name
 _DIGESTS: dict[str, str] = {}
 # Shown only where nothing else tells two groups apart: they go with another setting that varies.
 _FOLLOWING = (
@@ -83,8 +84,9 @@ def _of_machine(machine: MachineSpec) -> dict[str, Setting]:
 def cell_settings(cells: Sequence[Cell]) -> dict[str, dict[str, Setting]]:
     """Settings of cells by key, with the same settings in all cells of a part: equal settings make a group.
 
-    Where labels of a part name a precision, or what the prefix cache has at the begin, that belongs to the arm and is
-    no setting. The threshold of the hybrid of AVX-512 and AMX is empty in a part that has none.
+    Where labels of a part name a precision, what the prefix cache has at the begin, or that tokens are drawn, that
+    belongs to the arm and is no setting. The threshold of the hybrid of AVX-512 and AMX is empty in a part that has
+    none.
     """
     found: dict[str, dict[str, Setting]] = {}
     for part in dict.fromkeys(cell.part for cell in cells):

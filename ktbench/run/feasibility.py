@@ -21,6 +21,7 @@ from ktbench.host.capabilities import feature_reasons, machine_capabilities
 from ktbench.host.cuda import read_cuda_devices
 from ktbench.host.software import peer_reason
 from ktbench.host.topology import read_topology
+from ktbench.resources import install_command
 from ktbench.run.gpu_memory import gpu_memory, gpu_workers
 from ktbench.sim.cost_search import all_features
 from ktbench.sim.simulation import rules_not_simulated
@@ -129,7 +130,7 @@ def _reasons(spec: RunSpec, machine: Machine) -> Iterator[Reason]:
         )
     yield from rules_broken(spec if machine.spec is None else _as_simulated(spec))
     if spec.workload.phase == "train" and machine.spec is None and find_spec("peft") is None:
-        yield Reason("workload.phase=train", "needs PEFT, python -m pip install 'ktbench[train]'")
+        yield Reason("workload.phase=train", f"needs PEFT: {install_command('train')}")
     yield from _core_reasons(spec, machine.cpus)
     if machine.spec is not None:
         yield from _memory_reasons(spec, machine.spec)

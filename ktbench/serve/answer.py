@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import codecs
-from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ktbench.engine.serving.requests import TokenEvent, Top
 from ktbench.serve.tokens import TextTokens
@@ -13,7 +12,7 @@ from ktbench.serve.tokens import TextTokens
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenText:
-    """A token of a text, which begins at `offset` of it in characters, with what was asked for of its probability."""
+    """A token, whose text begins at character `offset` of the answer, with what was asked for of its probability."""
 
     token: int
     offset: int
@@ -23,7 +22,11 @@ class TokenText:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Delta:
-    """What an event adds to an answer. `finish` is `stop` or `length` on the last one."""
+    """What an event adds to an answer: text, and tokens whose probabilities were asked for, each with its own event.
+
+    Text is held back while it may be half a character or the beginning of a stop string; tokens never are. `finish` is
+    `stop` or `length` on the last one.
+    """
 
     text: str = ""
     tokens: tuple[TokenText, ...] = ()
@@ -87,8 +90,7 @@ class Answer:
         self._tokens, self._prompt, self._echo, self._max_new = tokens, prompt, echo, max_new
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._stops = StopSearch(stops)
-        self._waiting: deque[tuple[TokenText, int]] = deque()  # with where they end
-        self._decoded = self._shown = 0
+        self._decoded = 0
         self._begun = False
         self.count = self.cached_tokens = 0
 
@@ -96,49 +98,47 @@ class Answer:
         """What the event adds. Raises EngineFailed for one that ends the answer by an error, or takes it back."""
         if event.finish in ("error", "cancelled"):
             raise EngineFailed(event.why or "the engine has taken the request back")
-        text = "" if self._begun else self._begin(event)
+        before = Delta() if self._begun else self._begin(event)
         if self._max_new == 0:
-            return self._delta(text, "length")
+            return replace(before, finish="length")
         self.count += event.token is not None
-        if event.token is not None and event.finish != "stop":  # the token that ends an answer is not part of its text
-            text += self._stops.add(self._decode(event.token, event))
-        if not self._stops.found and event.finish is not None:
-            return self._end(text, event.finish)
-        return self._delta(text, "stop" if self._stops.found else None)
+        tokens = (*before.tokens, *self._listed(event))
+        text, finish = self._shown(event)
+        return Delta(text=before.text + text, tokens=tokens, finish=finish)
 
-    def _begin(self, event: TokenEvent) -> str:
-        """The text of the prompt where it comes first; its tokens wait with those of the answer."""
+    def _begin(self, event: TokenEvent) -> Delta:
+        """The prompt where it comes first."""
         self._begun, self.cached_tokens = True, event.cached_tokens
         if self._echo is None:
-            return ""
-        utf8, at = codecs.getincrementaldecoder("utf-8")(errors="replace"), 0
-        probabilities: list[tuple[float | None, Top]] = [(None, ()), *event.prompt_logprobs]
-        for token, (logprob, top) in zip(self._prompt, probabilities, strict=False):
-            one = TokenText(token=token, offset=at, logprob=logprob, top=top)
-            at = min(at + len(utf8.decode(self._tokens.shown(token))), len(self._echo))
-            self._waiting.append((one, at))
+            return Delta()
         self._decoded = len(self._echo)
-        return self._echo
+        if event.logprob is None:
+            return Delta(text=self._echo)
+        offsets = self._tokens.offsets(self._echo, self._prompt)
+        probabilities: list[tuple[float | None, Top]] = [(None, ()), *event.prompt_logprobs]
+        tokens = (
+            TokenText(token=token, offset=offset, logprob=logprob, top=top)
+            for token, offset, (logprob, top) in zip(self._prompt, offsets, probabilities, strict=True)
+        )
+        return Delta(text=self._echo, tokens=tuple(tokens))
 
-    def _decode(self, token: int, event: TokenEvent) -> str:
-        text, offset = self._utf8.decode(self._tokens.shown(token)), self._decoded
-        self._decoded += len(text)
-        one = TokenText(token=token, offset=offset, logprob=event.logprob, top=event.top)
-        self._waiting.append((one, self._decoded))
-        return text
+    def _listed(self, event: TokenEvent) -> Iterator[TokenText]:
+        """The token of an event, which may have no text, such as the one that ends an answer."""
+        if event.token is not None and event.logprob is not None:
+            yield TokenText(token=event.token, offset=self._decoded, logprob=event.logprob, top=event.top)
 
-    def _end(self, text: str, finish: str) -> Delta:
-        """No more tokens come: what is left of a character and of a stop string is text."""
-        text += self._stops.add(self._utf8.decode(b"", final=True))
+    def _shown(self, event: TokenEvent) -> tuple[str, str | None]:
+        """The text that can be shown after an event, and why the answer ends, if it does."""
+        text = ""
+        if event.token is not None and event.finish != "stop":  # the token that ends an answer is not part of its text
+            text = self._stops.add(self._decode(self._tokens.shown(event.token)))
+        if event.finish is not None and not self._stops.found:
+            text += self._stops.add(self._decode(b"", final=True))
         if self._stops.found:
-            return self._delta(text, "stop")
-        return self._delta(text + self._stops.flush(), finish)
+            return text, "stop"
+        return text + (self._stops.flush() if event.finish else ""), event.finish
 
-    def _delta(self, text: str, finish: str | None) -> Delta:
-        return Delta(text=text, tokens=tuple(self._released(text)), finish=finish)
-
-    def _released(self, text: str) -> Iterator[TokenText]:
-        """Tokens whose text is shown, if only in part."""
-        self._shown += len(text)
-        while self._waiting and (self._waiting[0][0].offset < self._shown or self._waiting[0][1] <= self._shown):
-            yield self._waiting.popleft()[0]
+    def _decode(self, piece: bytes, *, final: bool = False) -> str:
+        text = self._utf8.decode(piece, final=final)
+        self._decoded += len(text)
+        return text

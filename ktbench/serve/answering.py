@@ -33,11 +33,15 @@ class ClientGone(Exception):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Backend:
-    """What answers: the engine, the tokens of its model, and the limits of a request."""
+    """What answers: the engine, the tokens of its model, and the limits of a request.
+
+    Requests name the `model`, or its `alias`.
+    """
 
     engine: EngineThread
     tokens: TextTokens
     model: str
+    alias: str | None
     limits: Limits
     buffered_tokens: int
     metrics: Metrics
@@ -86,6 +90,7 @@ class Answering:
             self._time()
             if delta.finish is not None:
                 self._open.discard(event.key)
+                self._backend.metrics.ended(delta.finish, self._last_s - self._began_s)
                 if event.finish is None:
                     self._backend.engine.cancel([event.key])
             if not delta.is_empty:

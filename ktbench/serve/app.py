@@ -8,6 +8,9 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from ipaddress import ip_address
+from typing import TypeVar
 
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
@@ -18,18 +21,19 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ktbench.serve.answering import Backend, ClientGone, respond
+from ktbench.serve.answering import Backend, ClientGone, respond, unless_gone
 from ktbench.serve.errors import ApiError, json_response
 from ktbench.serve.fields import Chat, Completion, parse
 from ktbench.serve.formats import ChatFormat, Format, TextFormat
-from ktbench.serve.job import Job, chat_job, completion_job
+from ktbench.serve.job import Asked, Limits, asked_chat, asked_completion, require_room
 from ktbench.serve.settings import ServerSettings
 from ktbench.serve.tokens import TextTokens
 
 _JSON = "application/json"
 _GONE = 499  # as nginx logs a client that closed the connection; nobody reads it
-_LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 _OPEN_PATHS = ("/health",)
+_ENCODERS = 4  # threads; a long prompt that is encoded keeps one of them
+T = TypeVar("T", Chat, Completion)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,29 +62,41 @@ class Api:
         return app
 
     async def _chat(self, request: Request) -> Response:
-        chat = parse(await self._body(request), Chat)
-        return await self._answered(request, chat.model, lambda tokens: chat_job(chat, tokens), ChatFormat)
+        chat = parse(await self._body(request), Chat, self._most_items)
+        return await self._answered(request, chat, asked_chat, ChatFormat)
 
     async def _completion(self, request: Request) -> Response:
-        completion = parse(await self._body(request), Completion)
-        return await self._answered(
-            request, completion.model, lambda tokens: completion_job(completion, tokens), TextFormat
-        )
+        completion = parse(await self._body(request), Completion, self._most_items)
+        return await self._answered(request, completion, asked_completion, TextFormat)
 
     async def _answered(
-        self, request: Request, model: str, make: Callable[[TextTokens], Job], kind: Callable[[TextTokens], Format]
+        self,
+        request: Request,
+        fields: T,
+        read: Callable[[T, TextTokens, Limits], Asked],
+        kind: Callable[[TextTokens], Format],
     ) -> Response:
-        self._require_model(model)
-        loop, tokens = asyncio.get_running_loop(), self.backend.tokens
-        job = await loop.run_in_executor(self.encoding, make, tokens)
-        return await respond(request, self.backend, job, kind(tokens))
+        """Texts are encoded beside the event loop, and counted in parts before, between which others are encoded."""
+        self._require_model(fields.model)
+        backend, tokens = self.backend, self.backend.tokens
+        run = partial(asyncio.get_running_loop().run_in_executor, self.encoding)
+        asked = await run(read, fields, tokens, backend.limits)
+        for count in require_room(asked, tokens, backend.limits):
+            await unless_gone(request.receive, run(count))
+        return await respond(request, backend, await run(asked.make), kind(tokens))
+
+    @property
+    def _most_items(self) -> int:
+        """Tokens of a prompt, messages of a conversation, or prompts."""
+        return max(self.backend.limits.positions, self.backend.limits.answers)
 
     async def _models(self, request: Request) -> Response:
-        return json_response({"object": "list", "data": [self._this_model()]})
+        return json_response({"object": "list", "data": [self._model_named(name) for name in self._names]})
 
     async def _model(self, request: Request) -> Response:
-        self._require_model(request.path_params["name"])
-        return json_response(self._this_model())
+        name = request.path_params["name"]
+        self._require_model(name)
+        return json_response(self._model_named(name))
 
     async def _metrics(self, request: Request) -> Response:
         return Response(self.backend.metrics.text(), media_type=CONTENT_TYPE_LATEST)
@@ -93,14 +109,20 @@ class Api:
         running, waiting = (state.running, state.waiting) if state else (0, 0)
         return json_response({"status": "ok", "running": running, "waiting": waiting})
 
-    def _this_model(self) -> dict[str, object]:
+    @property
+    def _names(self) -> tuple[str, ...]:
+        """Of the one model that is served."""
+        backend = self.backend
+        return (backend.model,) if backend.alias is None else (backend.model, backend.alias)
+
+    def _model_named(self, name: str) -> dict[str, object]:
         positions = self.backend.limits.positions
-        known = {"id": self.backend.model, "object": "model", "created": self.created, "owned_by": "ktbench"}
+        known = {"id": name, "object": "model", "created": self.created, "owned_by": "ktbench"}
         return known | {"max_model_len": positions}
 
     def _require_model(self, name: str) -> None:
-        if name != self.backend.model:
-            why = f"model: {name!r} is not served here, {self.backend.model!r} is"
+        if name not in self._names:
+            why = f"model: {name!r} is not served here, {' or '.join(map(repr, self._names))} is"
             raise ApiError(404, why, "model", "model_not_found")
 
     async def _body(self, request: Request) -> bytes:
@@ -119,15 +141,24 @@ class Api:
 
 
 async def _read(request: Request, most: int) -> bytes:
+    """The body. One that is too large is read to its end, and not kept: who is still sending does not see an answer.
+
+    A client that asks first whether to send it (RFC 9110, 10.1.1) is told at once.
+    """
     error = ApiError(413, f"the body is longer than {most} bytes", None, "body_too_large")
     length = request.headers.get("content-length", "")
-    if length.isdecimal() and int(length[:20]) > most:
+    is_larger = length.isdecimal() and int(length[:20]) > most
+    if is_larger and request.headers.get("expect", "").lower() == "100-continue":
         raise error
     body = bytearray()
     async for part in request.stream():
-        body += part
-        if len(body) > most:
-            raise error
+        is_larger = is_larger or len(body) + len(part) > most
+        if is_larger:
+            body.clear()
+        else:
+            body += part
+    if is_larger:
+        raise error
     return bytes(body)
 
 
@@ -155,10 +186,16 @@ class Gate:
     def _require(self, path: str, headers: Headers) -> None:
         key = self._api.api_key
         if key is None:
-            if self._api.settings.is_local and not _is_local(headers.get("host", "")):
+            if self._api.settings.is_local and not self._is_own(headers.get("host", "")):
                 raise ApiError(403, "Host: without an API key only local names are served", None, "forbidden_host")
         elif path not in _OPEN_PATHS and not _has_key(headers.get("authorization", ""), key):
             raise ApiError(401, "the API key is missing or wrong", None, "invalid_api_key")
+
+    def _is_own(self, host: str) -> bool:
+        """Whether a Host names this machine as a server that only it reaches is named."""
+        before, colon, port = host.rpartition(":")
+        name = (before if colon and port.isdecimal() else host).lower()
+        return name in ("localhost", self._api.settings.host.lower()) or _is_loopback(name)
 
     def _counting(self, scope: Scope, send: Send) -> Send:
         path = scope["path"] if scope["path"] in self._paths else "other"
@@ -171,9 +208,12 @@ class Gate:
         return counted
 
 
-def _is_local(host: str) -> bool:
-    name, colon, port = host.rpartition(":")
-    return (name if colon and port.isdecimal() else host).lower() in _LOCAL_NAMES
+def _is_loopback(address: str) -> bool:
+    """Whether it is an address, not a name, of this machine alone: pages of other sites have none such."""
+    try:
+        return ip_address(address.removeprefix("[").removesuffix("]")).is_loopback
+    except ValueError:
+        return False
 
 
 def _has_key(authorization: str, key: bytes) -> bool:
@@ -200,5 +240,5 @@ async def _failed(request: Request, error: Exception) -> Response:
 
 
 def make_api(backend: Backend, settings: ServerSettings, api_key: bytes | None) -> Api:
-    """The endpoints; texts are encoded on a thread of their own, one after the other."""
-    return Api(backend, settings, api_key, ThreadPoolExecutor(1, "encode"), int(time.time()))
+    """The endpoints; texts are encoded on threads of their own."""
+    return Api(backend, settings, api_key, ThreadPoolExecutor(_ENCODERS, "encode"), int(time.time()))

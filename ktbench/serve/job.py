@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 from ktbench.engine.serving.requests import Sampling, ServeRequest
 from ktbench.serve.answer import Answer
@@ -14,6 +16,17 @@ from ktbench.serve.tokens import TextTokens
 
 _SEEDS = 1 << 63
 _MAX_TOKENS = 16  # of a completion that names no number, as OpenAI's
+_PART = 1 << 15  # characters that are encoded before others have their turn: about 10 ms
+_SAMPLING = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "min_tokens",
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,8 +68,6 @@ class Job:
 
     def requests(self, key: str, limits: Limits) -> list[ServeRequest]:
         """What the engine is asked, answers to one prompt after the other. Raises ApiError for what has no room."""
-        if (answers := len(self.prompts) * self.n) > limits.answers:
-            raise invalid("n" if self.n > 1 else "prompt", f"asks for {answers} answers, allowed are {limits.answers}")
         rooms = [_room(one.tokens, self.max_new, limits) for one in self.prompts]
         return [
             ServeRequest(
@@ -99,21 +110,111 @@ def _room(prompt: Sequence[int], max_new: int | None, limits: Limits) -> int:
     return left if max_new is None else max(1, max_new)
 
 
-def completion_job(request: Completion, tokens: TextTokens) -> Job:
-    """The job of `POST /v1/completions`; it encodes texts, which takes a while for long ones. Raises ApiError."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asked:
+    """Texts of a request that are not encoded yet. `make` encodes them, which takes a while, and raises ApiError."""
+
+    param: str
+    texts: tuple[str, ...]
+    make: Callable[[], Job]
+
+
+def asked_completion(request: Completion, tokens: TextTokens, limits: Limits) -> Asked:
+    """What `POST /v1/completions` asks. Raises ApiError."""
     if request.max_tokens == 0 and not request.echo:
         raise invalid("max_tokens", "must be 1 or more without echo")
+    given = _given(request.prompt)
+    _require_answers(len(given), request.n or 1, limits)
+    texts = tuple(one for one in given if isinstance(one, str))
+    return Asked(param="prompt", texts=texts, make=lambda: _completion_job(request, given, tokens, limits))
+
+
+def _completion_job(request: Completion, given: Sequence[str | list[int]], tokens: TextTokens, limits: Limits) -> Job:
     return _job(
         request,
         tokens,
-        prompts=tuple(_prompts(request, tokens)),
+        limits,
+        prompts=tuple(_prompt(one, tokens, echo=bool(request.echo)) for one in given),
         max_new=_MAX_TOKENS if request.max_tokens is None else request.max_tokens,
         logprobs=request.logprobs,
     )
 
 
-def _prompts(request: Completion, tokens: TextTokens) -> list[Prompt]:
-    return [_prompt(one, tokens, echo=bool(request.echo)) for one in _given(request.prompt)]
+def asked_chat(request: Chat, tokens: TextTokens, limits: Limits) -> Asked:
+    """What `POST /v1/chat/completions` asks. Raises ApiError."""
+    if request.top_logprobs is not None and not request.logprobs:
+        raise invalid("top_logprobs", "needs logprobs=true")
+    most = {one for one in (request.max_tokens, request.max_completion_tokens) if one is not None}
+    if len(most) > 1:
+        raise invalid("max_tokens", "differs from max_completion_tokens, set one of them")
+    _require_answers(1, request.n or 1, limits)
+    messages = plain_messages(request.messages)
+    texts = tuple(one["content"] for one in messages)
+    return Asked(
+        param="messages", texts=texts, make=lambda: _chat_job(request, messages, next(iter(most), None), tokens, limits)
+    )
+
+
+def _chat_job(
+    request: Chat, messages: Sequence[Mapping[str, str]], max_new: int | None, tokens: TextTokens, limits: Limits
+) -> Job:
+    try:
+        found = tokens.chat(messages, _template_options(request, tokens))
+    except ValueError as error:
+        raise invalid("messages", str(error)) from None
+    if not found:
+        raise invalid("messages", "give a prompt without tokens")
+    return _job(
+        request,
+        tokens,
+        limits,
+        prompts=(Prompt(tokens=found),),
+        max_new=max_new,
+        logprobs=(request.top_logprobs or 0) if request.logprobs else None,
+    )
+
+
+def _template_options(request: Chat, tokens: TextTokens) -> dict[str, Any]:
+    """Variables of the chat template. A template that knows no effort may know whether to reason at all.
+
+    For a model that does neither, the effort has no meaning, and no effect.
+    """
+    options, effort = dict(request.chat_template_kwargs or {}), request.reasoning_effort
+    if effort is not None and tokens.chat_reads("reasoning_effort"):
+        options.setdefault("reasoning_effort", effort)
+    elif effort is not None and tokens.chat_reads("enable_thinking"):
+        options.setdefault("enable_thinking", effort not in ("none", "minimal"))
+    return options
+
+
+def require_room(asked: Asked, tokens: TextTokens, limits: Limits) -> Iterator[Callable[[], None]]:
+    """Raises ApiError for a text that the model has no room for, by its length alone.
+
+    Where that does not tell, gives what is to be called, each in a moment, to count tokens in parts. These may be a few
+    more than those of the whole, so that a text is refused for twice as many as there is room for.
+    """
+    for text in asked.texts:
+        if tokens.least(text) > limits.positions:
+            raise _too_long(asked.param, f"at least {tokens.least(text)} tokens", limits)
+        counted = [0]
+        for first in range(0, len(text) if len(text) > _PART else 0, _PART):
+            yield partial(_count, asked.param, text[first : first + _PART], counted, tokens, limits)
+
+
+def _count(param: str, part: str, counted: list[int], tokens: TextTokens, limits: Limits) -> None:
+    counted[0] += tokens.count(part)
+    if counted[0] > 2 * limits.positions:
+        raise _too_long(param, f"more than {counted[0] // 2} tokens", limits)
+
+
+def _too_long(param: str, what: str, limits: Limits) -> ApiError:
+    why = f"the model has room for {limits.positions} tokens, {param} has {what}"
+    return ApiError(400, why, param, "context_length_exceeded")
+
+
+def _require_answers(prompts: int, n: int, limits: Limits) -> None:
+    if (answers := prompts * n) > limits.answers:
+        raise invalid("n" if n > 1 else "prompt", f"asks for {answers} answers, allowed are {limits.answers}")
 
 
 def _given(prompt: str | list[str | int | list[int]]) -> list[str | list[int]]:
@@ -136,42 +237,28 @@ def _prompt(given: str | list[int], tokens: TextTokens, *, echo: bool) -> Prompt
     return Prompt(tokens=found, echo=text if echo else None)
 
 
-def chat_job(request: Chat, tokens: TextTokens) -> Job:
-    """The job of `POST /v1/chat/completions`. Raises ApiError."""
-    if request.top_logprobs is not None and not request.logprobs:
-        raise invalid("top_logprobs", "needs logprobs=true")
-    limits = {one for one in (request.max_tokens, request.max_completion_tokens) if one is not None}
-    if len(limits) > 1:
-        raise invalid("max_tokens", "differs from max_completion_tokens, set one of them")
-    try:
-        found = tokens.chat(plain_messages(request.messages))
-    except ValueError as error:
-        raise invalid("messages", str(error)) from None
-    if not found:
-        raise invalid("messages", "give a prompt without tokens")
-    return _job(
-        request,
-        tokens,
-        prompts=(Prompt(tokens=found),),
-        max_new=next(iter(limits), None),
-        logprobs=(request.top_logprobs or 0) if request.logprobs else None,
-    )
-
-
 def _job(
-    request: Common, tokens: TextTokens, *, prompts: tuple[Prompt, ...], max_new: int | None, logprobs: int | None
+    request: Common,
+    tokens: TextTokens,
+    limits: Limits,
+    *,
+    prompts: tuple[Prompt, ...],
+    max_new: int | None,
+    logprobs: int | None,
 ) -> Job:
     options = request.stream_options
     if options is not None and not request.stream:
         raise invalid("stream_options", "needs stream=true")
+    if max_new is not None and (request.min_tokens or 0) > max_new:
+        raise invalid("min_tokens", f"must be up to the {max_new} that the answer may have")
     stops = [request.stop] if isinstance(request.stop, str) else request.stop or []
     return Job(
         prompts=prompts,
         n=request.n or 1,
         max_new=max_new,
-        sampling=_sampling(request),
+        sampling=_sampling(request, tokens, limits),
         stops=tuple(stops),
-        stop_ids=frozenset() if request.ignore_eos else tokens.stop_ids,
+        stop_ids=(frozenset() if request.ignore_eos else tokens.stop_ids) | {*(request.stop_token_ids or ())},
         logprobs=logprobs,
         stream=bool(request.stream),
         usage_last=options is not None and bool(options.include_usage),
@@ -179,11 +266,17 @@ def _job(
     )
 
 
-def _sampling(request: Common) -> Sampling:
-    """OpenAI's defaults: temperature 1, of all tokens, another seed every time."""
+def _sampling(request: Common, tokens: TextTokens, limits: Limits) -> Sampling:
+    """What a request does not name is that of the checkpoint, else OpenAI's: temperature 1, another seed every time."""
+    named = {name: getattr(request, name) for name in _SAMPLING}
+    chosen = (
+        {"temperature": 1.0} | dict(tokens.defaults) | {k: value for k, value in named.items() if value is not None}
+    )
+    bias = request.logit_bias or {}
+    if any(token >= limits.vocab for token in bias):
+        raise invalid("logit_bias", f"has a token that is none of the {limits.vocab} of the model")
     return Sampling(
-        temperature=1.0 if request.temperature is None else request.temperature,
-        top_p=1.0 if request.top_p is None else request.top_p,
-        repetition_penalty=1.0 if request.repetition_penalty is None else request.repetition_penalty,
+        **{**chosen, "top_k": max(0, int(chosen.get("top_k", 0)))},
+        logit_bias=tuple(bias.items()),
         seed=secrets.randbelow(_SEEDS) if request.seed is None else request.seed % _SEEDS,
     )

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import resource
 import signal
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ktbench.engine.serving.requests import ServingEngine
 from ktbench.serve.answering import Backend
@@ -23,8 +29,14 @@ from ktbench.serve.metrics import Metrics
 from ktbench.serve.settings import ServerSettings
 from ktbench.serve.tokens import TextTokens
 
+_LOG = logging.getLogger("ktbench.serve")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _MOST_HEADERS = 32 << 10
+_WAITING_TO_CONNECT, _ACCEPTED_AT_ONCE = 2048, 4
+_MOST_CONNECTIONS, _LEAST_CONNECTIONS = 4096, 8
+# Pages of the prefix cache, a log, and connections that are accepted while those before them are not yet counted, which
+# takes the event loop a few turns.
+_OWN_FILES = 40
 _GRACE_S = 2  # for answers that were taken back to be sent as such
 
 
@@ -54,8 +66,24 @@ def serve(served: Served, settings: ServerSettings, api_key: bytes | None, bound
 
 
 async def _serve(served: Served, settings: ServerSettings, api_key: bytes | None, bound: socket.socket) -> None:
+    asyncio.get_running_loop().set_exception_handler(_Errors())
     async with running(served, settings, api_key) as server:
         await server.serve(sockets=[bound])
+
+
+class _Errors:
+    """Logs errors of the event loop, and once a minute that no file is left for a connection, which is tried often."""
+
+    def __init__(self) -> None:
+        self._silent_until_s = 0.0
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if not (isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)):
+            loop.default_exception_handler(context)
+        elif loop.time() >= self._silent_until_s:
+            self._silent_until_s = loop.time() + 60
+            _LOG.warning("no connection can be accepted: %s (raise `ulimit -n`)", error.strerror)
 
 
 @asynccontextmanager
@@ -67,9 +95,10 @@ async def running(served: Served, settings: ServerSettings, api_key: bytes | Non
         engine=engine,
         tokens=served.tokens,
         model=served.model,
+        alias=settings.alias,
         limits=Limits(answers=served.most_waiting, positions=engine.max_positions, vocab=served.vocab),
         buffered_tokens=settings.buffered_tokens,
-        metrics=Metrics(engine),
+        metrics=Metrics(engine, served.model),
     )
     api = make_api(backend, settings, api_key)
     try:
@@ -77,6 +106,63 @@ async def running(served: Served, settings: ServerSettings, api_key: bytes | Non
     finally:
         api.encoding.shutdown(wait=False, cancel_futures=True)
         await engine.stop()
+
+
+class Connection(H11Protocol):
+    """A connection that is closed where the head of a request does not come within `stall_s` seconds.
+
+    Beyond `most` connections the one that has waited longest for a head makes room.
+    """
+
+    def __init__(self, *args: Any, stall_s: float, most: int, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self._stall_s, self._most = stall_s, most
+        self._began_s = self.loop.time()
+        self._deadline: asyncio.TimerHandle | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether there is no request to answer."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """A client has come."""
+        super().connection_made(transport)
+        self._watch()
+        opened = [one for one in self.connections if isinstance(one, Connection) and not one.transport.is_closing()]
+        if len(opened) > self._most:
+            min((one for one in opened if one.waits), key=lambda one: one._began_s).transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        """A part of a head or a body has come."""
+        super().data_received(data)
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client has gone."""
+        self._unwatch()
+        super().connection_lost(exc)
+
+    def _watch(self) -> None:
+        """One deadline for a whole head, however its parts come."""
+        if not self.waits:
+            self._unwatch()
+        elif self._deadline is None and not self.transport.is_closing():
+            self._deadline = self.loop.call_later(self._stall_s, self.transport.abort)
+
+    def _unwatch(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
+def _most_connections() -> int:
+    """As many as the process may still open files, without some that it needs for itself."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        return _MOST_CONNECTIONS
+    opened = sum(1 for _ in Path("/proc/self/fd").iterdir())
+    return max(_LEAST_CONNECTIONS, min(_MOST_CONNECTIONS, limit - opened - _OWN_FILES))
 
 
 class HttpServer(uvicorn.Server):
@@ -87,7 +173,8 @@ class HttpServer(uvicorn.Server):
     ) -> None:
         config = uvicorn.Config(
             app,
-            http="h11",
+            http=partial(Connection, stall_s=settings.stall_s, most=_most_connections()),  # type: ignore[arg-type]
+            backlog=_ACCEPTED_AT_ONCE,
             ws="none",
             lifespan="off",
             log_config=None,
@@ -103,6 +190,7 @@ class HttpServer(uvicorn.Server):
         """Listen. Raises OSError where the address was taken meanwhile."""
         await super().startup(sockets)
         for one in sockets or []:
+            one.listen(_WAITING_TO_CONNECT)  # asyncio's own number is also that of those which it accepts at once
             host, port = one.getsockname()[:2]
             self._ready(f"http://{f'[{host}]' if ':' in host else host}:{port}/v1")
 

@@ -22,14 +22,16 @@ T = TypeVar("T")
 class ServerSettings:
     """Where a server listens, who may ask, and what one request may take.
 
-    `port` 0 is any free one. `api_key` says where the key is, `env:NAME` or `file:PATH`; None asks for none. A body
-    has at most `max_body_bytes`. A client is cut off that neither reads nor sends for `stall_s` seconds, or that leaves
+    `port` 0 is any free one. `api_key` says where the key is, `env:NAME` or `file:PATH`; None asks for none. Requests
+    may name the model by `alias` as well. A body has at most `max_body_bytes`. A client is cut off that does not send
+    the head of a request, or a body, within `stall_s` seconds, that reads nothing for as long, or that leaves
     `buffered_tokens` of each of its answers unread. Running requests have `drain_s` seconds at the end.
     """
 
     host: str = "127.0.0.1"
     port: int = 8000
     api_key: str | None = None
+    alias: str | None = None
     max_body_bytes: int = 8 << 20
     buffered_tokens: int = 1024
     stall_s: float = 30.0
@@ -38,6 +40,8 @@ class ServerSettings:
     def __post_init__(self) -> None:
         if not self.host:
             raise ValueError("serve.host: is empty, name an address such as 127.0.0.1")
+        if self.alias == "":
+            raise ValueError("serve.alias: is empty, name what requests may call the model")
         if not 0 <= self.port <= 65535:
             raise ValueError(f"serve.port={self.port}: allowed are 0 to 65535")
         for name, least in (("max_body_bytes", 1), ("buffered_tokens", 1), ("stall_s", 0.001), ("drain_s", 1)):

@@ -2,50 +2,64 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from inspect import signature
 from itertools import count
-from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-import jinja2
-
+from ktbench.engine.checkpoint import checkpoint_config, generation_config
+from ktbench.engine.serving.requests import Sampling
 from ktbench.resources import checkpoint_folder
-from ktbench.spec.errors import RequestError
+from ktbench.spec.errors import RequestError, one_line, refusing
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")  # of SentencePiece, for bytes that no other token has
 _SPACE = "▁"
+_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 
 class TextTokens:
     """Between text and tokens. Raises ValueError for a tokenizer whose tokens are not bytes of UTF-8.
 
-    Made by `open`. Encoding is for one thread at a time.
+    `defaults` are values of `Sampling` for requests that name none. Made by `open`. Several threads may encode.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, stop_ids: frozenset[int]) -> None:
-        self._tokenizer, self.stop_ids = tokenizer, stop_ids
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        stop_ids: frozenset[int],
+        defaults: Mapping[str, float] = MappingProxyType({}),
+    ) -> None:
+        self._tokenizer, self.stop_ids, self.defaults = tokenizer, stop_ids, defaults
         self._added = dict(tokenizer.added_tokens_decoder)
         self.special_ids = frozenset(tokenizer.all_special_ids) | {i for i, one in self._added.items() if one.special}
         self._pieces = tuple(self._bytes_of_all())
+        self._longest = max(map(len, self._pieces))
+        self._encoder = tokenizer.backend_tokenizer
+        self._encoder.no_truncation()
+        self._encoder.no_padding()
 
     @classmethod
     def open(cls, path: str) -> TextTokens:
-        """Those of the checkpoint `path`; `stop_ids` are the tokens that end an answer by its own configuration.
+        """Those of the checkpoint `path`, whose own configuration says what ends an answer and how one is sampled.
 
         Raises RequestError for a tokenizer that cannot be read or used.
         """
         from transformers import AutoTokenizer
 
         folder = checkpoint_folder(path)
+        with refusing():
+            stop_ids, defaults = _ending(path), _defaults(path)
         try:
             tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-            return cls(tokenizer, frozenset(_ending(folder)) | {tokenizer.eos_token_id} - {None})
+            return cls(tokenizer, stop_ids | ({tokenizer.eos_token_id} - {None}), defaults)
         except Exception as error:  # the library raises whatever it meets in a damaged file
             raise RequestError(f"model.path={path}: its tokenizer cannot be used: {error}") from None
 
@@ -57,20 +71,41 @@ class TextTokens:
     def encode(self, text: str) -> tuple[int, ...]:
         """The prompt of a text; one that begins with the tokenizer's first token gets no second."""
         bos = self._tokenizer.bos_token
-        begins = bos is not None and text.startswith(bos)
-        return tuple(self._tokenizer.encode(text, add_special_tokens=False) if begins else self._tokenizer.encode(text))
+        return self._ids(text, adds=bos is None or not text.startswith(str(bos)))
 
-    def chat(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
-        """The prompt of a conversation that is to be answered. Raises ValueError where the template refuses it."""
+    def chat(self, messages: Sequence[Mapping[str, str]], options: Mapping[str, Any] | None = None) -> tuple[int, ...]:
+        """The prompt of a conversation that is to be answered, by the template with `options` as further variables.
+
+        Raises ValueError where the template refuses the conversation or fails.
+        """
         if not self.has_chat:
             raise ValueError("the tokenizer of this model has no chat template, use /v1/completions")
+        make = self._tokenizer.apply_chat_template
+        if taken := sorted(set(options or {}) & {*signature(make).parameters}):
+            raise ValueError(f"the chat template is not given {taken[0]} by a request")
         try:
-            text = self._tokenizer.apply_chat_template(
-                [dict(one) for one in messages], tokenize=False, add_generation_prompt=True
-            )
-        except jinja2.TemplateError as error:
-            raise ValueError(f"the chat template refuses the messages: {error}") from None
-        return tuple(self._tokenizer.encode(str(text), add_special_tokens=False))
+            text = make([dict(one) for one in messages], tokenize=False, add_generation_prompt=True, **(options or {}))
+        except Exception as error:  # a template is a program, which raises whatever it meets
+            raise ValueError(f"the chat template refuses the messages: {one_line(str(error))}") from None
+        return self._ids(str(text), adds=False)
+
+    def chat_reads(self, variable: str) -> bool:
+        """Whether the template of conversations has a variable of this name."""
+        template = self._tokenizer.get_chat_template() if self.has_chat else ""
+        return re.search(rf"\b{re.escape(variable)}\b", template) is not None
+
+    def least(self, text: str) -> int:
+        """Fewer tokens a text cannot have; found without encoding it."""
+        return len(text) // max(1, self._longest)
+
+    def count(self, text: str) -> int:
+        """Tokens of a part of a text."""
+        return len(self._ids(text, adds=False))
+
+    def _ids(self, text: str, *, adds: bool) -> tuple[int, ...]:
+        """Tokens of a text, with what the tokenizer adds to one. A batch leaves the GIL to other threads."""
+        (found,) = self._encoder.encode_batch_fast([text], add_special_tokens=adds)
+        return tuple(found.ids)
 
     def piece(self, token: int) -> bytes:
         """The bytes of a token, none of one that has no text."""
@@ -81,8 +116,28 @@ class TextTokens:
         return b"" if token in self.special_ids else self.piece(token)
 
     def text(self, tokens: Sequence[int]) -> str:
-        """What tokens add to an answer, as text."""
-        return b"".join(map(self.shown, tokens)).decode(errors="replace")
+        """What tokens of a prompt stand for, those that mean something to the model alone by their names."""
+        return b"".join(map(self.piece, tokens)).decode(errors="replace")
+
+    def offsets(self, text: str, tokens: Sequence[int]) -> list[int]:
+        """Where each token of a text begins in it, in characters; what the tokenizer adds to a text has no width."""
+        raw, utf8 = text.encode(errors="replace"), codecs.getincrementaldecoder("utf-8")(errors="replace")
+        found, begins, characters = [], 0, 0
+        for token in tokens:
+            piece = self._piece_at(raw, begins, token)
+            found.append(min(characters, len(text)))
+            begins, characters = begins + len(piece), characters + len(utf8.decode(piece))
+        return found
+
+    def _piece_at(self, raw: bytes, begins: int, token: int) -> bytes:
+        """The bytes of a token in a text. A tokenizer may add tokens to it, and a space to its first word."""
+        piece = self.piece(token)
+        if raw.startswith(piece, begins):
+            return piece
+        if token in self.special_ids:
+            return b""
+        bare = piece.lstrip(b" ")
+        return bare if bare and raw.startswith(bare, begins) else piece
 
     def _bytes_of_all(self) -> Iterator[bytes]:
         bytes_of = self._by_level if "ByteLevel" in self._decoders else self._by_fallback
@@ -112,14 +167,26 @@ class TextTokens:
         return bytes([int(byte[1], 16)]) if byte else token.replace(_SPACE, " ").encode()
 
 
-def _ending(folder: Path) -> list[int]:
-    """The tokens that end an answer by a checkpoint's generation_config.json, which it need not have."""
-    if not (folder / "generation_config.json").is_file():
-        return []
-    from transformers import GenerationConfig
+def _ending(path: str) -> frozenset[int]:
+    """The tokens that end an answer by a checkpoint's generation_config.json, or by its config.json."""
+    answers = generation_config(path)
+    found = None if answers is None else answers.eos_token_id
+    if found is None:
+        config = checkpoint_config(path)
+        found = config.get("eos_token_id", (config.get("text_config") or {}).get("eos_token_id"))
+    return frozenset(found if isinstance(found, list) else [] if found is None else [found])
 
-    found = GenerationConfig.from_pretrained(folder, local_files_only=True).eos_token_id
-    return found if isinstance(found, list) else [] if found is None else [found]
+
+def _defaults(path: str) -> dict[str, float]:
+    """How a checkpoint's generation_config.json samples, as far as it says. Raises ValueError."""
+    answers = generation_config(path)
+    found = {name: getattr(answers, name, None) for name in _DEFAULTS}
+    given = {name: value for name, value in found.items() if value is not None}
+    try:
+        Sampling(**given)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"model.path={path}: generation_config.json: {error}") from None
+    return given
 
 
 def _levels() -> dict[str, int]:

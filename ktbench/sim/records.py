@@ -40,7 +40,7 @@ def simulated(cell: Cell, machine: Environment, unsupported: str = "", *, sensit
 
     `sensitive` adds about a dozen simulations, of what 10 % more of each resource would give.
     """
-    from ktbench.sim.simulation import simulate  # imports scipy and numba
+    from ktbench.sim.simulation import simulate  # imports scipy
 
     blank = Record(
         cell=cell.key,

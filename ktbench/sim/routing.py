@@ -7,8 +7,6 @@ from math import sqrt
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammaincinv
-from scipy.stats import poisson
 
 from ktbench.engine.workload.recorded import Trace, read_trace
 from ktbench.engine.workload.routing import layer_selections, route
@@ -160,10 +158,22 @@ def skewed_loads(  # noqa: PLR0913, what a generator of loads takes
         :, :experts
     ]
     popularity /= popularity.sum(axis=1, keepdims=True)
-    return np.asarray(poisson.ppf(rng.random((samples, experts)), popularity * picks)).astype(np.int64)
+    return _poisson(rng.random((samples, experts)), popularity * picks)
 
 
 def _gamma(quantiles: NDArray[np.float64], variation: float) -> NDArray[np.float64]:
+    from scipy.special import gammaincinv  # takes 0.2 s to load: only for those who need it
+
     if variation == 0:
         return np.ones_like(quantiles)
     return np.asarray(gammaincinv(1 / variation**2, quantiles) * variation**2)
+
+
+def _poisson(quantiles: NDArray[np.float64], mean: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Quantiles of Poisson distributions, those of `scipy.stats.poisson.ppf`, which takes 1 s to load."""
+    from scipy.special import pdtr, pdtrik  # as in _gamma
+
+    counts = np.ceil(pdtrik(quantiles, mean))
+    fewer = np.maximum(counts - 1, 0)  # rounding may have made one too many
+    found: NDArray[np.int64] = np.where(pdtr(fewer, mean) >= quantiles, fewer, counts).astype(np.int64)
+    return found

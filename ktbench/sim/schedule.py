@@ -1,50 +1,88 @@
-"""How long a phase takes: tasks dealt to the threads of a domain as the real kernels deal them (numba), and overlap."""
+"""How long a phase takes: tasks dealt to the threads of a domain as the real kernels deal them, and overlap."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from functools import cache
+from heapq import heapreplace
+
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from ktbench.resources import cache_folder
+
 Seconds = NDArray[np.float64]
+Makespan = Callable[[Seconds, int, int], float]
+
+# Tasks that plain Python deals in the time that numba takes to load, 0.9 s: from then on queues are compiled.
+_COMPILED_FROM = 6_000_000
 
 
-@njit(cache=True)
-def dynamic_s(expert_s: NDArray[np.float64], tasks: int, threads: int) -> float:
+def dynamic_s(expert_s: Seconds, tasks: int, threads: int) -> float:
     """Makespan in seconds of a queue: each thread takes the next task as soon as it is free.
 
     `expert_s` [E] are seconds of one thread for all `tasks` of each expert, which are alike and queued in the order of
     experts (KTransformers, section 3.2; its artifact counts up one atomic number, a task at a time).
     """
-    free = np.zeros(threads)
+    free = [0.0] * threads  # a heap of the times at which threads are free
     for expert in range(len(expert_s)):
-        one = expert_s[expert] / tasks
+        task_s = float(expert_s[expert]) / tasks
         for _ in range(tasks):
-            next_free = np.argmin(free)
-            free[next_free] += one
-    return float(free.max())
+            heapreplace(free, free[0] + task_s)
+    return max(free)
 
 
-@njit(cache=True)
-def static_s(expert_s: NDArray[np.float64], tasks: int, threads: int) -> float:
+def static_s(expert_s: Seconds, tasks: int, threads: int) -> float:
     """Makespan in seconds where each thread has one contiguous share of equally many tasks, as with +d off."""
-    total = len(expert_s) * tasks
-    longest, busy, mine, done = 0.0, 0.0, 0, 0
+    seconds: list[float] = expert_s.tolist()
+    total = len(seconds) * tasks
+    longest, done = 0.0, 0
     for thread in range(threads):
-        end = total * (thread + 1) // threads
-        busy = 0.0
+        end, busy = total * (thread + 1) // threads, 0.0
         while done < end:
             expert = done // tasks
             mine = min(end, (expert + 1) * tasks) - done
-            busy += mine * expert_s[expert] / tasks
+            busy += mine * seconds[expert] / tasks
             done += mine
         longest = max(longest, busy)
-    return float(longest)
+    return longest
+
+
+class _Queues:
+    """`dynamic_s`: in plain Python for as long as loading numba would take longer, as in most commands."""
+
+    def __init__(self) -> None:
+        self._dealt = 0
+
+    def __call__(self, expert_s: Seconds, tasks: int, threads: int) -> float:
+        self._dealt += len(expert_s) * tasks
+        makespan = compiled(dynamic_s) if self._dealt > _COMPILED_FROM else dynamic_s
+        return float(makespan(expert_s, tasks, threads))
+
+
+_queues = _Queues()
+
+
+@cache
+def compiled(makespan: Makespan) -> Makespan:
+    """The same, compiled by numba, which keeps what it compiled in our cache folder where that can be written."""
+    from numba import config, njit
+
+    folder = cache_folder() / "numba"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        is_writable = os.access(folder, os.W_OK)
+    except OSError:
+        is_writable = False
+    config.CACHE_DIR = str(folder) if is_writable else ""  # type: ignore[attr-defined]
+    compiled_makespan: Makespan = njit(cache=is_writable)(makespan)
+    return compiled_makespan
 
 
 def makespan_s(expert_s: Seconds, tasks: int, threads: int, *, dynamic: bool) -> float:
     """`dynamic_s`, or `static_s` with +d off."""
-    return float((dynamic_s if dynamic else static_s)(expert_s, tasks, threads))
+    return (_queues if dynamic else static_s)(expert_s, tasks, threads)
 
 
 def soft_maximum(reading: float, computing: Seconds, overlap: float) -> Seconds:

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import least_squares
 
 from ktbench.resources import data_folder
 from ktbench.sim.calibration import Calibration, read_calibration
@@ -172,6 +171,8 @@ def judge_reports(
 
 def fit_reports(reports: Sequence[UserReport], compose: Callable[[Sequence[str]], RunSpec]) -> Calibration:
     """The calibration of llama.cpp, fitted on the reports that are for that: least squares of log ratios."""
+    from scipy.optimize import least_squares  # takes 0.2 s to load: only for those who need it
+
     cell_of, start = _cells(compose), read_calibration(FITTED)
     seen = [one for one in reports if one.fitted]
     low, high = zip(*(limits(start, name) for name in _FITTED_CONSTANTS), strict=True)

@@ -18,7 +18,7 @@ from ktbench.spec.machine import with_constant
 from ktbench.spec.peers import is_black_box
 from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import RunSpec, WorkloadSpec
-from ktbench.spec.sweep import SweepSpec, arm_changes, arm_precision, arm_start
+from ktbench.spec.sweep import SweepSpec, arm_changes, arm_precision, arm_start, is_sampled
 from ktbench.spec.wire import from_plain, spec_id, to_plain
 
 # Smaller layers are those of toy models, which may stay in the cache.
@@ -91,14 +91,17 @@ def _change(content: dict[str, Any], key: str, value: Any) -> None:
 def points_of(cells: Sequence[Cell]) -> tuple[tuple[Cell, ...], ...]:
     """Cells that are compared with each other together, in the order of the plan: arms and control of one point.
 
-    They differ in system and features, and in what labels of their part name: precisions, states of the prefix cache.
+    They differ in system and features, and in what labels of their part name: precisions, states of the prefix cache,
+    and whether tokens are drawn.
     """
     precisions = {cell.part for cell in cells if arm_precision(cell.arm)}
     starts = {cell.part for cell in cells if arm_start(cell.arm)}
+    sampled = {cell.part for cell in cells if is_sampled(cell.arm)}
     points: dict[tuple[object, ...], list[Cell]] = {}
     for cell in cells:
         precision = "" if cell.part in precisions else cell.spec.precision
         work = cell.spec.workload.without_start if cell.part in starts else cell.spec.workload
+        work = work.greedy if cell.part in sampled else work
         points.setdefault(_point(cell, precision, work), []).append(cell)
     return tuple(tuple(point) for point in points.values())
 

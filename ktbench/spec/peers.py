@@ -9,7 +9,7 @@ from importlib import metadata
 from typing import Literal, get_args
 
 from ktbench.spec.errors import at_least
-from ktbench.spec.serving.stream import Start
+from ktbench.spec.serving.stream import SAMPLED, Start
 from ktbench.spec.weights import Precision
 
 # Entry points of this group name rows of other packages.
@@ -206,7 +206,15 @@ _SHIPPED: tuple[Peer, ...] = (
 
 # Words of arms, which no peer of another package can be called.
 _TAKEN = frozenset(
-    (OURS, "base", *get_args(Implementation), *get_args(Precision), *get_args(Start), *(peer.name for peer in _SHIPPED))
+    (
+        OURS,
+        "base",
+        *get_args(Implementation),
+        *get_args(Precision),
+        *get_args(Start),
+        SAMPLED,
+        *(peer.name for peer in _SHIPPED),
+    )
 )
 
 

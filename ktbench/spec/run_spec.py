@@ -189,6 +189,11 @@ class WorkloadSpec:
         return self if self.stream is None else replace(self, stream=replace(self.stream, cache="cold"))
 
     @property
+    def greedy(self) -> WorkloadSpec:
+        """The same, with the likeliest tokens as answers."""
+        return self if self.stream is None else replace(self, stream=replace(self.stream, temperature=0.0))
+
+    @property
     def has_whole_chunk(self) -> bool:
         """Whether a prompt begins with a chunk of `chunk` tokens."""
         return self.chunk is not None and self.chunk <= self.prompt

@@ -12,24 +12,31 @@ from ktbench.spec.errors import at_least, did_you_mean, repeated, require_name
 from ktbench.spec.features import BY_NAME, FUSED, FeatureValue, features_label, parse_features
 from ktbench.spec.peers import BY_NAME as BY_PEER
 from ktbench.spec.peers import IMPLEMENTATIONS, OURS, OWN
-from ktbench.spec.serving.stream import Start
+from ktbench.spec.serving.stream import SAMPLED, Start
 from ktbench.spec.weights import Precision
 
 Word = TypeVar("Word", bound=str)
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 STARTS: tuple[Start, ...] = get_args(Start)
 START_KEY = "workload.stream.cache"
+TEMPERATURE_KEY = "workload.stream.temperature"
+_SAMPLED_AT = 1.0  # the temperature that clients of OpenAI's API have where they name none
 
 
-def arm_changes(arm: str) -> dict[str, bool | int | str]:
-    """Spec changes by dotted key of an arm: `base`, `+v+d`, `+v int8`, `llama.cpp`, `transformers eager`, `+v+p warm`.
+def arm_changes(arm: str) -> dict[str, bool | int | float | str]:
+    """Spec changes by dotted key of an arm: `base`, `+v+d`, `+v int8`, `llama.cpp`, `transformers eager`, `+v+p warm`,
+    `+v+b sampled`.
 
-    Every feature and the system are set, `precision` and what the prefix cache has at the begin where they are named.
+    Every feature and the system are set, `precision`, what the prefix cache has at the begin and that tokens are drawn
+    where they are named.
     Raises ValueError in one line for an unknown word, for a second one of a kind, and for a precision that no operator
     of the arm would have.
     """
-    named = {"precision": arm_precision(arm), START_KEY: arm_start(arm)}
-    changes: dict[str, bool | int | str] = {BY_NAME[name].key: value for name, value in arm_features(arm).items()}
+    named: dict[str, str | float | None] = {"precision": arm_precision(arm), START_KEY: arm_start(arm)}
+    named[TEMPERATURE_KEY] = _SAMPLED_AT if is_sampled(arm) else None
+    changes: dict[str, bool | int | float | str] = {
+        BY_NAME[name].key: value for name, value in arm_features(arm).items()
+    }
     changes |= _system_changes(arm)
     return changes | {key: value for key, value in named.items() if value is not None}
 
@@ -52,14 +59,14 @@ def arm_peer(arm: str) -> str | None:
 
 def arm_features(arm: str) -> dict[str, FeatureValue]:
     """Feature values of an arm by feature name. Raises ValueError naming the unknown word and the allowed ones."""
-    known = {*PRECISIONS, *STARTS, *BY_PEER, *IMPLEMENTATIONS, OWN}
+    known = {*PRECISIONS, *STARTS, SAMPLED, *BY_PEER, *IMPLEMENTATIONS, OWN}
     words = " ".join(word for word in arm.split() if word not in known)
     if words and arm_peer(arm):
         raise ValueError(f"arm {arm!r}: {arm_peer(arm)} has none of our features, leave out {words}")
     try:
         return parse_features(words)
     except ValueError as error:
-        allowed = ", ".join((*PRECISIONS, *STARTS, *sorted(BY_PEER)))
+        allowed = ", ".join((*PRECISIONS, *STARTS, SAMPLED, *sorted(BY_PEER)))
         hint = next(filter(None, (did_you_mean(word, known, cutoff=0.7) for word in words.split())), "")
         raise ValueError(f"arm {arm!r}{hint}: {error}, one of {allowed}") from None
 
@@ -79,6 +86,11 @@ def arm_start(arm: str) -> Start | None:
     if named and not arm_features(arm)["prefix_cache"]:
         raise ValueError(f"arm {arm!r}: {named} needs +p, without it nothing is kept")
     return named
+
+
+def is_sampled(arm: str) -> bool:
+    """Whether an arm says that tokens are drawn; otherwise it leaves that to the spec."""
+    return _named(arm, (SAMPLED,), f"times {SAMPLED}") is not None
 
 
 def _named(arm: str, words: Sequence[Word], what: str) -> Word | None:

@@ -30,6 +30,7 @@ def child(code: str) -> tuple[str, ...]:
     return (sys.executable, "-c", code)
 
 
+@pytest.mark.usefixtures("loaded_children")
 def test_export_writes_a_file_and_says_what_it_holds(tmp_path: Path) -> None:
     pytest.importorskip("gguf", reason="gguf is not installed")
     words = ("model=tiny", "precision=q4_0", "device_precision=q8_0", "output=made/here.gguf")
@@ -95,6 +96,7 @@ def test_a_file_that_is_there_is_refused_before_a_child_starts(
     assert "in.gguf" in said(capsys, "model=tiny", f"output={tmp_path / 'there.gguf/in.gguf'}")
 
 
+@pytest.mark.usefixtures("loaded_children")
 def test_what_can_never_be_written_is_a_wrong_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = said(capsys, "model=kimi_k2", "model.layers=2", f"output={tmp_path / 'a.gguf'}")
     assert line == "ktbench: export deepseek_v3 as GGUF: beta_fast=1.0, llama.cpp supports 32.0\n"

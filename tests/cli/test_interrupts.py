@@ -16,6 +16,7 @@ from tests.command import KTBENCH
 
 ROOT = Path(__file__).parents[2]
 pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built", exc_type=ImportError)
+pytestmark = pytest.mark.usefixtures("loaded_children")
 ARMS = "sweep.arms=['base','skipping=1','deferral=1']"
 ROUNDS = 2
 QUICK = ("model=tiny", "engine.threads=1", "workload.prompt=8", "workload.steps=2", "measure.min_rounds=1")
@@ -28,9 +29,10 @@ def started(folder: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(words, cwd=folder, env=env, stderr=subprocess.PIPE, text=True)
 
 
-def wait_for_records(folder: Path, count: int) -> None:
+def wait_for_records(folder: Path, count: int, sweep: subprocess.Popen[str]) -> None:
     log = folder / "runs/ended/log.jsonl"
     while not log.exists() or log.read_bytes().count(b'"kind":"record"') < count:
+        assert sweep.poll() is None, sweep.stderr and sweep.stderr.read()
         time.sleep(0.02)
 
 
@@ -38,7 +40,7 @@ def test_what_was_measured_is_kept_and_the_rest_is_measured_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sweep = started(tmp_path)
-    wait_for_records(tmp_path, 5)
+    wait_for_records(tmp_path, 5, sweep)
     sweep.send_signal(signal.SIGINT)
     _, said = sweep.communicate(timeout=60)
     assert sweep.returncode == 130

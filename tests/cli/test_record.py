@@ -52,6 +52,7 @@ def profile(tmp_path: Path) -> str:
     return str(tmp_path / "profile.npz")
 
 
+@pytest.mark.usefixtures("loaded_children")
 def test_record_writes_a_profile_and_shows_what_was_selected(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "ktbench", "record", *QUICK, "workload.batch=3", "output=made/here.npz"],

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+from contextlib import closing
 from pathlib import Path
 from urllib.request import Request, urlopen
 
 import pytest
 
 from ktbench.cli import main
+from ktbench.host.capabilities import machine_capabilities
+from ktbench.run.serving.opening import best_serving_spec
 from tests.command import KTBENCH
 
 _NANO = ("model=nano", "engine.threads=1")
@@ -48,6 +51,59 @@ def test_bad_requests_are_one_line_and_exit_2(
     assert error.count("\n") == 1
 
 
+def test_a_cache_folder_in_use_is_refused_before_weights_load(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    from ktbench.engine.serving.page_folder import PageFolder
+
+    with closing(PageFolder(tmp_path, b"other")):
+        assert (
+            main(
+                [
+                    "serve",
+                    *_NANO,
+                    "serve.port=0",
+                    f"engine.serving.disk={tmp_path}",
+                    "engine.serving.disk_bytes=1000000",
+                ]
+            )
+            == 2
+        )
+    error = capsys.readouterr().err
+    assert "another process" in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "on", "off"),
+    [
+        ([], ("batching", "chunked_prefill", "prefix_cache", "packed_dense", "dynamic"), ("static_batch", "deferral")),
+        (
+            ["engine.batching=false", "engine.dynamic=false"],
+            ("chunked_prefill", "packed_dense"),
+            ("batching", "dynamic"),
+        ),
+        (["engine.static_batch=4"], ("chunked_prefill", "packed_dense"), ("batching",)),
+        (["engine.avx2=true"], ("avx2", "packed_dense"), ("avx512", "amx")),
+        (
+            ["engine.avx512=false", "engine.amx=false", "engine.avx2=false"],
+            ("batching",),
+            ("avx512", "avx2", "amx", "packed_dense"),
+        ),
+    ],
+)
+def test_features_that_are_not_named_are_the_machines_best(
+    words: list[str], on: tuple[str, ...], off: tuple[str, ...]
+) -> None:
+    spec, unsupported = best_serving_spec("serve", [*_NANO, *words])
+    if machine_capabilities()["avx2"]:
+        pytest.skip("this machine has no kernels")
+    assert not unsupported
+    assert all(getattr(spec.engine, name) for name in on)
+    assert not any(getattr(spec.engine, name) for name in off)
+
+
+@pytest.mark.usefixtures("loaded_children")
 def test_serve_answers_and_ends_well_when_asked_to(tmp_path: Path) -> None:
     words = [*KTBENCH, "serve", *_NANO, "serve.port=0"]
     with subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
@@ -65,6 +121,7 @@ def test_serve_answers_and_ends_well_when_asked_to(tmp_path: Path) -> None:
             server.kill()
 
 
+@pytest.mark.usefixtures("loaded_children")
 def test_chat_answers_what_it_reads(tmp_path: Path) -> None:
     done = subprocess.run(
         [*KTBENCH, "chat", *_NANO],

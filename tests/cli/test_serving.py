@@ -18,6 +18,7 @@ TINY = (
 
 
 @pytest.mark.skipif(bool(machine_capabilities()["avx2"]), reason="runs the fused operator on AVX2")
+@pytest.mark.usefixtures("loaded_children")
 def test_requests_are_served_measured_and_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -19,6 +19,7 @@ from ktbench.spec.errors import RequestError
 from ktbench.spec.record import Outcome, Record
 from ktbench.spec.sweep import arm_features
 from ktbench.spec.wire import to_plain
+from tests.command import python_output
 from tests.sim.testbed import testbed
 from tests.tiny import CONFIG
 
@@ -258,6 +259,7 @@ def test_routers_are_asked_on_this_machine_only(home: Path, capsys: pytest.Captu
     assert "record machine=paper_a100" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("loaded_children")
 def test_both_kinds_in_one_sweep(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built", exc_type=ImportError)
     few = ("measure.min_rounds=1", "measure.max_rounds=1", "engine.threads=1")
@@ -302,3 +304,26 @@ def test_a_context_beyond_the_models_positions_is_refused(home: Path, capsys: py
     words = ("model=deepseek_v3", "machine=paper_a100", "engine.avx512=true", "workload.prompt=1000000")
     assert main(["run", *words]) == 4
     assert "163,840 tokens" in capsys.readouterr().out
+
+
+# A fresh clone before the kernels are compiled, in an environment without PyTorch.
+BARE = """
+import sys
+for name in ("torch", "transformers", "ktbench._kernels"):
+    sys.modules[name] = None
+from ktbench.cli import main
+for words in (
+    ["advise", "cpu=EPYC 9355", "ram=12x64 DDR5-6400", "gpu=RTX 4090", "model=qwen3_235b_a22b"],
+    ["plan", "+ablation=decode"],
+    ["sweep", "+ablation=decode", "machine=paper_a100", "model=deepseek_v3", "model.layers=null"],
+):
+    code = main(words)
+    print(f"{words[0]} ended with {code}", flush=True)
+"""
+
+
+def test_advice_plans_and_simulations_need_neither_pytorch_nor_the_kernels(home: Path) -> None:
+    said = python_output(BARE)
+    for verb in ("advise", "plan", "sweep"):
+        assert f"{verb} ended with 0" in said
+    assert "the kernel extension is not built" in said  # what of the plan cannot run, and why

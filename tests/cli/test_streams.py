@@ -18,6 +18,7 @@ import pytest
 from ktbench import cli
 from ktbench.cli.streams import Ended, PlainText, ending_signals, exit_code_of
 from ktbench.spec.errors import one_line, printable
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 
@@ -88,6 +89,21 @@ def test_signals_that_end_a_command_are_interrupts_with_their_own_code(number: i
         os.kill(os.getpid(), number)
     assert exit_code_of(raised.value) == code and exit_code_of(KeyboardInterrupt()) == 130
     assert signal.getsignal(number) is before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP, signal.SIGTERM])
+def test_an_interrupt_where_python_ignores_exceptions_is_not_lost(
+    number: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Interrupted:
+        def __del__(self) -> None:
+            signal.raise_signal(number)
+
+    with pytest.raises(KeyboardInterrupt) as ended, ending_signals():
+        Interrupted()
+        until(lambda: False)
+    assert exit_code_of(ended.value) == 128 + number
+    assert capsys.readouterr().err == ""
 
 
 def test_a_signal_that_is_ignored_stays_ignored() -> None:

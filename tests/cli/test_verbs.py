@@ -43,7 +43,9 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def ktbench(swept: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Verb:
+def ktbench(
+    swept: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], loaded_children: None
+) -> Verb:
     monkeypatch.chdir(swept)
 
     def called(*words: str) -> Done:
@@ -231,15 +233,18 @@ def printed_to(stdout: int, *words: str) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
+@pytest.mark.usefixtures("loaded_children")
 def test_a_reader_that_has_gone_does_not_change_what_was_found() -> None:
     assert unread("doctor", LITTLE) == (3, "")
     assert unread("--help") == (0, "")
 
 
+@pytest.mark.usefixtures("loaded_children")
 def test_a_reader_that_goes_in_the_middle_ends_the_verb_as_a_shell_says_it() -> None:
     assert unread("doctor", MUCH) == (141, "")
 
 
+@pytest.mark.usefixtures("loaded_children")
 @pytest.mark.parametrize("size", [LITTLE, MUCH])
 def test_output_that_a_full_disk_does_not_take_is_said_once(size: str) -> None:
     with Path("/dev/full").open("wb") as full:

@@ -159,7 +159,7 @@ def test_a_bad_entry_is_refused_by_file_entry_and_field(
 
 def test_the_example_in_the_docs_is_answered(capsys: pytest.CaptureFixture[str]) -> None:
     words = (
-        f"what_if={ROOT / 'docs/prices.example.yaml'}",
+        f"what_if={ROOT / 'conf/prices.example.yaml'}",
         "what_if.target=10",
         "model=deepseek_v3",
         "model.layers=null",

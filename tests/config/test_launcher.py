@@ -7,6 +7,7 @@ import pytest
 from ktbench.cli import main
 from ktbench.config import LAUNCHERS, compose, launcher, split_launcher
 from ktbench.config.launcher import Launch
+from ktbench.resources import install_command
 from ktbench.spec.errors import RequestError
 
 
@@ -59,7 +60,7 @@ def test_a_launcher_that_lacks_says_what_to_install(
     assert main(["sweep", "+ablation=decode", f"hydra/launcher={name}"]) == 2
     said = capsys.readouterr().err
     assert said.startswith(f"ktbench: hydra/launcher={name}: ")
-    assert f"pip install 'ktbench[{name.partition('_')[0]}]'" in said and said.count("\n") == 1
+    assert install_command(name.partition("_")[0]) in said and said.count("\n") == 1
 
 
 @pytest.mark.parametrize("word", ["hydra/launcher=ray", "hydra.launcher.n_jobs=2", "spread.jobs=2"])

@@ -16,7 +16,7 @@ KTBENCH = ("python", "-m", "ktbench")
 _FENCE = re.compile(r"^(?P<mark>```+)(?P<language>[\w-]*)[^\n]*\n(?P<body>.*?)^(?P=mark)\s*$", re.DOTALL | re.MULTILINE)
 _SHELL = ("bash", "sh", "console", "shell")
 _INLINE = re.compile(rf"`((?:python -m ktbench )?(?:{'|'.join(VERBS)}) [^`\n]*)`")
-_BOOTSTRAP = "python3 bootstrap.py "
+_BOOTSTRAP = re.compile(r"^python3 bootstrap\.py (--\w+=\S+ +)*(?!--)(?=\S)")
 # Words of placeholders, as whole words or after the last `=`; files are made by the fixture `here`.
 PLACEHOLDERS = {
     "+ablation=NAME": "+ablation=decode",
@@ -27,7 +27,7 @@ PLACEHOLDERS = {
     "machine=local": "machine=my_box.yaml",  # local needs a probe of this very machine
     "what_if.target=N": "what_if.target=25",
     "limit=N": "limit=2",
-    "PRICES.yaml": "docs/prices.example.yaml",
+    "PRICES.yaml": "conf/prices.example.yaml",
     "CHECKPOINT": "evals/nano",
     "CONFIG.json": "evals/nano/config.json",
     "FOLDER": "evals/nano",
@@ -88,7 +88,7 @@ def commands_of(text: str, page: str) -> Iterator[Command]:
 def _words(line: str, language: str) -> tuple[str, ...]:
     """The words of a line of a block; none of a comment, and of what a program prints."""
     prompted = line.startswith("$ ")
-    line = line.removeprefix("$ ").removeprefix(_BOOTSTRAP)
+    line = _BOOTSTRAP.sub("", line.removeprefix("$ "))
     told = language in _SHELL if language != "console" else prompted
     if not (told or (language == "" and (prompted or line.startswith(" ".join(KTBENCH))))):
         return ()

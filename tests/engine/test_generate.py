@@ -19,6 +19,7 @@ from ktbench.engine.decode.program import StepRecorder
 from ktbench.engine.generate import Generator, open_generator
 from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.engine.serving.requests import Sampling
+from ktbench.engine.serving.sampling import SampledAnswer
 from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.run_spec import ModelSpec
 from tests.engine.engines import FUSED, TOLERANCE, VECTOR, cell, changed, needs_vector, split_cell
@@ -64,16 +65,19 @@ def stepped(engine: Generator, prompts: Ids, given: Ids, ends: tuple[int, ...]) 
     """Logits of each prompt, those whose time has come dropped from the batch."""
     seen: list[list[Tensor]] = [[] for _ in prompts]
 
-    def choose(logits: Tensor, left: list[int], number: int) -> list[int]:
-        for i, row in zip(left, logits, strict=True):
+    def choose(logits: Tensor, left: list[SampledAnswer]) -> list[int]:
+        tokens = []
+        for answer, row in zip(left, logits, strict=True):
+            i = answer.sampling.seed
             seen[i].append(row.float().clone())
-        return [given[i][number] for i in left]
+            tokens.append(given[i][answer.count])
+            answer.add(tokens[-1])
+        return tokens
 
+    samplings = [Sampling(seed=i) for i in range(len(prompts))]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ktbench.engine.generate.TokenChooser.choose", lambda self, *given: choose(*given))
-        answers = engine.generate(
-            prompts, [Sampling()] * len(prompts), room=max(ends), ended=lambda i, tokens: len(tokens) == ends[i]
-        )
+        answers = engine.generate(prompts, samplings, room=max(ends), ended=lambda i, tokens: len(tokens) == ends[i])
     assert answers == [tokens[:end] for tokens, end in zip(given, ends, strict=True)]
     return [torch.stack(rows) for rows in seen]
 

@@ -9,7 +9,7 @@ import pytest
 from ktbench.engine.training.adapter_folder import require_adapter
 
 for library in ("peft", "trl"):
-    pytest.importorskip(library, reason=f"{library} is not installed: python -m pip install 'ktbench[train]'")
+    pytest.importorskip(library, reason=f"{library} is not installed")
 
 
 @pytest.mark.filterwarnings("default")

@@ -12,14 +12,14 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, Self
 from unittest.mock import patch
 
 from ktbench import cli
-from ktbench.host import timing_lock
+from ktbench.host import crossovers, roofs, timing_lock
 from ktbench.run import progress, worker_process
 
 _MODULES = (
@@ -33,6 +33,7 @@ _MODULES = (
     *("matplotlib.backends.backend_svg", "matplotlib.backends.backend_agg", "ktbench.engine.synthetic"),
 )
 ENDED_S = 15.0  # in which nothing that a killed command has started may be left
+BUFFER_BYTES = 1 << 26  # that is read to find how fast memory is; a real one takes a second to fill
 _Popen = subprocess.Popen
 
 
@@ -41,12 +42,16 @@ def load_everything() -> None:
     """Load what commands and their children load. Nothing is computed: threads of OpenMP do not survive forks.
 
     PyTorch is loaded with the rest, so a fork's threads are not bound to cpus, which it would have to be told before.
+    What is timed is not what commands here are about: the loops of kernels and the limits of memory are timed quickly.
     """
     for verb in cli.VERBS:
         cli.module_of(verb)
     for module in _MODULES:
         import_module(module)
     worker_process.bind_openmp = lambda _cpus: None
+    crossovers._BUDGET_S, crossovers._LEAST_ROUNDS, crossovers._TOKENS = 0.0, 1, (1, 4)  # type: ignore[misc]
+    crossovers._EXPERTS, crossovers._HIDDEN, crossovers._INTERMEDIATE = 2, 256, 256  # type: ignore[misc]
+    roofs.Roofs = partial(roofs.Roofs, buffer_bytes=BUFFER_BYTES)  # type: ignore[assignment,misc]
 
 
 class Child:

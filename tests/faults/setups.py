@@ -47,7 +47,7 @@ def make_checkout(folder: Path) -> Path:
     shutil.copy(_ROOT / "bootstrap.py", root)
     (root / "pyproject.toml").write_text(
         '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
-        '[project]\nname = "ktbench"\nversion = "0.1.0"\ndependencies = [\n    "torch>=2.11",\n]\n'
+        '[project]\nname = "ktbench"\nversion = "0.1.0"\ndependencies = ["helper", "torch>=2.11"]\n'
     )
     (root / "backend.py").write_text(_BACKEND)
     _publish(folder, "torch", "2.13.0+cpu", _FILES)

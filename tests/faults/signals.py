@@ -14,6 +14,7 @@ from ktbench.results import read_run
 from ktbench.spec.record import Outcome
 from tests.faults.findings import Finding
 from tests.faults.forking import Command
+from tests.faults.lives import wait_until
 from tests.faults.runs import RUN, begun_or_resumed, doubled, hurt, missing, records_of
 from tests.faults.verbs import Verb, begin, left_alone, unlike
 
@@ -37,42 +38,59 @@ def _sweep(folder: Path) -> Command:
     return Command(folder, (*_SWEEP, begun_or_resumed(folder))).start()
 
 
+def _wait_for_records(sweep: Command, count: int) -> None:
+    wait_until(lambda: _count(sweep.folder) >= count or sweep.is_over())
+
+
 def _count(folder: Path) -> int:
     return len(records_of(folder))
 
 
 def ended(folder: Path, fault: str, random: Random, times: int) -> Finding:
-    """Signals shortly after each other at random moments, until the sweep is done."""
+    """Signals shortly after each other, each time after some trials, until the sweep is done."""
     numbers, codes = ENDINGS[fault]
-    done, wrong, message = 0, 0, ""
+    done, wrong, message = 0, list[str](), ""
     while done < times:
         before, sweep = _count(folder), _sweep(folder)
-        time.sleep(random.uniform(0, 6))
+        _wait_for_records(sweep, before + random.randrange(6))
+        time.sleep(random.uniform(0, 0.3))
         for number in numbers:
             sweep.send(number)
             time.sleep(random.uniform(0, 0.2))
         code = sweep.end()
-        wrong += code not in (0, *codes) or any("Traceback" in line for line in sweep.said()) or _count(folder) < before
+        wrong += [] if code in (0, *codes) else [f"exit {code}: {_why(folder)}"]
+        wrong += [line for line in sweep.said() if "Traceback" in line]
+        wrong += ["records are gone"] if _count(folder) < before else []
         message = next((line for line in sweep.said() if line.startswith("interrupted")), message)
         done += code != 0
         if code == 0:
             wrong += _not_once(folder)
             hurt(folder).rename(hurt(folder).with_name(f"done-{done}-{time.monotonic()}"))
     sweep = _sweep(folder)
-    wrong += sweep.end() != 0 or _not_once(folder)
+    if code := sweep.end():
+        wrong.append(f"exit {code} in the end: {_why(folder)}")
+    wrong += _not_once(folder)
     return Finding(
         fault=f"{fault}, real engine",
         times=done,
-        happened=f"exit {' or '.join(map(str, codes))}, no traceback; resumed, each turn is measured once",
+        happened=f"exit {' or '.join(map(str, codes))}, no traceback; resumed, each turn is measured once"
+        if not wrong
+        else "; ".join(wrong),
         message=message,
-        lost=wrong,
+        lost=len(wrong),
     )
 
 
-def _not_once(folder: Path) -> int:
+def _why(folder: Path) -> str:
+    """What became of trials that failed."""
+    return ", ".join(f"{one.label} {one.outcome}: {one.why}" for one in records_of(folder) if not one.outcome.timed)
+
+
+def _not_once(folder: Path) -> list[str]:
     """Planned trials that were not measured exactly once."""
     run = read_run(hurt(folder))
-    return missing(run) + doubled(run)
+    gone, twice = missing(run), doubled(run)
+    return [f"{gone} trials are missing, {twice} doubled: {_why(folder)}"] if gone or twice else []
 
 
 def stopped(folder: Path, random: Random, times: int) -> Finding:
@@ -97,7 +115,7 @@ def stopped(folder: Path, random: Random, times: int) -> Finding:
         times=stops,
         happened=f"no sample holds a stop of {_STOPPED_S:g} s; {len(noted)} trials were timed again, as a note says",
         message="",
-        lost=len(dirty) + len(bad) + _not_once(folder),
+        lost=len(dirty) + len(bad) + len(_not_once(folder)),
     )
 
 
@@ -119,7 +137,7 @@ def suspended(folder: Path, whom: str) -> Finding:
         times=1,
         happened=f"exit {code}; {f'{len(late)} trials are' if late else 'no trial is'} TIMEOUT, its time begins anew",
         message="; ".join(late),
-        lost=len(late) + (code != 0) + _not_once(folder),
+        lost=len(late) + (code != 0) + len(_not_once(folder)),
     )
 
 

@@ -18,13 +18,12 @@ from random import Random
 import numpy as np
 
 from ktbench.engine.gguf.header import read_header
-from ktbench.host import crossovers
 from ktbench.host.describe import load_description
 from ktbench.host.probe import open_instruments
 from ktbench.results import Run, read_run
 from ktbench.run import probe
 from tests.faults.findings import Finding
-from tests.faults.forking import Command
+from tests.faults.forking import BUFFER_BYTES, Command
 from tests.faults.runs import RUN, begun_or_resumed, doubled, facts_of, hurt
 
 # One thread: two that wait for each other take a hundred times as long where other tests keep the cores busy.
@@ -90,10 +89,8 @@ def _of_run(folder: Path) -> list[str]:
 def _quick_probe() -> None:
     """As `probe`, in a second instead of a minute."""
     probe._ROUNDS, probe._SECONDS = 2, 0.1  # type: ignore[misc]
-    crossovers._BUDGET_S, crossovers._LEAST_ROUNDS, crossovers._TOKENS = 0.0, 1, (1, 4)  # type: ignore[misc]
-    crossovers._EXPERTS, crossovers._HIDDEN, crossovers._INTERMEDIATE = 2, 256, 256  # type: ignore[misc]
-    probe.READ_BUFFER_BYTES = 1 << 26
-    probe.open_instruments = partial(open_instruments, buffer_bytes=1 << 26)
+    probe.READ_BUFFER_BYTES = BUFFER_BYTES
+    probe.open_instruments = partial(open_instruments, buffer_bytes=BUFFER_BYTES)
 
 
 _FIRST = ("sweep", _ARMS, *_QUICK, f"run_name={RUN}")

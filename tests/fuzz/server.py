@@ -55,21 +55,10 @@ def warm_up(home: Path, names: Sequence[str]) -> None:
     with open(os.devnull, "w") as nothing, redirect_stdout(nothing), redirect_stderr(nothing):  # noqa: PTH123
         for words in (("plan", "model=tiny"), ("run", *quick), ("report", "warm", "html")):
             cli.main(words)
-    _compile()
     if any(TARGETS[name].builds for name in names):
         _import_families()
     for name in names:
         _in_a_child(TARGETS[name].prepare, home / MADE / name)
-
-
-def _compile() -> None:
-    """Load what numba keeps compiled, which it unpickles from a cache of its own."""
-    import numpy as np
-
-    from ktbench.sim.schedule import makespan_s
-
-    for dynamic in (False, True):
-        makespan_s(np.ones(4), 2, 2, dynamic=dynamic)
 
 
 def _import_families() -> None:

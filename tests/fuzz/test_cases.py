@@ -9,15 +9,16 @@ from pathlib import Path
 import pytest
 
 from tests.fuzz.forks import Server, fault_of, serving
+from tests.loaded import Loader
 
 CASES = sorted((Path(__file__).parent / "cases").glob("*.json"))
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
+def server(loader: Loader) -> Iterator[Server]:
     pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built", exc_type=ImportError)
     names = sorted({json.loads(case.read_text())["target"] for case in CASES})
-    with serving(names) as running:
+    with loader.stands_in(), serving(names) as running:
         yield running
 
 

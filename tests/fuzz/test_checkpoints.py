@@ -18,6 +18,7 @@ from tests.engine.tiny import tiny_model
 from tests.fuzz.forks import Server, fault_of, serving
 from tests.fuzz.numbers import FolderTruth, require_experts, require_network
 from tests.fuzz.targets import TARGETS
+from tests.loaded import Loader
 
 pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built", exc_type=ImportError)
 WHOLE: dict[str, Any] = {
@@ -31,8 +32,8 @@ KINDS = {
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with serving(list(KINDS)) as running:
+def server(loader: Loader) -> Iterator[Server]:
+    with loader.stands_in(), serving(list(KINDS)) as running:
         yield running
 
 

@@ -20,7 +20,7 @@ _KINDS: Mapping[str, tuple[str, str, tuple[str, ...]]] = {
     "machine": ("conf/machine/paper_a100.yaml", "mine.yaml", ("run", "model=tiny", "machine=mine.yaml")),
     "rules": ("conf/inject/lean.yaml", "mine.yaml", ("plan", "model=tiny", "inject.file=mine.yaml")),
     "prices": (
-        "docs/prices.example.yaml",
+        "conf/prices.example.yaml",
         "mine.yaml",
         ("plan", "model=tiny", "what_if=mine.yaml", "what_if.target=9"),
     ),

@@ -10,7 +10,7 @@ from ktbench.run.check import check, check_the_check
 from ktbench.spec.record import Outcome
 from tests.engine.training.test_system import ARMS, spec_with, trained
 
-pytest.importorskip("peft", reason="peft is not installed: python -m pip install 'ktbench[train]'")
+pytest.importorskip("peft", reason="peft is not installed")
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from ktbench.host.cuda import CudaDevices, Gpu
 from ktbench.host.energy import Meter, energy_between, joules_between, open_meters
+from ktbench.resources import install_command
 from ktbench.spec.system_metrics import Energy
 from tests.host.conftest import Grow
 
@@ -85,7 +86,7 @@ def test_why_gpus_have_no_meter(tmp_path: Path) -> None:
 
     none = CudaDevices(gpus=(), reason="no CUDA device: libcuda is not installed")
     assert open_meters(none, tmp_path, absent).missing["GPUs"] == none.reason
-    assert "pip install 'ktbench[energy]'" in open_meters(TWO, tmp_path, absent).missing["GPUs"]
+    assert install_command("energy") in open_meters(TWO, tmp_path, absent).missing["GPUs"]
     assert open_meters(TWO, tmp_path, lambda name: nvml(failing=True)).missing["GPUs"] == "NVML: Not Supported"
     assert "GPUs" not in open_meters(None, tmp_path, absent).missing
 

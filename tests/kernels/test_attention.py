@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -92,7 +92,6 @@ SHAPES = st.fixed_dictionaries(
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@settings(max_examples=30, deadline=None)
 @given(shape=SHAPES, seed=st.integers(0, 2**32 - 1))
 def test_attention_agrees_with_float64(isa, pool, shape, seed):
     of = random_attention(np.random.default_rng(seed), **shape)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -46,7 +46,6 @@ def rms_norm(x: Bits, weight: Bits, **options: object) -> Bits:
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("offset", [0.0, 1.0])
-@settings(max_examples=40, deadline=None)
 @given(rows=st.integers(1, 5), size=st.integers(1, 300), seed=st.integers(0, 2**32 - 1))
 def test_rms_norm_is_that_of_transformers_bit_for_bit(isa, offset, rows, size, seed):
     rng = np.random.default_rng(seed)
@@ -150,7 +149,6 @@ def expected_of(heads: Heads, offset: float) -> Prepared:
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("offset", [0.0, 1.0])
-@settings(max_examples=25, deadline=None)
 @given(
     sizes=st.tuples(*[st.integers(1, n) for n in (4, 5, 3, 70, 70)]),
     norms=st.booleans(),

@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ktbench import _kernels
+from tests.drawing import examples
 from tests.kernels.arithmetic import accepts
 from tests.kernels.layers import forward_proven, random_batch, random_layer, stored, to_bf16
 from tests.kernels.tables import kernels
@@ -42,7 +43,7 @@ def random_scales(kind: str, rng: np.random.Generator, rows: int, columns: int) 
 
 
 @pytest.mark.parametrize("kind", ["tile", "row", "whole"])
-@settings(max_examples=20, deadline=None)
+@examples(8)
 @given(
     sizes=st.tuples(st.integers(1, 3), st.integers(1, 20)),
     domains=st.integers(1, 2),

@@ -5,10 +5,11 @@ from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ktbench import _kernels
+from tests.drawing import examples
 from tests.kernels.arithmetic import accepts, cuts_between, exact, relative_error
 from tests.kernels.layers import (
     GLUS,
@@ -97,7 +98,7 @@ HEIGHTS = [*range(1, 41), 64, 65, 129, 257, 300]
 
 
 @pytest.mark.parametrize(("precision", "isa"), kernels())
-@settings(max_examples=16, deadline=None)
+@examples(6)
 @given(shape=SHAPES, team_of=TEAMS, options=OPTIONS)
 def test_any_shape_split_and_activation_agrees_with_float64(precision, isa, team_of, request, shape, options):
     team, rng, unit = request.getfixturevalue(team_of), np.random.default_rng(shape["seed"]), unit_of(precision)

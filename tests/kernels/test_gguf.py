@@ -4,11 +4,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ktbench import _kernels
+from tests.drawing import examples
 from tests.kernels.arithmetic import int8_of
 from tests.kernels.layers import (
     OF_BLOCKS,
@@ -64,7 +65,7 @@ QUANTISED_BY_GGUF = sorted(set(GGUF) - {"iq4_nl"})  # which its package reads, b
 
 
 @pytest.mark.parametrize("precision", QUANTISED_BY_GGUF)
-@settings(max_examples=40, deadline=None)
+@examples(12)
 @given(
     kind=st.sampled_from(OF_BLOCKS), sizes=st.tuples(st.integers(1, 5), st.integers(1, 5)), seed=st.integers(0, 2**16)
 )
@@ -80,7 +81,7 @@ def test_quantising_is_that_of_gguf_bit_for_bit(precision, tmp_path_factory, kin
 
 
 @pytest.mark.parametrize("precision", GGUF)
-@settings(max_examples=30, deadline=None)
+@examples(12)
 @given(
     sizes=st.tuples(st.integers(1, 5), st.integers(1, 9)),
     domains=st.integers(1, 3),

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ktbench import _kernels
@@ -49,7 +49,6 @@ SIZES = st.tuples(
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@settings(max_examples=30, deadline=None)
 @given(sizes=SIZES, transposed=st.booleans(), seed=st.integers(0, 2**32 - 1))
 def test_products_agree_with_float64(isa, pool, sizes, transposed, seed):
     of = random_product(np.random.default_rng(seed), sizes, transposed)

@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ktbench import _kernels
+from tests.drawing import examples
 from tests.kernels.arithmetic import int8_of
 from tests.kernels.layers import Bits, Floats, crossover, moved, random_bits, together, widen
 from tests.kernels.tables import (
@@ -38,7 +39,7 @@ def test_several_matrices_may_be_written_into_one(precision, pool, rng):
     assert (together.read(pool) == np.concatenate([packed(part, precision).read() for part in parts])).all()
 
 
-@settings(max_examples=30, deadline=None)
+@examples(8)
 @given(rows=st.integers(1, 90), columns=st.integers(1, 140), pooled=st.booleans(), seed=st.integers(0, 99))
 def test_bf16_comes_back_bit_for_bit(pool, rows, columns, pooled, seed):
     bits = np.random.default_rng(seed).integers(0, 2**16, (rows, columns + 3), np.uint16)
@@ -176,7 +177,7 @@ def agrees(
 
 
 @pytest.mark.parametrize(("precision", "isa"), kernels())
-@settings(max_examples=8, deadline=None)
+@examples(4)
 @given(shape=SHAPES)
 def test_any_shape_agrees_with_float64(precision, isa, pool, shape):
     rng = np.random.default_rng(shape["seed"])

@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ktbench import _kernels
+from tests.drawing import examples
 from tests.kernels.arithmetic import accepts
 from tests.kernels.layers import Batch, Bits, Call, Case, case, forward, garbage, submit
 from tests.kernels.tables import PRECISIONS, kernels
@@ -30,7 +31,7 @@ ids = st.lists(st.lists(st.integers(-1, 3), min_size=3, max_size=3), min_size=1,
 
 
 @pytest.mark.parametrize(("precision", "isa"), kernels())
-@settings(max_examples=10, deadline=None)
+@examples(4)
 @given(ids=ids, domains=st.integers(1, 2), options=st.fixed_dictionaries({"dynamic": BOOLEAN, "numa": BOOLEAN}))
 def test_masked_slots_are_left_out_of_the_sum(precision, isa, team, ids, domains, options):
     of = case(precision, (4, 96, 256), 9, 3, domains)
@@ -41,7 +42,7 @@ def test_masked_slots_are_left_out_of_the_sum(precision, isa, team, ids, domains
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-@settings(max_examples=20, deadline=None)
+@examples(8)
 @given(ids=ids)
 def test_masked_tokens_do_not_change_the_bits_of_others(precision, team, ids):
     of = case(precision, (4, 64, 64), 9, 3)

@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ktbench import _kernels
 from tests.command import python_output
+from tests.drawing import examples
 from tests.kernels.arithmetic import exact, relative_error
 from tests.kernels.layers import Batch, case, forward, random_batch, random_layer, stored, widen
 from tests.kernels.tables import EXPECTED, PRECISIONS, sizes_of
@@ -16,7 +17,7 @@ def rows(packed: _kernels.PackedExperts, expert: int) -> list[bytes]:
     return [matrix.tobytes() for matrix in packed.read_expert(expert)]
 
 
-@settings(max_examples=40, deadline=None)
+@examples(12)
 @given(
     sizes=st.tuples(st.integers(1, 140), st.integers(1, 280)),
     precision=st.sampled_from(PRECISIONS),
@@ -149,7 +150,7 @@ def same(was, wrote):
     return np.array_equal(was.view(np.uint32), wrote.astype(np.uint32) << 16)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(12)
 @given(
     hidden=st.integers(1, 140),
     intermediate=st.integers(1, 140),

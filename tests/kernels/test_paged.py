@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -110,7 +110,6 @@ WIDTHS = st.one_of(st.integers(1, 70), st.just(128))
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@settings(max_examples=30, deadline=None)
 @given(
     shape=st.fixed_dictionaries(
         {

@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ktbench import _kernels
+from tests.drawing import examples
 from tests.kernels.layers import KINDS, Expert, Floats, expert_of, read, to_bf16, widen
 from tests.kernels.tables import FORMATS, INT4, QUANTISED, group_of, sizes_of
 
@@ -92,7 +93,6 @@ def random_expert(kind: str, rng: np.random.Generator, hidden: int, intermediate
     return gate, up, down
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     kind=st.sampled_from(KINDS),
     hidden=st.integers(1, 140),
@@ -108,7 +108,7 @@ def test_int8_is_exactly_the_nearest_step_of_its_row(kind, hidden, intermediate,
 
 
 @pytest.mark.parametrize("precision", INT4)
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(
     kind=st.sampled_from(KINDS),
     hidden=st.integers(1, 300),

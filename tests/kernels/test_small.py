@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -25,7 +25,6 @@ def any_bits(rng: np.random.Generator, *shape: int) -> Bits:
     return (magnitude | rng.integers(0, 2, shape) << 15).astype(np.uint16)
 
 
-@settings(max_examples=100, deadline=None)
 @given(shape=st.lists(st.integers(0, 40), min_size=1, max_size=3), seed=SEEDS, alias=st.booleans())
 def test_add_is_that_of_pytorch(shape: list[int], seed: int, alias: bool) -> None:
     rng = np.random.default_rng(seed)
@@ -55,7 +54,6 @@ def test_a_call_reads_its_arrays_anew() -> None:
     assert (widen(out) == 3.5).all()
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     dtype=st.sampled_from([np.uint16, np.float32, np.int32, np.uint8]),
     rows=st.integers(1, 30),
@@ -97,7 +95,6 @@ def selected(logits: Bits, top_k: int, *, renormalised: bool) -> tuple[NDArray[n
     return ids, weights / weights.sum(-1, keepdims=True) if renormalised else weights
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     tokens=st.integers(0, 5),
     experts=st.integers(1, 300),

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ktbench import _kernels
@@ -38,7 +38,6 @@ def test_a_job_lies_within_its_call(fresh):
     assert tag == 7 and before <= begin < end <= after
 
 
-@settings(max_examples=20, deadline=None)
 @given(order=st.lists(st.integers(0, 3), max_size=30), own=st.booleans())
 def test_jobs_lie_one_after_the_other_in_the_order_of_submission(cpus, order, own):
     team = _kernels.ThreadPool((cpus * 2)[:2], 50, own=own)

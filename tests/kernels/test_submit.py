@@ -11,11 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ktbench import _kernels
 from tests.command import python_output
+from tests.drawing import examples
 from tests.kernels.layers import Batch, Call, Case, HostFunction, case, forward, garbage, submit, together
 from tests.kernels.tables import PRECISIONS, kernels
 
@@ -27,7 +28,6 @@ def of() -> Case:
     return case("int8", (4, 64, 64), 6, 2)
 
 
-@settings(max_examples=30, deadline=None)
 @given(calls=st.lists(st.integers(0, len(PRECISIONS) - 1), min_size=1, max_size=24), data=st.data())
 def test_a_long_queue_may_be_waited_for_in_any_order(team, calls, data):
     """Of many operators on one team; each call reads what the one before it writes."""
@@ -51,7 +51,7 @@ def test_a_long_queue_may_be_waited_for_in_any_order(team, calls, data):
         assert all((out == right).all() for out, right in zip(rows[1 : turn + 2], expected, strict=False))
 
 
-@settings(max_examples=20, deadline=None)
+@examples(8)
 @given(deferred=st.lists(st.booleans(), min_size=2, max_size=12))
 def test_what_is_deferred_is_waited_for_one_layer_later(team, deferred):
     """Immediate experts first, deferred ones right behind them; what is waited for is the immediate ones alone."""
@@ -298,7 +298,6 @@ def test_waiting_for_nothing_returns(team, of):
     assert own.made.done
 
 
-@settings(max_examples=25, deadline=None)
 @given(steps=st.lists(st.tuples(st.integers(0, 4), st.sampled_from(["submit", "wait", "forward"])), max_size=40))
 def test_any_interleaving_is_refused_or_right(team, steps):
     of = case("int8", (4, 64, 64), 6, 2)

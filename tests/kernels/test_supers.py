@@ -6,7 +6,7 @@ from math import ceil
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -14,6 +14,7 @@ from ktbench import _kernels
 from ktbench.engine.gguf.header import RECODED
 from ktbench.engine.gguf.recoded import recode
 from ktbench.engine.stored.blocks import block_numbers
+from tests.drawing import examples
 from tests.kernels.arithmetic import accepts, exact, int8_of
 from tests.kernels.layers import (
     Batch,
@@ -83,7 +84,7 @@ def random_experts(precision: str, sizes: tuple[int, int, int]) -> tuple[_kernel
 
 
 @pytest.mark.parametrize("kind", [kind for kinds in KINDS.values() for kind in kinds])
-@settings(max_examples=20, deadline=None)
+@examples(8)
 @given(
     sizes=st.tuples(st.integers(1, 3 * SUPER), st.integers(1, 4 * SUPER)),
     domains=st.integers(1, 2),
@@ -206,7 +207,7 @@ def test_other_formats_are_rounded_as_their_libraries_do(precision, rounds, rng)
 
 
 @pytest.mark.parametrize("precision", [name for name in SUPERS if FORMATS[name]["from_numbers"]])
-@settings(max_examples=15, deadline=None)
+@examples(6)
 @given(exponent=st.integers(-10, 10), seed=st.integers(0, 2**16))
 def test_what_is_easy_to_hold_is_held(precision, exponent, seed):
     """Zeros, one number everywhere and numbers of one sign, of any size; what is not finite spoils its super-block."""
@@ -230,7 +231,7 @@ def test_points_of_lattices_come_from_files_alone(precision, rng):
 
 
 @pytest.mark.parametrize("precision", [name for name in SUPERS if FORMATS[name]["from_numbers"]])
-@settings(max_examples=15, deadline=None)
+@examples(6)
 @given(columns=st.integers(1, 3 * SUPER), seed=st.integers(0, 2**16))
 def test_rows_that_end_within_a_super_block_are_filled_with_zeros(precision, columns, seed):
     numbers = np.random.default_rng(seed).standard_normal((3, columns))

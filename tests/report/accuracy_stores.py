@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import product
 from pathlib import Path
 from random import Random
@@ -104,6 +105,7 @@ class AnswerStore:
     run: str = "accuracy"
     command: tuple[str, ...] = ("python", "-m", "ktbench", "eval", "+ablation=accuracy_deferral", "limit=60")
 
+    @cached_property
     def cells(self) -> tuple[Cell, ...]:
         every = product(self.phases, self.formats, self.arms)
         return tuple(self._cell(arm.label, *formats, phase) for phase, formats, arm in every)
@@ -125,12 +127,12 @@ class AnswerStore:
     def write(self, folder: Path) -> Run:
         """Write the run into a folder and read it back."""
         part = Part(name="", title=self.title, baseline=self.baseline, figure=self.figure, published=self.published)
-        header = header_of(self.run, self.run, (part,), self.cells())
+        header = header_of(self.run, self.run, (part,), self.cells)
         return written(folder, replace(header, command=self.command, suite=self.suite), self.facts())
 
     def facts(self) -> Iterator[SampleResult | TaskResult | Record]:
         arms = {arm.label: arm for arm in self.arms}
-        for cell in self.cells():
+        for cell in self.cells:
             arm = arms[cell.label]
             for task in self.suite.tasks:
                 if task.name in arm.open:
@@ -158,7 +160,7 @@ class AnswerStore:
 
     def _divergence(self, cell: Cell, task: TaskSpec, question: str, loses: float) -> SampleResult:
         """Of the baseline none; it grows with what an arm loses, and is seen where nothing is lost."""
-        drift = 0.0 if cell == self.cells()[0] else (0.001 + loses) * (0.2 + 0.1 * Random(question).random())
+        drift = 0.0 if cell == self.cells[0] else (0.001 + loses) * (0.2 + 0.1 * Random(question).random())
         return SampleResult(
             cell=cell.key, task=task.name, question=question, metric=KL, value=round(drift, 6), weight=9.0
         )

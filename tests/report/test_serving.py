@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ktbench.report.data import csv_text
 from ktbench.report.figures.serving import frontier
+from ktbench.report.methods import figure_caption
 from ktbench.report.speed_table import table_of
+from ktbench.report.text import number
 from ktbench.results import Run
 from ktbench.results.command import command_of
-from ktbench.results.rows import rows_of
+from ktbench.results.rows import is_unproven, rows_of
 from ktbench.run.request import plan_request, read_request
+from ktbench.spec.peers import OURS
 from tests.report.drawn import speed_figure
 from tests.report.served import served_run
 
@@ -52,6 +56,33 @@ def test_the_figure_has_a_panel_for_each_rate_and_latency(run: Run) -> None:
     assert [len(axes.containers) for axes in figure.axes] == [5] * 6
 
 
+def test_bars_of_answers_of_one_token_have_the_time_to_it(tmp_path: Path) -> None:
+    words = ("workload.stream.shared_prefix=64", "sweep.arms=[+v+d+l,+v+d+l+p warm]", "sweep.control=false")
+    run = served_run(tmp_path, "prefix_cache", *words, rounds=2)
+    rows = rows_of(run)
+    shown = {text.get_text() for axes in speed_figure(run).axes for text in axes.texts}
+    for row in rows:
+        assert row.serving is not None
+        assert number(row.serving.ttft_s.p50.mid * 1e3, 3) in shown
+    assert "ms to the first token on bars" in figure_caption(run, rows)
+
+
+def test_no_arm_is_marked_beside_a_system_that_did_not_run(run: Run) -> None:
+    rows = rows_of(run)
+    ours, peer = (next(row for row in rows if (row.spec.system == OURS) == own) for own in (True, False))
+    assert is_unproven(ours, [ours, peer])
+    assert not is_unproven(ours, [ours, replace(peer, step_s=None)])
+
+
+def test_drawn_tokens_are_compared_with_the_likeliest(tmp_path: Path) -> None:
+    run = served_run(tmp_path, "sampling", *QUICK, "workload.stream.concurrency=2", "model.vocab=auto", rounds=6)
+    greedy, drawn = rows_of(run)
+    assert (drawn.label, drawn.spec.workload.stream and drawn.spec.workload.stream.temperature) == (
+        "+v+d+l+b+k sampled", 1.0,
+    )  # fmt: skip
+    assert greedy.is_baseline and drawn.speedup is not None
+
+
 def test_the_interactivity_of_arms_is_drawn_with_its_frontier(tmp_path: Path) -> None:
     run = served_run(
         tmp_path, "interactivity", *QUICK, "workload.stream.concurrency=1,4", "workload.stream.requests=8", rounds=1
@@ -61,7 +92,7 @@ def test_the_interactivity_of_arms_is_drawn_with_its_frontier(tmp_path: Path) ->
     assert {text.get_text() for text in axes.texts} == {"1", "4"}
 
 
-@pytest.mark.parametrize("name", ["concurrency", "chunk", "interactivity"])
+@pytest.mark.parametrize("name", ["concurrency", "chunk", "interactivity", "sampling"])
 def test_chunked_prefill_cuts_prompts_of_every_point(name: str, tmp_path: Path) -> None:
     arms = ("sweep.arms=[+v+d+l+b,+v+d+l+b+k]", "sweep.baseline=+v+d+l+b")
     run = served_run(tmp_path, name, *arms, "workload.stream.answer=4", rounds=1)
@@ -72,7 +103,7 @@ def test_a_frontier_has_the_points_that_no_other_exceeds() -> None:
     assert frontier([(1, 5), (2, 4), (2, 3), (1.5, 4), (3, 1), (0.5, 5)]) == [(1, 5), (2, 4), (3, 1)]
 
 
-@pytest.mark.parametrize("name", ["concurrency", "chunk", "prefix_cache", "interactivity"])
+@pytest.mark.parametrize("name", ["concurrency", "chunk", "prefix_cache", "interactivity", "sampling"])
 def test_a_row_is_run_again_by_its_command(name: str) -> None:
     for cell in plan_request(read_request([f"+ablation={name}"])).cells[:5]:
         words = command_of(cell.spec).split()[4:]

@@ -18,7 +18,7 @@ from ktbench.spec.machine import MachineSpec
 from ktbench.spec.peers import PeerSpec
 from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import RunSpec
-from ktbench.spec.sweep import START_KEY, arm_start
+from ktbench.spec.sweep import START_KEY, TEMPERATURE_KEY, arm_start, is_sampled
 from ktbench.spec.wire import from_plain
 from tests.tiny import tiny_cell, tiny_spec
 
@@ -109,6 +109,7 @@ MODELS = {"evals/nano": json.loads((data_folder("evals") / "nano" / "config.json
 def compared(cells: list[Cell]) -> list[list[str]]:
     """Keys of the cells that the report puts into one group."""
     worded = {(cell.part, "precision") for cell in cells if precision_word(cell.label)}
+    worded |= {(cell.part, TEMPERATURE_KEY) for cell in cells if is_sampled(cell.label)}
     worded |= {(cell.part, START_KEY) for cell in cells if arm_start(cell.label)}
 
     def group_of(cell: Cell) -> tuple[object, ...]:

@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from ktbench.engine.serving.requests import QueueFull, ServeRequest, ServingState, TokenEvent
+from ktbench.engine.serving.sampling import SampledAnswer, TokenChooser
 from ktbench.spec.features import FEATURES
 
 VOCAB = 64
@@ -34,6 +36,10 @@ class _Sequence:
     request: ServeRequest
     prompt_left: int
     answer: list[int] = field(default_factory=list)
+    sampled: SampledAnswer = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.sampled = SampledAnswer(self.request.sampling, self.request.prompt)
 
 
 class FakeServing:
@@ -41,7 +47,8 @@ class FakeServing:
 
     Up to `most` requests run; prompts go through whole, in the step that admits their request, or `chunk` tokens of all
     of them a step, and the first token comes with the last of a prompt. Up to `most_waiting` wait. `wrong` makes
-    another token of one that is given to one of several, `blurred` other logits.
+    another token of one that is given to one of several, `blurred` other logits. With `is_greedy` it draws no tokens,
+    whatever it is asked.
     """
 
     def __init__(
@@ -57,10 +64,11 @@ class FakeServing:
         blurred: Callable[[NDArray[np.float32], bool], NDArray[np.float32]] = lambda logits, several: logits,
         ends: str = "length",
         chunk: int | None = None,
+        is_greedy: bool = False,
     ) -> None:
         self.clock, self.most, self.most_waiting = clock, most, most_waiting
         self.prompt_s, self.token_s, self.wrong, self.ends = prompt_s, token_s, wrong, ends
-        self.chunk, self.blurred = chunk, blurred
+        self.chunk, self.blurred, self.is_greedy = chunk, blurred, is_greedy
         self.features = features or {}
         self.waiting: list[_Sequence] = []
         self.running: list[_Sequence] = []
@@ -112,13 +120,22 @@ class FakeServing:
     def _next(self, one: _Sequence, several: bool) -> TokenEvent:
         scores = self.scores((*one.request.prompt, *one.answer))
         token = max(scores, key=lambda token: scores[token])
+        logits = self.blurred(np.array([*scores.values()], np.float32), several)
+        if one.request.sampling.temperature and not self.is_greedy:
+            (drawn,) = TokenChooser().choose(torch.from_numpy(logits)[None], [one.sampled])
+            assert drawn is not None
+            token = drawn
         token = self.wrong(token) if several else token
         if one.request.forced:
             token = one.request.forced[len(one.answer)]
         one.answer.append(token)
-        logits = self.blurred(np.array([*scores.values()], np.float32), several) if one.request.logits else None
         last = len(one.answer) == one.request.max_new
-        return TokenEvent(key=one.request.key, token=token, finish=self.ends if last else None, logits=logits)  # type: ignore[arg-type]
+        return TokenEvent(
+            key=one.request.key,
+            token=token,
+            finish=self.ends if last else None,  # type: ignore[arg-type]
+            logits=logits if one.request.logits else None,
+        )
 
     @staticmethod
     def scores(tokens: tuple[int, ...]) -> dict[int, float]:

@@ -183,6 +183,16 @@ def test_tokens_that_are_about_as_likely_are_no_error() -> None:
     assert found.outcome is Outcome.OK, found.why
 
 
+@pytest.mark.parametrize("is_greedy", [False, True])
+def test_drawn_tokens_are_those_of_their_seeds(is_greedy: bool) -> None:
+    """An engine that answers greedily where tokens are to be drawn would be timed without that work."""
+    cell = tiny_cell(phase="serve", workload={"stream": replace(STREAM, temperature=1.0), "steps": 2})
+    record = session(FakeClock(), is_greedy=is_greedy).trial(cell, 0)
+    assert (record.outcome, "its seed draws" in record.why) == (
+        (Outcome.WRONG, True) if is_greedy else (Outcome.OK, False)
+    ), record.why
+
+
 def test_a_feature_that_was_not_at_work_is_idle() -> None:
     clock = FakeClock()
     system = StreamSystem(lambda spec: FakeServing(clock), clock=clock, rest=clock.sleep)

@@ -25,7 +25,7 @@ CELLS = (BASE, FUSED, DYNAMIC)
 
 
 @pytest.fixture
-def run_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Run]:
+def run_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loaded_children: None) -> Callable[..., Run]:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
 
     def sweep_once(
@@ -263,14 +263,11 @@ def test_copies_have_workers_of_their_own(run_sweep: Callable[..., Run]) -> None
 
 
 def children(parent: int | None = None) -> Iterator[int]:
-    """Process ids of the children of a process, of this one by default.
-
-    Other tests of this process may have left it Python's resource tracker, which is nobody's worker.
-    """
+    """Process ids of the workers of a process, of this one by default: children that lead their session."""
     pid = parent or os.getpid()
     for task in Path(f"/proc/{pid}/task").iterdir():
         for child in map(int, (task / "children").read_text().split()):
-            if b"resource_tracker" not in Path(f"/proc/{child}/cmdline").read_bytes():
+            if os.getsid(child) == child:
                 yield child
 
 

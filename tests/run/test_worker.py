@@ -9,6 +9,7 @@ import time
 import venv
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +29,17 @@ from ktbench.spec.peers import PeerSpec
 from ktbench.spec.record import Outcome
 from ktbench.spec.timeline import Timeline
 from tests.tiny import tiny_cell, tiny_spec
-from tests.waiting import is_gone
+from tests.waiting import is_gone, is_stopped, until
 
 ROOT = Path(__file__).parents[2]
 FUSED = tiny_cell("+v", avx512=True)
 
 
+LOADED = pytest.mark.usefixtures("loaded_children")
+
+
 @pytest.fixture
-def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Worker]]:
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loaded_children: None) -> Iterator[Callable[[str], Worker]]:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     started = []
 
@@ -71,6 +75,7 @@ def test_a_timeline_that_there_cannot_be_says_why(start: Callable[[str], Worker]
 OPENED = OpenSession(cells=(FUSED,), ids=RecordIds(code_id="code", env_id="env", sitting="here"))
 
 
+@LOADED
 def test_a_worker_says_how_far_it_is_until_it_is_ready(tmp_path: Path) -> None:
     pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built", exc_type=ImportError)
     seen: list[Loading] = []
@@ -84,6 +89,7 @@ def test_a_worker_says_how_far_it_is_until_it_is_ready(tmp_path: Path) -> None:
     assert all(0 <= one.done_bytes <= one.total_bytes for one in seen)
 
 
+@LOADED
 def test_a_worker_that_was_edited_since_the_run_began_measures_nothing(tmp_path: Path) -> None:
     pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built", exc_type=ImportError)
     opened = OpenSession(cells=(tiny_cell("base"),), ids=OPENED.ids)  # "code" stands for that of then
@@ -102,6 +108,7 @@ time.sleep(600)
 """
 
 
+@LOADED
 def test_an_interrupt_while_loading_ends_the_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     processes: list[subprocess.Popen[bytes]] = []
     start = worker_module._started
@@ -120,15 +127,15 @@ def test_an_interrupt_while_loading_ends_the_worker(tmp_path: Path, monkeypatch:
 
 
 REPORTS_TWICE = (
-    SAYS_AND_WAITS.replace("time.sleep(600)", "time.sleep(0.5)")
+    SAYS_AND_WAITS.replace("time.sleep(600)", "")
     + """
 os.write(int(sys.argv[1]), encoded(Response(loading=report)))
-time.sleep(0.5)
 os.write(int(sys.argv[1]), encoded(Response()))
 """
 )
 
 
+@LOADED
 def test_a_worker_that_goes_on_loading_is_not_timed_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock is 50 s further at each report."""
     late = 0.0
@@ -142,19 +149,40 @@ def test_a_worker_that_goes_on_loading_is_not_timed_out(tmp_path: Path, monkeypa
     assert late == 100.0
 
 
-def test_a_worker_that_hangs_after_a_report_is_timed_out(tmp_path: Path) -> None:
+@LOADED
+def test_a_worker_that_hangs_after_a_report_is_timed_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the report on, a minute passes between two looks at the clock."""
+    reported = False
+    minutes = count(1)
+
+    def on_loading(_loading: Loading) -> None:
+        nonlocal reported
+        reported = True
+
+    monkeypatch.setattr(worker_module, "monotonic", lambda: time.monotonic() + (60 * next(minutes) if reported else 0))
     with pytest.raises(WorkerDied) as died:
-        Worker.start(OPENED, tmp_path / "worker.log", 8, (sys.executable, "-c", SAYS_AND_WAITS))
+        Worker.start(OPENED, tmp_path / "worker.log", 60, (sys.executable, "-c", SAYS_AND_WAITS), on_loading)
+    assert reported
     assert died.value.outcome is Outcome.TIMEOUT
 
 
-def test_a_worker_that_is_stopped_while_it_loads_is_timed_out_and_ended(tmp_path: Path) -> None:
-    stops = f"import os, pathlib, signal; pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(os.getpid()))"
-    command = (sys.executable, "-c", f"{stops}; os.kill(os.getpid(), signal.SIGSTOP)")
-    with pytest.raises(WorkerDied, match="loading took more than 2 s") as died:
-        Worker.start(OPENED, tmp_path / "worker.log", 2, command)
+def test_a_worker_that_is_stopped_while_it_loads_is_timed_out_and_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    processes: list[subprocess.Popen[bytes]] = []
+    start = worker_module._started
+
+    def stopped(*arguments: Any) -> subprocess.Popen[bytes]:
+        processes.append(start(*arguments))
+        until(lambda: is_stopped(processes[0].pid))
+        return processes[0]
+
+    monkeypatch.setattr(worker_module, "_started", stopped)
+    monkeypatch.setattr(worker_module, "_TERMINATE_S", 0.05)
+    with pytest.raises(WorkerDied, match=r"loading took more than 0.05 s") as died:
+        Worker.start(OPENED, tmp_path / "worker.log", 0.05, ("sh", "-c", "kill -STOP $$", "sh"))
     assert died.value.outcome is Outcome.TIMEOUT
-    assert is_gone(int((tmp_path / "pid").read_text()))
+    assert is_gone(processes[0].pid)
 
 
 def test_a_crash_while_tracing_is_an_outcome(start: Callable[[str], Worker]) -> None:

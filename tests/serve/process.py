@@ -15,10 +15,14 @@ class ByteTokens(TextTokens):
 
     def __init__(self) -> None:
         self.stop_ids = self.special_ids = frozenset[int]()
+        self.defaults, self._longest = {}, 1
         self._pieces = tuple(bytes([one]) for one in range(256))
 
-    def encode(self, text: str) -> tuple[int, ...]:
+    def _ids(self, text: str, *, adds: bool) -> tuple[int, ...]:
         return tuple(text.encode())
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        return self._ids(text, adds=True)
 
 
 def main(port: int, delay_s: float) -> None:

@@ -80,23 +80,21 @@ def test_the_token_that_ends_an_answer_is_no_text_though_it_is_a_letter(tokens: 
 
 
 @given(text=LETTERS, stops=STOPS)
-def test_every_token_of_what_is_shown_is_listed_once(tokens: TextTokens, text: str, stops: list[str]) -> None:
-    raw = text.encode()
-    found = fed(tokens, [*raw, EOS], stops, end="stop")
-    shown = "".join(one.text for one in found)
-    listed = [one for delta in found for one in delta.tokens]
-    assert bytes(one.token for one in listed[: len(shown.encode())]) == raw[: len(shown.encode())]
-    assert all(one.offset <= len(shown) for one in listed)
-    offsets = [len(raw[:at].decode(errors="ignore")) for at in range(len(listed))]
-    assert [one.offset for one in listed] == offsets
+def test_every_token_that_was_generated_is_listed_with_its_event(
+    tokens: TextTokens, text: str, stops: list[str]
+) -> None:
+    """Whatever is shown of it: the one that ends an answer, and those of a stop string."""
+    ids = [*text.encode(), EOS]
+    found = fed(tokens, ids, stops, end="stop")
+    assert [[one.token for one in delta.tokens] for delta in found] == [[one] for one in ids[: len(found)]]
+    raw = bytes(ids[:-1])
+    offsets = [len(raw[:at].decode(errors="ignore")) for at in range(len(found))]
+    assert [one.offset for delta in found for one in delta.tokens] == offsets
 
 
-@given(text=st.text(alphabet="abc", min_size=1, max_size=12), stop=st.text(alphabet="abc", min_size=1, max_size=3))
-def test_tokens_come_with_their_text_and_not_before(tokens: TextTokens, text: str, stop: str) -> None:
-    shown = 0
-    for delta in fed(tokens, [*text.encode(), EOS], [stop], end="stop"):
-        shown += len(delta.text)
-        assert all(one.offset < shown for one in delta.tokens)
+def test_tokens_are_not_listed_where_no_probabilities_are_asked_for(tokens: TextTokens) -> None:
+    answer = Answer(tokens, prompt=(257, ord("a")), echo="a")
+    assert answer.add(TokenEvent(key="k", token=ord("x"))) == Delta(text="ax")
 
 
 def test_an_echo_comes_first_with_the_tokens_of_the_prompt(tokens: TextTokens) -> None:
@@ -112,8 +110,11 @@ def test_an_echo_comes_first_with_the_tokens_of_the_prompt(tokens: TextTokens) -
 
 def test_an_echo_alone_has_no_token_of_its_own(tokens: TextTokens) -> None:
     answer = Answer(tokens, prompt=(257, ord("a")), echo="a", max_new=0)
-    delta = answer.add(event(ord("x"), "length"))
+    delta = answer.add(
+        TokenEvent(key="k", token=ord("x"), finish="length", logprob=-3.0, prompt_logprobs=((-1.0, ()),))
+    )
     assert (delta.text, delta.finish, answer.count) == ("a", "length", 0)
+    assert [one.token for one in delta.tokens] == [257, ord("a")]
 
 
 @pytest.mark.parametrize("finish", ["error", "cancelled"])
@@ -124,7 +125,5 @@ def test_an_error_of_the_engine_is_no_answer(tokens: TextTokens, finish: Finish)
 
 def test_an_end_without_a_token_shows_what_was_held_back(tokens: TextTokens) -> None:
     answer = Answer(tokens, prompt=(257,), stops=["ab"])
-    assert answer.add(event(ord("a"))).text == ""
-    assert answer.add(event(None, "length")) == Delta(
-        text="a", tokens=(TokenText(token=ord("a"), offset=0, logprob=-1.0),), finish="length"
-    )
+    assert answer.add(event(ord("a"))) == Delta(tokens=(TokenText(token=ord("a"), offset=0, logprob=-1.0),))
+    assert answer.add(event(None, "length")) == Delta(text="a", finish="length")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any
 
 import pytest
@@ -103,8 +104,13 @@ def test_messages_may_have_parts_and_what_clients_send_back(server: Server) -> N
     messages = [
         {"role": "developer", "content": "s"},
         {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
-        {"role": "assistant", "content": "c", "refusal": None, "tool_calls": None},
-        {"role": "user", "content": "d"},
+        {"role": "assistant", "content": "c", "refusal": None, "tool_calls": None, "reasoning_content": None},
+        {"role": "assistant", "content": "c", "reasoning_content": "b", "type": "message", "id": "msg_1"},
+        {
+            "role": "user",
+            "content": [{"type": "input_text", "text": "d", "cache_control": {"type": "ephemeral"}}],
+            "name": "n",
+        },
     ]
     asked = {"model": "nano", "messages": messages, "max_tokens": 1}
     assert server.ask("POST", "/v1/chat/completions", asked).status == 200
@@ -118,6 +124,62 @@ def test_sampling_is_handed_on(server: Server) -> None:
     assert 0 <= sampling.seed < 1 << 63
     server.ask("POST", "/v1/completions", {"model": "nano", "prompt": "hi", "max_tokens": 1})
     assert server.engine.seen[-1].sampling.temperature == 1.0
+
+
+def test_every_way_to_choose_tokens_is_handed_on(server: Server) -> None:
+    asked = {
+        "top_k": 20, "min_p": 0.05, "presence_penalty": 0.5, "frequency_penalty": -0.5, "min_tokens": 2,
+        "logit_bias": {"5": -100, "6": 1.5}, "stop_token_ids": [99], "max_tokens": 3,
+    }  # fmt: skip
+    assert server.complete(**asked).status == 200
+    request = server.engine.seen[-1]
+    one = request.sampling
+    assert (one.top_k, one.min_p, one.presence_penalty, one.frequency_penalty) == (20, 0.05, 0.5, -0.5)
+    assert (one.logit_bias, one.min_tokens) == (((5, -100), (6, 1.5)), 2)
+    assert request.stop_ids == {258, 10, 99}
+    server.complete(top_k=-1, ignore_eos=True, stop_token_ids=[99], max_tokens=3)
+    assert (server.engine.seen[-1].sampling.top_k, server.engine.seen[-1].stop_ids) == (0, {99})
+
+
+def test_what_is_not_named_is_as_the_checkpoint_has_it(tokens: TextTokens) -> None:
+    own = copy(tokens)
+    own.defaults = {"temperature": 0.6, "top_k": 20, "top_p": 0.95}
+    with serving(own, FakeEngine()) as server:
+        server.ask("POST", "/v1/completions", {"model": "nano", "prompt": "hi", "top_p": 0.5})
+        one = server.engine.seen[-1].sampling
+    assert (one.temperature, one.top_k, one.top_p, one.min_p) == (0.6, 20, 0.5, 0)
+
+
+@pytest.mark.parametrize(
+    ("reads", "asked", "seen"),
+    [
+        ("enable_thinking", {"chat_template_kwargs": {"enable_thinking": False}}, "False"),
+        ("enable_thinking", {"reasoning_effort": "none"}, "False"),
+        ("enable_thinking", {"reasoning_effort": "high"}, "True"),
+        ("reasoning_effort", {"reasoning_effort": "high"}, "high"),
+        ("reasoning_effort", {"reasoning_effort": "high", "chat_template_kwargs": {"reasoning_effort": "low"}}, "low"),
+        ("messages[0].name", {"reasoning_effort": "low"}, "bob"),
+        ("messages[0].reasoning_content", {}, "since"),
+    ],
+)
+def test_templates_get_what_they_read(tokens: TextTokens, reads: str, asked: dict[str, object], seen: str) -> None:
+    own = TextTokens(copy(tokens._tokenizer), tokens.stop_ids)
+    own._tokenizer.chat_template = f"<{{{{ {reads} }}}}>"
+    message = {"role": "assistant", "content": "x", "name": "bob", "reasoning_content": "since"}
+    with serving(own, FakeEngine()) as server:
+        body = {"model": "nano", "messages": [message], "max_tokens": 1, **asked}
+        assert server.ask("POST", "/v1/chat/completions", body).status == 200
+        assert bytes(server.engine.seen[-1].prompt) == f"<{seen}>".encode()
+
+
+def test_a_template_that_fails_is_said(tokens: TextTokens) -> None:
+    """Whatever it raises: it is a program of the checkpoint's."""
+    own = TextTokens(copy(tokens._tokenizer), tokens.stop_ids)
+    own._tokenizer.chat_template = "{{ 1 + messages[0]['content'] }}"
+    with serving(own, FakeEngine()) as server:
+        got = server.chat()
+        assert (got.status, got.error["param"]) == (400, "messages")
+        assert server.chat(chat_template_kwargs={"tokenize": True}).status == 400
 
 
 def test_seeds_differ_where_none_is_named(server: Server) -> None:
@@ -196,6 +258,13 @@ def test_models(server: Server) -> None:
     assert server.ask("GET", "/v1/models/other").error["code"] == "model_not_found"
 
 
+def test_a_model_has_a_second_name(tokens: TextTokens) -> None:
+    with serving(tokens, FakeEngine(), alias="gpt-4o") as server:
+        assert [one["id"] for one in server.ask("GET", "/v1/models").json["data"]] == ["nano", "gpt-4o"]
+        assert server.complete(model="gpt-4o", max_tokens=1).status == 200
+        assert server.complete(model="gpt-5", max_tokens=1).status == 404
+
+
 def test_health_and_metrics(server: Server) -> None:
     assert server.ask("GET", "/health").json["status"] == "ok"
     before = metrics(server)
@@ -206,6 +275,17 @@ def test_health_and_metrics(server: Server) -> None:
     name = 'ktbench_http_responses_total{path="/v1/completions",status="200"}'
     assert after[name] - before.get(name, 0) == 1
     assert after["ktbench_engine_up"] == 1
+    of_model = '{engine="0",model_name="nano"}'
+    for theirs, ours in (
+        ("generation_tokens_total", "completion_tokens_total"),
+        ("prompt_tokens_total", "prompt_tokens_total"),
+        ("num_requests_running", "requests_running"),
+        ("time_to_first_token_seconds_count", "time_to_first_token_seconds_count"),
+        ("e2e_request_latency_seconds_sum", "answer_seconds_sum"),
+    ):
+        assert after[f"vllm:{theirs}{of_model}"] == after[f"ktbench_{ours}"]
+    ended = 'vllm:request_success_total{engine="0",finished_reason="length",model_name="nano"}'
+    assert after[ended] - before.get(ended, 0) == 1
     assert after["ktbench_requests_running"] == 0
     assert after['ktbench_engine_count_total{name="steps"}'] > 0
 
@@ -244,9 +324,17 @@ WRONG: list[tuple[dict[str, object], str | None, str]] = [
     ({"stream": True, "stream_options": {"other": 1}}, "other", "unknown_parameter"),
     ({"suffix": "x"}, "suffix", "unsupported_parameter"),
     ({"best_of": 3}, "best_of", "unsupported_parameter"),
-    ({"frequency_penalty": 0.5}, "frequency_penalty", "unsupported_parameter"),
-    ({"logit_bias": {"5": 1}}, "logit_bias", "unsupported_parameter"),
-    ({"top_k": 5}, "top_k", "unsupported_parameter"),
+    ({"frequency_penalty": 2.5}, "frequency_penalty", "invalid_value"),
+    ({"logit_bias": {"5": 101}}, "logit_bias[...]", "invalid_value"),
+    ({"logit_bias": {"272": 1}}, "logit_bias", "invalid_value"),
+    ({"top_k": -2}, "top_k", "invalid_value"),
+    ({"min_p": 1.5}, "min_p", "invalid_value"),
+    ({"min_tokens": 9, "max_tokens": 8}, "min_tokens", "invalid_value"),
+    ({"stop_token_ids": [-1]}, "stop_token_ids[0]", "invalid_value"),
+    ({"prompt": ["a"] * 9}, "prompt", "invalid_value"),
+    ({"prompt": [97] * (POSITIONS + 1)}, "prompt", "context_length_exceeded"),
+    ({"skip_special_tokens": False}, "skip_special_tokens", "unsupported_parameter"),
+    ({"verbosity": "low"}, "verbosity", "unsupported_parameter"),
     ({"messages": []}, "messages", "unknown_parameter"),
     ({"tempreature": 1}, "tempreature", "unknown_parameter"),
 ]
@@ -272,7 +360,9 @@ def test_what_is_wrong_is_named(server: Server, fields: dict[str, object], param
         ([{"role": "tool", "content": "x"}], "messages[0].role"),
         ([{"role": "user", "content": 5}], "messages[0].content"),
         ([{"role": "user", "content": [{"type": "image_url"}]}], "messages[0].content[0]"),
-        ([{"role": "user", "content": "x", "name": "y"}], "messages[0].name"),
+        ([{"role": "user", "content": "x", "name": 5}], "messages[0].name"),
+        ([{"role": "user", "content": "x", "type": "function_call"}], "messages[0].type"),
+        ([{"role": "assistant", "content": "x", "audio": {"id": "a"}}], "messages[0].audio"),
         ([{"role": "user", "content": "x", "other": None}], "messages[0].other"),
         ([{"role": "assistant", "content": None, "tool_calls": [{}]}], "messages[0].tool_calls"),
     ],
@@ -288,6 +378,14 @@ def test_messages_that_cannot_be_read_are_named(server: Server, messages: object
     [
         {"tools": [], "tool_choice": "none", "response_format": {"type": "text"}, "user": "me", "store": False},
         {"frequency_penalty": 0.0, "presence_penalty": 0, "logit_bias": None, "best_of": 1, "suffix": None},
+        {
+            "metadata": {"a": "b"},
+            "prompt_cache_key": "k",
+            "safety_identifier": "x",
+            "service_tier": "flex",
+            "store": True,
+        },
+        {"parallel_tool_calls": False, "request_id": "r", "skip_special_tokens": True, "verbosity": "medium"},
     ],
 )
 def test_fields_that_ask_for_nothing_are_accepted(server: Server, fields: dict[str, object]) -> None:
@@ -328,7 +426,9 @@ def test_a_key_is_asked_for_everywhere_but_of_health(tokens: TextTokens) -> None
 
 def test_pages_of_other_sites_cannot_ask(server: Server) -> None:
     assert server.ask("GET", "/v1/models", headers={"Host": "evil.example"}).status == 403
-    assert server.ask("GET", "/v1/models", headers={"Host": "localhost:1"}).status == 200
+    assert server.ask("GET", "/v1/models", headers={"Host": "127.evil.example"}).status == 403
+    for own in ("localhost:1", "127.0.0.2:8000", "[::1]", "127.0.0.1"):
+        assert server.ask("GET", "/v1/models", headers={"Host": own}).status == 200
     body = b'{"model": "nano", "prompt": "hi"}'
     for kind in ("text/plain", "application/x-www-form-urlencoded"):
         assert server.ask("POST", "/v1/completions", body, {"Content-Type": kind}).status == 415

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import gc
 import logging
 import socket
@@ -9,6 +11,8 @@ import threading
 import tracemalloc
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from copy import copy
 from http.client import HTTPConnection
 from typing import Any
 
@@ -18,6 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ktbench.serve.fields import _NEUTRAL
+from ktbench.serve.server import _Errors
 from ktbench.serve.tokens import TextTokens
 from tests.serve.fake import FakeEngine, Server, events, post, serving
 from tests.waiting import until
@@ -120,6 +125,67 @@ def test_a_body_that_is_too_large_is_refused(tokens: TextTokens, says_so: bool) 
         connection.request("POST", "/v1/completions", parts, {"Content-Type": "application/json"}, encode_chunked=True)
         assert connection.getresponse().status == 413
         connection.close()
+
+
+def test_a_body_that_is_too_large_is_read_to_its_end(tokens: TextTokens) -> None:
+    """A client that is still sending would see a reset connection, and no answer."""
+    with serving(tokens, FakeEngine(), max_body_bytes=1000) as server:
+        got = server.complete("x" * 9_000_000, max_tokens=1)
+        assert (got.status, got.error["code"]) == (413, "body_too_large")
+
+
+@pytest.mark.parametrize("longest", [1, 1 << 30])
+def test_long_texts_are_refused_without_being_encoded_as_a_whole(tokens: TextTokens, longest: int) -> None:
+    """By the least number of tokens that they can have, or else by counting those of parts until there are too many."""
+    own, encoded = copy(tokens), list[int]()
+
+    def ids(text: str, *, adds: bool) -> tuple[int, ...]:
+        encoded.append(len(text))
+        return tokens._ids(text, adds=adds)
+
+    own._longest, own._ids = longest, ids  # type: ignore[method-assign]
+    with serving(own, FakeEngine()) as server:
+        for got in (server.complete("word " * 400_000), server.chat("word " * 400_000)):
+            assert (got.status, got.error["code"]) == (400, "context_length_exceeded")
+    assert sum(encoded) < 100_000
+
+
+def test_heads_that_do_not_come_are_not_waited_for(tokens: TextTokens) -> None:
+    """One deadline for the whole head, however its parts come; between requests as well."""
+    with serving(tokens, FakeEngine(), stall_s=0.2) as server, socket.socket() as client:
+        client.settimeout(30)
+        client.connect(("127.0.0.1", server.port))
+        client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert client.recv(12) == b"HTTP/1.1 200"
+        client.sendall(b"GET /health")
+        with suppress(ConnectionResetError):
+            while client.recv(4096):
+                pass
+
+
+def test_half_sent_heads_make_room_for_requests(tokens: TextTokens, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ktbench.serve.server._most_connections", lambda: 8)
+    with serving(tokens, FakeEngine(delay_s=0.002)) as server, ExitStack() as opened:
+        stream = opened.enter_context(server.open_stream(max_tokens=300))
+        for _ in range(40):
+            client = opened.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=30))
+            client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: loc")
+        assert server.complete(max_tokens=2).status == 200
+        assert len(connections(server.port)) <= 8 + 1
+        got = b""
+        while b"[DONE]" not in got:  # what is answered makes no room
+            got += stream.recv(1 << 16)
+
+
+def test_that_no_file_is_left_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    """asyncio tries again at once, and would log each time."""
+    loop, seen = asyncio.new_event_loop(), _Errors()
+    for _ in range(50):
+        seen(loop, {"message": "accept", "exception": OSError(errno.EMFILE, "Too many open files")})
+    seen(loop, {"message": "another error"})
+    loop.close()
+    assert len(caplog.records) == 2
+    assert "another error" in caplog.text
 
 
 def test_a_flood_is_refused_beyond_the_queue_and_all_others_are_answered(tokens: TextTokens) -> None:

@@ -78,8 +78,8 @@ def test_models(client: openai.OpenAI) -> None:
 
 def test_errors_are_the_clients_own(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as wrong:
-        client.chat.completions.create(model="nano", messages=asked("hi"), presence_penalty=1)
-    assert (wrong.value.param, wrong.value.code) == ("presence_penalty", "unsupported_parameter")
+        client.chat.completions.create(model="nano", messages=asked("hi"), extra_body={"suffix": "x"})
+    assert (wrong.value.param, wrong.value.code) == ("suffix", "unsupported_parameter")
     with pytest.raises(openai.NotFoundError):
         client.models.retrieve("other")
     with pytest.raises(openai.AuthenticationError):

@@ -59,7 +59,7 @@ def test_unknown_commands_are_no_messages(tokens: TextTokens) -> None:
 def test_answers_are_part_of_the_conversation(tokens: TextTokens) -> None:
     engine = FakeEngine(script=said)
     talk(tokens, ["a", "b"], engine)
-    assert tokens.text(engine.seen[-1].prompt) == "a1b"
+    assert b"".join(map(tokens.shown, engine.seen[-1].prompt)) == b"a1b"
     assert engine.seen[0].sampling.seed != engine.seen[1].sampling.seed
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from shutil import copytree, ignore_patterns
 
 import pytest
 from hypothesis import given
@@ -54,12 +56,15 @@ def test_bytes_of_tokens_are_the_text(kind: str, text: str, request: pytest.Fixt
     ids = tokens.encode(text)
     assert b"".join(map(tokens.piece, ids)).decode() == text
     assert tokens.text(ids) == text == tokenizer.decode(ids, skip_special_tokens=True)
+    starts = [len(b"".join(map(tokens.piece, ids[:at])).decode(errors="ignore")) for at in range(len(ids))]
+    assert tokens.offsets(text, ids) == starts
 
 
 @given(ids=st.lists(st.integers(0, 302), max_size=20))
 def test_any_tokens_are_decoded_as_by_the_tokenizer(by_level: PreTrainedTokenizerFast, ids: list[int]) -> None:
     tokens = TextTokens(by_level, frozenset())
-    assert tokens.text(ids) == by_level.decode(ids, skip_special_tokens=True)
+    shown = b"".join(map(tokens.shown, ids)).decode(errors="replace")
+    assert shown == by_level.decode(ids, skip_special_tokens=True)
 
 
 def test_special_tokens_have_bytes_and_are_not_shown(by_level: PreTrainedTokenizerFast) -> None:
@@ -68,12 +73,49 @@ def test_special_tokens_have_bytes_and_are_not_shown(by_level: PreTrainedTokeniz
     assert tokens.piece(100_000) == tokens.piece(-1) == b""
 
 
+@pytest.mark.parametrize(
+    ("text", "ids", "starts"),
+    [
+        ("hé", (257, *"hé".encode()), [0, 0, 1, 1]),
+        ("<bos>h", (257, ord("h")), [0, 5]),
+        ("a<eos>b", (257, ord("a"), 258, ord("b")), [0, 0, 1, 6]),
+    ],
+)
+def test_tokens_of_a_text_begin_where_they_stand_in_it(
+    tokens: TextTokens, text: str, ids: tuple[int, ...], starts: list[int]
+) -> None:
+    """What the tokenizer adds has no width; what the text names has that of its name."""
+    assert tokens.encode(text) == ids
+    assert tokens.offsets(text, ids) == starts
+
+
+def test_a_space_that_the_tokenizer_adds_is_not_in_the_text(by_fallback: PreTrainedTokenizerFast) -> None:
+    tokens, ids = TextTokens(by_fallback, frozenset()), by_fallback.convert_tokens_to_ids(["▁the", "▁m", "at"])
+    assert tokens.offsets("the mat", ids) == [0, 3, 5]
+
+
 def test_a_prompt_that_begins_as_the_tokenizer_begins_gets_no_second_token(tokens: TextTokens) -> None:
     assert tokens.encode("hi") == tokens.encode("<bos>hi") == (257, *b"hi")
 
 
 def test_answers_end_by_the_checkpoints_own_configuration(tokens: TextTokens) -> None:
     assert tokens.stop_ids == {258, 10}
+
+
+def test_answers_end_by_config_json_where_there_is_no_other(tmp_path: Path, tokens: TextTokens) -> None:
+    folder = copytree(
+        "evals/nano", tmp_path / "nano", ignore=ignore_patterns("*.safetensors", "generation_config.json")
+    )
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"eos_token_id": [258, 99]}))
+    assert TextTokens.open(str(folder)).stop_ids == {258, 99}
+    assert TextTokens.open(str(folder)).defaults == {}
+    (folder / "generation_config.json").write_text('{"temperature": 0.6, "top_k": 20, "max_new_tokens": 5}')
+    found = TextTokens.open(str(folder))
+    assert (found.stop_ids, found.defaults) == ({258, 99}, {"temperature": 0.6, "top_k": 20})
+    (folder / "generation_config.json").write_text('{"top_p": 7.5}')
+    with pytest.raises(RequestError, match="top_p=7.5"):
+        TextTokens.open(str(folder))
 
 
 def test_a_conversation_is_what_the_template_makes_of_it(tokens: TextTokens) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import exp, factorial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ktbench.sim.calibration import read_calibration
-from ktbench.sim.routing import SAMPLES, loads_of, popularity_of, skewed_loads
+from ktbench.sim.routing import SAMPLES, _poisson, loads_of, popularity_of, skewed_loads
 from tests.sim.real import real_cell
 
 COST = read_calibration("ktransformers")
@@ -196,3 +197,16 @@ def test_a_little_more_of_an_argument_moves_few_selections(changes: dict[str, fl
 def test_a_seed_draws_the_same_again_and_another_one_does_not() -> None:
     assert (drawn() == drawn()).all()
     assert (drawn() != drawn(seed=2)).mean() > 0.5
+
+
+@pytest.mark.parametrize("mean", [0.0, 0.02, 0.7, 3.0, 40.0])
+def test_quantiles_are_the_least_counts_that_reach_them(mean: float) -> None:
+    """By sums of the probabilities mean^k exp(-mean) / k!."""
+    quantiles = np.random.default_rng(3).random(200)
+    reached = np.cumsum([exp(-mean) * mean**k / factorial(k) for k in range(120)])
+    wanted = [int(np.argmax(reached >= quantile)) for quantile in quantiles]
+    assert _poisson(quantiles, np.full(200, mean)).tolist() == wanted
+
+
+def test_a_quantile_of_zero_is_no_negative_count() -> None:
+    assert _poisson(np.zeros(2), np.array([0.0, 3.0])).tolist() == [0, 0]

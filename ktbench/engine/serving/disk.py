@@ -14,6 +14,7 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from math import inf
 from pathlib import Path
 
 from ktbench.engine.serving.page_folder import DamagedPage, PageFolder, disk_bytes
@@ -28,12 +29,20 @@ class DiskPages:
 
     A key stands for its content: one that is held is not written again. Pages that wait to be written, and pages read
     ahead, take at most `memory_bytes` each; pages that come when the queue is full are dropped. What is damaged or not
-    of this `identity` is a miss, and a disk that takes no more ends writing, with one warning each. One thread calls
-    it. Raises ValueError for a limit below 1, and as `PageFolder`.
+    of this `identity` is a miss, with one warning. A disk that takes no more is left alone for `retry_s` seconds, with
+    one warning until it takes pages again. One thread calls it. Raises ValueError for a limit below 1, and as
+    `PageFolder`.
     """
 
     def __init__(
-        self, folder: Path, limit_bytes: int, identity: bytes | str, *, memory_bytes: int = DISK_MEMORY_BYTES
+        self,
+        folder: Path,
+        limit_bytes: int,
+        identity: bytes | str,
+        *,
+        memory_bytes: int = DISK_MEMORY_BYTES,
+        retry_s: float = 30.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if limit_bytes < 1:
             raise ValueError(f"{folder}: a limit of {limit_bytes} bytes, must be 1 or more")
@@ -52,9 +61,12 @@ class DiskPages:
         self._wanted: deque[str] = deque()
         self._reading: str | None = None
         self._is_closed = False
-        self._is_writable = not self._folder.unwritable
+        self._retry_s, self._clock = retry_s, clock
+        self._refused_until = -inf  # by the clock
+        self._is_refusing = False  # as far as is known
         if self._folder.unwritable:
-            self._warn_unwritten(self._folder.unwritable)
+            self._refused_until = inf
+            self._warn_unwritten(self._folder.unwritable, "no pages are written there")
         self._unless_refused(lambda: self._shrink_to(limit_bytes))
         self._threads = [
             threading.Thread(target=loop, name=f"ktbench {loop.__name__.strip('_')}", daemon=True)
@@ -153,6 +165,10 @@ class DiskPages:
             return self._queued[name]
         return self._ahead.pop(name, None)
 
+    @property
+    def _is_writable(self) -> bool:
+        return self._clock() >= self._refused_until
+
     def _takes(self, nbytes: int) -> bool:
         """Whether a page is accepted for writing."""
         is_open = self._is_writable and not self._is_closed
@@ -189,6 +205,7 @@ class DiskPages:
             self._held[name] = size
             self._held_bytes += size
             self._counts["disk_written"] += 1
+            self._is_refusing = False
             self._changed.notify_all()
 
     def _shrink_to(self, most_bytes: int) -> None:
@@ -206,20 +223,24 @@ class DiskPages:
             return name
 
     def _unless_refused(self, change: Callable[[], None]) -> None:
-        """Change the folder; where the system refuses, nothing is written from then on."""
+        """Change the folder; where the system refuses, nothing is written for a while."""
         try:
             change()
         except OSError as error:
             with self._changed:
-                self._is_writable = False
+                self._refused_until = self._clock() + self._retry_s
+                is_first, self._is_refusing = not self._is_refusing, True
                 self._counts["disk_dropped"] += len(self._queued)
                 self._queued.clear()
                 self._queued_bytes = 0
                 self._changed.notify_all()
-            self._warn_unwritten(error.reason if isinstance(error, NotWritten) else error.strerror or str(error))
+            if is_first:
+                why = error.reason if isinstance(error, NotWritten) else error.strerror or str(error)
+                self._warn_unwritten(why, f"pages are written there again once that is possible, tried every "
+                                          f"{self._retry_s:g} s")  # fmt: skip
 
-    def _warn_unwritten(self, why: str) -> None:
-        _LOG.warning("%s: %s: no more pages are written there; what it holds is still read", self._folder.path, why)
+    def _warn_unwritten(self, why: str, then: str) -> None:
+        _LOG.warning("%s: %s: %s; what it holds is still read", self._folder.path, why, then)
 
     def _read_wanted(self) -> None:
         """Until closed."""

@@ -11,14 +11,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoConfig, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers.cache_utils import DYNAMIC_LAYER_TYPE_MAPPING, get_layer_types_and_kwargs
 
 from ktbench._kernels import OpenMPTeam
 from ktbench.engine.components import EngineComponents
 from ktbench.engine.decode.inputs import CACHE
 from ktbench.engine.device_placement import detach
-from ktbench.engine.generate import TokenChooser, require_plain
+from ktbench.engine.generate import require_plain
 from ktbench.engine.load import load_components
 from ktbench.engine.loading.progress import SILENT, LoadProgress
 from ktbench.engine.protocol import HostRole, Unsupported, require
@@ -27,16 +27,17 @@ from ktbench.engine.serving.paged import LayerShape, PagedCache, PagedSteps, lat
 from ktbench.engine.serving.pages import PagePool
 from ktbench.engine.serving.prefix import PageCopies, PageStore, first_key
 from ktbench.engine.serving.requests import Finish, ServeRequest, ServingState, TokenEvent, Top
+from ktbench.engine.serving.sampling import SampledAnswer, TokenChooser
 from ktbench.engine.serving.scheduler import Part, Scheduler, ServedSequence
 from ktbench.engine.serving.steps import StepRunner
+from ktbench.engine.synthetic import family_config
 from ktbench.engine.weight_plan import WeightPlan
 from ktbench.spec.peers import OURS
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.serving.pages import page_memory
+from ktbench.spec.shape import length_rotation
 
 _PLAIN = ("DynamicLayer", "DynamicSlidingWindowLayer")
-# Rotations that follow the longest sequence of a pass: neighbours would change each other's.
-_BY_LENGTH = ("dynamic", "longrope")
 
 
 def open_serving(spec: RunSpec, host: HostRole, progress: LoadProgress = SILENT) -> BatchEngine:
@@ -54,15 +55,13 @@ def require_servable(spec: RunSpec) -> None:
     require_plain(spec.engine)
     if spec.engine.device != "cpu":
         raise Unsupported(f"engine.device={spec.engine.device}: requests are served on CPU cores, leave it out")
-    config: Any = AutoConfig.for_model(**spec.model.config).get_text_config()
+    config: Any = family_config(spec.model).get_text_config()
     kinds, _ = get_layer_types_and_kwargs(config)
     if others := sorted(kind for kind in set(kinds) if not _is_plain(kind)):
         raise Unsupported(f"model={spec.model.name}: serving keeps plain keys and values, not those of {others[0]}")
-    rope = getattr(config, "rope_parameters", None) or {}
-    if rope.get("rope_type") in _BY_LENGTH:
-        raise Unsupported(
-            f"model={spec.model.name}: a rotation of type {rope['rope_type']} follows the longest sequence"
-        )
+    # Neighbours would change each other's.
+    if (rotation := length_rotation(spec.model.config)) is not None:
+        raise Unsupported(f"model={spec.model.name}: a rotation of type {rotation[0]} follows the longest sequence")
 
 
 def _is_plain(kind: str) -> bool:
@@ -99,7 +98,7 @@ class BatchEngine:
         steps = PagedSteps(components.network, self._cache, team, components.state.recorder, operators)  # type: ignore[arg-type]
         table_pages = -(-self.max_positions // serving.page_tokens)
         self._runner = StepRunner(components, steps, engine, table_pages)
-        self._choosers: dict[ServedSequence, TokenChooser] = {}
+        self._chooser, self._sampled = TokenChooser(), dict[ServedSequence, SampledAnswer]()
         self._ended: list[TokenEvent] = []
         self._counted: Counter[str] = Counter(batched_tokens=0, static_batch_tokens=0, prefill_chunks=0, steps=0)
         self._engine = engine
@@ -159,33 +158,26 @@ class BatchEngine:
         """The next token of each, of logits [R, V]."""
         if not sequences:
             return []
-        largest, likeliest = logits.max(dim=-1)  # not finite where a logit is not a number, or beyond any
-        sound, chosen = largest.isfinite().tolist(), likeliest.tolist()
+        tokens = self._chooser.choose(logits, [self._answer_of(one) for one in sequences])
         events = []
-        for row, sequence in enumerate(sequences):
-            if sound[row]:
-                token = self._chosen(sequence, logits[row : row + 1], chosen[row])
-                event = self._event(sequence, token, logits[row])
-            else:
+        for row, (sequence, token) in enumerate(zip(sequences, tokens, strict=True)):
+            if token is None:
                 why = "the logits are not finite"
                 event = TokenEvent(key=sequence.request.key, token=None, finish="error", why=why)
+            else:
+                event = self._event(sequence, _forced(sequence, token), logits[row])
             events.append(event)
             if event.finish is not None:
                 self._scheduler.end(sequence)
                 self._forget(sequence)
         return events
 
-    def _chosen(self, sequence: ServedSequence, logits: Tensor, likeliest: int) -> int:
-        request = sequence.request
-        if request.forced:
-            return request.forced[len(sequence.tokens) - len(request.prompt)]
-        if not request.sampling.temperature and request.sampling.repetition_penalty == 1:
-            return likeliest
-        chooser = self._choosers.get(sequence)
-        if chooser is None:
-            chooser = self._choosers[sequence] = TokenChooser([request.sampling], request.max_new, [request.prompt])
-        (token,) = chooser.choose(logits, [0], len(sequence.tokens) - len(request.prompt))
-        return token
+    def _answer_of(self, sequence: ServedSequence) -> SampledAnswer:
+        found = self._sampled.get(sequence)
+        if found is None:
+            request = sequence.request
+            found = self._sampled[sequence] = SampledAnswer(request.sampling, request.prompt, request.stop_ids)
+        return found
 
     def _event(self, sequence: ServedSequence, token: int, logits: Tensor) -> TokenEvent:
         request = sequence.request
@@ -235,7 +227,7 @@ class BatchEngine:
         return self._copies.take(key, self._cache.content(page))
 
     def _forget(self, sequence: ServedSequence) -> None:
-        self._choosers.pop(sequence, None)
+        self._sampled.pop(sequence, None)
 
     @property
     def state(self) -> ServingState:
@@ -271,6 +263,12 @@ class BatchEngine:
                 self._scheduler.pool.drop_cached()
                 self._copies.close()
         del self._components, self._runner, self._cache, self._scheduler, self._copies
+
+
+def _forced(sequence: ServedSequence, token: int) -> int:
+    """The token that the request forces in place of the one chosen."""
+    request = sequence.request
+    return request.forced[len(sequence.tokens) - len(request.prompt)] if request.forced else token
 
 
 def _finish(sequence: ServedSequence, token: int) -> Finish | None:

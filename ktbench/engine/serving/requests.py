@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import inf
+from math import inf, isfinite
 from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -24,23 +24,53 @@ class QueueFull(Exception):
 class Sampling:
     """How the tokens of one answer are chosen: the likeliest at temperature 0, else drawn.
 
-    Of the tokens those are left whose probabilities, from the largest down, reach `top_p` first (Holtzman 2020). The
-    numbers drawn depend on `seed` alone, whatever else is in the batch. Before that, logits of tokens that the prompt
-    or the answer has are divided by `repetition_penalty`, or multiplied where they are below 0 (Keskar 2019).
+    First `logit_bias`, pairs of token and number, is added to logits. Logits of tokens that the prompt or the answer
+    has are divided by `repetition_penalty`, or multiplied where they are below 0 (Keskar 2019). Those of tokens that
+    the answer has are reduced by `presence_penalty`, and by `frequency_penalty` times how often. Before `min_tokens`
+    are there, no token that ends the answer is chosen.
+
+    After division by the temperature those tokens are left whose probability is at least `min_p` of the largest
+    (Nguyen 2024), of these the `top_k` likeliest (0: all), and of these, from the largest down, those that reach
+    `top_p` of the probability first (Holtzman 2020). The numbers drawn depend on `seed` alone, whatever else is in the
+    batch.
     """
 
     temperature: float = 0.0
     top_p: float = 1.0
     seed: int = 0
     repetition_penalty: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    min_tokens: int = 0
 
     def __post_init__(self) -> None:
         if not 0 < self.repetition_penalty < inf:
             raise ValueError(f"repetition_penalty={self.repetition_penalty}: must be above 0")
-        if self.temperature < 0:
+        if not 0 <= self.temperature < inf:
             raise ValueError(f"temperature={self.temperature}: must be 0 or above")
         if not 0 < self.top_p <= 1:
             raise ValueError(f"top_p={self.top_p}: allowed are values above 0 up to 1")
+        if not 0 <= self.min_p <= 1:
+            raise ValueError(f"min_p={self.min_p}: allowed are 0 to 1")
+        for name in ("top_k", "min_tokens"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name}={getattr(self, name)}: must be 0 or more")
+        for name in ("presence_penalty", "frequency_penalty"):
+            if not isfinite(getattr(self, name)):
+                raise ValueError(f"{name}={getattr(self, name)}: must be a finite number")
+
+    @property
+    def changes_logits(self) -> bool:
+        """Whether logits are changed before a token is chosen."""
+        return bool(self.repetition_penalty != 1 or self.presence_penalty or self.frequency_penalty or self.logit_bias)
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether every token may be drawn."""
+        return self.top_p == 1 and not self.top_k and not self.min_p
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

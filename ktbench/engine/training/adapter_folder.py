@@ -9,6 +9,7 @@ from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 from ktbench.engine.loading.config_file import read_object
+from ktbench.resources import install_command
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -26,7 +27,7 @@ def require_adapter(folder: str) -> None:
     if kind != "LORA":
         raise ValueError(f"model.adapter={folder}: {_CONFIG} has peft_type={kind}, allowed is LORA")
     if find_spec("peft") is None:
-        raise ValueError(f"model.adapter={folder}: needs PEFT, python -m pip install 'ktbench[train]'")
+        raise ValueError(f"model.adapter={folder}: needs PEFT: {install_command('train')}")
 
 
 def merged(network: PreTrainedModel, folder: str) -> PreTrainedModel:

@@ -13,6 +13,7 @@ from ktbench.eval.tasks import benchmarks, coding, harness, ifeval, nano
 from ktbench.eval.tasks.harness import REGISTERED_PREFIX, BuiltTask, LoadedTask, QuestionSource, registered_decodes
 from ktbench.eval.tasks.rows import Splits
 from ktbench.eval.texts import drawn, drift_texts, wikitext2
+from ktbench.resources import install_command
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.suite import MEASURED, SuiteSpec, TaskSpec
 
@@ -147,9 +148,7 @@ def describe_suite(suite: SuiteSpec) -> str:
     or malformed, a release without questions, and programs that may not be run. No hub is contacted.
     """
     if missing := next((name for name in _REQUIRED if find_spec(name) is None), None):
-        raise ValueError(
-            f'suite={suite.name}: needs {missing}, which is not installed: pip install "ktbench[accuracy]"'
-        )
+        raise ValueError(f"suite={suite.name}: needs {missing}, which is not installed: {install_command('accuracy')}")
     if suite.release is not None:
         checked_release(suite.release)
     counts = [_questions(task, suite) for task in suite.tasks]

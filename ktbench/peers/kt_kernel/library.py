@@ -22,6 +22,7 @@ from ktbench.engine.protocol import Unsupported
 from ktbench.engine.roles import reach
 from ktbench.engine.routing import Routing
 from ktbench.peers.layers import BoundBackend, Rounding
+from ktbench.resources import in_checkout
 from ktbench.spec.peers import BY_NAME, KT_MOST_BYTES
 from ktbench.spec.shape import MoEShape
 
@@ -170,7 +171,7 @@ class KtLibrary:
         try:
             import kt_kernel
         except (ImportError, RuntimeError) as error:
-            install = BY_NAME["kt-kernel"].install
+            install = in_checkout(BY_NAME["kt-kernel"].install)
             raise Unsupported(
                 f"kt-kernel cannot be imported ({error}): {install} makes an environment with it"
             ) from None

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ktbench.engine.protocol import Unsupported
 from ktbench.peers.llama.script import Script, TokenLayout
 from ktbench.peers.llama.settings import LlamaSettings
+from ktbench.resources import in_checkout
 
 _WARN, _ERROR, _CONTINUED = 3, 4, 5  # ggml_log_level of ggml.h
 _KEPT_LINES = 3
@@ -70,7 +71,8 @@ class LlamaLibrary:
         self.calls = calls
         if missing := [name for name in _NEWEST if not hasattr(calls, name)]:
             lacks = ", ".join(missing)
-            raise Unsupported(f"llama-cpp-python {self.version} lacks {lacks}: nox -s peers installs a newer one")
+            newer = in_checkout("nox -s peers")
+            raise Unsupported(f"llama-cpp-python {self.version} lacks {lacks}: {newer} installs a newer one")
         self.log = LlamaLog(calls)
         self.calls.llama_backend_init()
 

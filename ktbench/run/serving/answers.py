@@ -6,13 +6,13 @@ Letters: T tokens of an answer, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import sqrt
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ktbench.engine.serving.requests import ServeRequest, ServingEngine
+from ktbench.engine.serving.requests import Sampling, ServeRequest, ServingEngine
 
 Ids = tuple[int, ...]
 Logits = NDArray[np.float32]
@@ -25,13 +25,14 @@ _SAMPLED = 3
 class ReplayedRequest:
     """One request of a replay: its number, its prompt, its answer, and the logits [T, V] that each token was chosen by.
 
-    An engine that gives no logits leaves them empty [0].
+    An engine that gives no logits leaves them empty [0]. `sampling` is how tokens were to be chosen.
     """
 
     number: int
     prompt: Ids
     answer: Ids
     logits: Logits
+    sampling: Sampling = field(default_factory=Sampling)
 
 
 def sampled(requests: int) -> tuple[int, ...]:
@@ -79,10 +80,12 @@ def difference(seen: ReplayedRequest, expected: Logits, tolerance: float) -> str
     """Why an answer cannot be that of the model whose logits before its tokens, alone, are `expected` [T, V].
 
     Empty where it can. Every token must be about as likely as the likeliest: logits that carry a relative error of
-    `tolerance` each may change places. The logits that it was chosen by must be those within such errors, too: the same
-    token may be the likeliest after quite different prompts.
+    `tolerance` each may change places. One that is drawn must be what its seed draws of the logits that it was chosen
+    by. These must be those within such errors, too: the same token may be the likeliest after quite different prompts.
     """
     allowed = _DEVIATIONS * sqrt(2) * tolerance
+    if seen.sampling.temperature:
+        return _drawn_otherwise(seen) or _logits_differ(seen, expected, allowed)
     for at, (token, row) in enumerate(zip(seen.answer, expected, strict=True)):
         gap, most = float(row.max() - row[token]), allowed * float(row.std())
         if gap > most:
@@ -90,6 +93,24 @@ def difference(seen: ReplayedRequest, expected: Logits, tolerance: float) -> str
                 f"request {seen.number}: token {at + 1} of its answer is {token}, alone it is {row.argmax()}, "
                 f"{gap:.3g} nats likelier; rounding allows {most:.3g}"
             )
+    return _logits_differ(seen, expected, allowed)
+
+
+def _drawn_otherwise(seen: ReplayedRequest) -> str:
+    """Which token of a drawn answer is not what its seed draws; empty where all are."""
+    from torch import from_numpy
+
+    from ktbench.engine.serving.sampling import SampledAnswer, TokenChooser
+
+    chooser, answer = TokenChooser(), SampledAnswer(seen.sampling, seen.prompt)
+    for at, (token, row) in enumerate(zip(seen.answer, seen.logits, strict=True)):
+        (drawn,) = chooser.choose(from_numpy(row)[None], [answer])
+        if drawn != token:
+            return f"request {seen.number}: token {at + 1} of its answer is {token}, its seed draws {drawn}"
+    return ""
+
+
+def _logits_differ(seen: ReplayedRequest, expected: Logits, allowed: float) -> str:
     error = relative_error(seen.logits, expected)
     if error <= allowed:
         return ""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice, takewhile
 from time import perf_counter, sleep
 
-from ktbench.engine.serving.requests import QueueFull, ServeRequest, ServingEngine, TokenEvent
+from ktbench.engine.serving.requests import QueueFull, Sampling, ServeRequest, ServingEngine, TokenEvent
 from ktbench.engine.workload.stream import StreamRequest
 from ktbench.run.serving.answers import Logits, ReplayedRequest, stacked
 from ktbench.spec.serving.replay import Replay, ServedRequest, runs_of, spans_of
@@ -38,13 +38,14 @@ class Driver:
     """One replay of a stream on an engine with nothing to do. `concurrency` users take turns where it is closed.
 
     One thread: arrivals are noticed between steps, and every token of a step comes when the step ends. The requests of
-    the numbers `watched` are asked for their logits.
+    the numbers `watched` are asked for their logits. Tokens are chosen by `sampling`, with a seed for each request.
     """
 
     engine: ServingEngine
     stream: Sequence[StreamRequest]
     concurrency: int
     watched: Collection[int] = ()
+    sampling: Sampling = field(default_factory=Sampling)
     clock: Callable[[], float] = perf_counter
     sleep: Callable[[float], None] = sleep
     answered: int = 0
@@ -80,7 +81,16 @@ class Driver:
     def _answered(self, number: int) -> ReplayedRequest:
         request = self._sent[number]
         logits = stacked(request.logits)
-        return ReplayedRequest(number=number, prompt=request.prompt, answer=tuple(request.tokens), logits=logits)
+        return ReplayedRequest(
+            number=number,
+            prompt=request.prompt,
+            answer=tuple(request.tokens),
+            logits=logits,
+            sampling=self._sampling(number),
+        )
+
+    def _sampling(self, number: int) -> Sampling:
+        return replace(self.sampling, seed=self.sampling.seed + number)
 
     def replay(self) -> Replay:
         """What was noted. Raises ValueError where not every request is answered."""
@@ -144,7 +154,9 @@ class Driver:
 
     def _take(self, number: int, request: _Request) -> bool:
         longest, asks = self.stream[number].answer, number in self.watched
-        new = ServeRequest(key=str(number), prompt=request.prompt, max_new=longest, logits=asks)
+        new = ServeRequest(
+            key=str(number), prompt=request.prompt, max_new=longest, logits=asks, sampling=self._sampling(number)
+        )
         try:
             self.engine.submit(new)
         except QueueFull:

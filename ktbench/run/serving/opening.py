@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ktbench.engine.loading.progress import Loading, LoadProgress
+from ktbench.host.capabilities import machine_capabilities
 from ktbench.host.topology import read_topology
 from ktbench.run.request import one_cell_request, plan_here, require_answering
 from ktbench.spec.cells import plan_cells
-from ktbench.spec.errors import RequestError
+from ktbench.spec.errors import RequestError, refusing
+from ktbench.spec.features import FEATURES, FUSED
 from ktbench.spec.run_spec import RunSpec, WorkloadSpec
 from ktbench.spec.serving.stream import StreamSpec
 from ktbench.spec.sweep import SweepSpec
@@ -19,6 +23,8 @@ from ktbench.spec.sweep import SweepSpec
 if TYPE_CHECKING:
     from ktbench.engine.serving.requests import ServingEngine
 
+# Kernels of routed experts to try, the fastest first.
+_KERNELS = (("avx512", "amx"), ("avx512",), ("avx2",), ())
 # Keys of what is measured, which nothing here is.
 _MEASURED = ("measure", "resume", "resume_changed", "run_name", "sweep", "workload")
 # What is asked is not known: the least that can be.
@@ -45,6 +51,47 @@ def serving_spec(verb: str, overrides: Sequence[str]) -> tuple[RunSpec, str]:
     return spec, next(iter(plan_here(cells, refuses=True).unsupported.values()), "")
 
 
+def best_serving_spec(verb: str, overrides: Sequence[str]) -> tuple[RunSpec, str]:
+    """`serving_spec` with the machine's best features where the command line does not say: `best_features`.
+
+    Where a model or its precision takes not all of them, with as many as it takes. Raises RequestError.
+    """
+    first, *others = dict.fromkeys(tuple(best_features(overrides, kernels)) for kernels in _KERNELS)
+    with suppress(RequestError):
+        found = serving_spec(verb, [*overrides, *first])
+        if not found[1]:
+            return found
+    own = serving_spec(verb, overrides)  # raises what is wrong whatever was added
+    for words in others:
+        with suppress(RequestError):
+            found = serving_spec(verb, [*overrides, *words])
+            if not found[1]:
+                return found
+    return own
+
+
+def best_features(overrides: Sequence[str], kernels: Sequence[str]) -> list[str]:
+    """Overrides of features that are on by default where requests are served, for those that `overrides` do not name.
+
+    The kernels of `kernels` that this machine has, all that goes with them, and all of serving.
+    """
+    named = {key: value for key, _, value in (word.lstrip("+").partition("=") for word in overrides)}
+    missing = machine_capabilities()
+    chosen_kernels = [one for one in FUSED if named.get(f"engine.{one}", "false").lower() != "false"]
+    if not any(f"engine.{one}" in named for one in FUSED):
+        chosen_kernels = [one for one in kernels if not missing[one]]
+    beside = ["dynamic", "packed_dense", *([] if missing["numa"] else ["numa"])] if chosen_kernels else []
+    serving = ["chunked_prefill", "prefix_cache", *([] if "engine.static_batch" in named else ["batching"])]
+    return [f"engine.{name}=true" for name in (*chosen_kernels, *beside, *serving) if f"engine.{name}" not in named]
+
+
+def features_said(spec: RunSpec) -> str:
+    """The features of a cell, as they are said before its engine loads."""
+    on = [one for one in FEATURES if spec.engine.features[one.name] != one.off]
+    listed = ", ".join(f"{one.tag(spec.engine.features[one.name])} {one.title}" for one in on)
+    return f"features: {listed or 'none'} ({FEATURES[0].key}=true|false and so on change them)"
+
+
 def not_served(spec: RunSpec) -> str:
     """Why the engine serves no requests to the model; empty where it does. Imports PyTorch, see `prepare_process`."""
     from ktbench.engine.protocol import Unsupported
@@ -55,6 +102,15 @@ def not_served(spec: RunSpec) -> str:
     except Unsupported as error:
         return str(error)
     return ""
+
+
+@refusing()
+def require_free_cache(spec: RunSpec) -> None:
+    """Raises RequestError, before weights load, where the folder of the prefix cache is taken or is none."""
+    from ktbench.engine.serving.page_folder import PageFolder
+
+    if spec.engine.prefix_cache and spec.engine.serving.disk is not None:
+        PageFolder(Path(spec.engine.serving.disk), b"").close()
 
 
 def prepare_process(spec: RunSpec) -> None:
@@ -79,10 +135,11 @@ def limit_caches() -> None:
 
 
 def open_here(spec: RunSpec, show: Callable[[Loading], None]) -> ServingEngine:
-    """The engine, whose threads belong to the thread that calls this, and that drives it. Raises ValueError."""
+    """The engine, whose threads belong to the thread that calls this, and that drives it. Raises RequestError."""
     from ktbench.engine.serving.engine import open_serving
     from ktbench.run.worker_process import host_role, prepare_host
 
     host = host_role(read_topology())
     prepare_host(host.cpus, [spec])  # the number of PyTorch's threads is that of the thread which sets it
-    return open_serving(spec, host, LoadProgress(show))
+    with refusing():
+        return open_serving(spec, host, LoadProgress(show))

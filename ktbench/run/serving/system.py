@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ktbench.engine.protocol import ExpertsObservation, Unsupported, configured
-from ktbench.engine.serving.requests import ServingEngine, TieredCache
+from ktbench.engine.serving.requests import Sampling, ServingEngine, TieredCache
 from ktbench.engine.workload.stream import StreamRequest, draw_stream, longest_request
 from ktbench.run.serving.answers import Ids, Logits, ReplayedRequest, alone, difference, logits_alone, sampled
 from ktbench.run.serving.driver import Driver
@@ -61,6 +61,8 @@ class StreamSystem:
     def configure(self, spec: RunSpec) -> None:
         """Draw the stream and open the engine. Raises Unsupported where a request has more tokens than it takes."""
         before, self._spec = self._spec, spec
+        if self._of_spec().temperature and spec.system != OURS:
+            raise Unsupported(f"workload.stream.temperature: {spec.system} is asked for the likeliest tokens alone")
         if before is None or before.workload.without_start != spec.workload.without_start:
             self._stream = draw_stream(spec.workload, spec.model.shape.vocab)
             self._alone.clear()
@@ -143,7 +145,7 @@ class StreamSystem:
         """Raises Unsupported: requests get tokens."""
         raise Unsupported("workload.phase=serve gives tokens, not logits")
 
-    def observe(self) -> tuple[ExpertsObservation, ...]:
+    def observe(self, _step: int | None = None, _seed: int | None = None) -> tuple[ExpertsObservation, ...]:
         """None: whole answers are compared instead."""
         return ()
 
@@ -222,6 +224,7 @@ class StreamSystem:
             stream=self._stream,
             concurrency=self._of_spec().concurrency,
             watched=sampled(len(self._stream)) if spec.system == OURS else (),
+            sampling=Sampling(temperature=self._of_spec().temperature, seed=spec.workload.seed),
             clock=self._clock,
             sleep=self._rest,
         )

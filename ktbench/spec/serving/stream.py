@@ -9,6 +9,7 @@ from ktbench.spec.errors import at_least, number_at_least
 
 Arrivals = Literal["closed", "poisson", "gamma", "trace"]
 Start = Literal["cold", "warm", "ram", "disk", "restarted"]
+SAMPLED = "sampled"  # how arms say that tokens are drawn
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,6 +49,8 @@ class StreamSpec:
     What the prefix cache has at the begin of a replay: nothing (cold), or what a replay of the same stream left, where
     it left it (warm), moved to memory (ram) or to the disk (disk), or what is left of it after the server was started
     anew (restarted).
+
+    Tokens are the likeliest at `temperature` 0, else drawn, each request by a seed of its own.
     """
 
     arrivals: Arrivals = "closed"
@@ -65,12 +68,13 @@ class StreamSpec:
     trace: str | None = None
     time_scale: float = 1.0
     cache: Start = "cold"
+    temperature: float = 0.0
     slo: SloSpec = field(default_factory=SloSpec)
 
     def __post_init__(self) -> None:
         for name in ("concurrency", "requests", "answer", "longest_prompt", "longest_answer", "turns"):
             at_least(_key(name), getattr(self, name), 1)
-        for name in ("shared_prefix", "prompt_sigma", "answer_sigma"):
+        for name in ("shared_prefix", "prompt_sigma", "answer_sigma", "temperature"):
             number_at_least(_key(name), getattr(self, name), 0)
         for name in ("rate", "burstiness", "time_scale"):
             _above(_key(name), getattr(self, name), 0)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -85,7 +85,6 @@ def test_every_form_against_float32(way: str, form: str, tokens: int) -> None:
     assert torch.equal(output, experts.start(hidden, routing)())
 
 
-@settings(max_examples=30, deadline=None)
 @given(
     st.lists(st.integers(0, E - 1), min_size=1, max_size=E, unique=True),
     st.lists(st.lists(st.integers(-1, E - 1), min_size=K, max_size=K), min_size=1, max_size=7),

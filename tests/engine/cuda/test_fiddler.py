@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -132,7 +132,6 @@ def test_every_expert_has_one_side(rows: list[list[int]], decided_by: FiddlerCos
         assert here == runs_at_device(int((ids == expert).sum()), decided_by)
 
 
-@settings(max_examples=60, deadline=None)
 @given(ROWS, st.integers(1, 8), st.sampled_from(FAMILIES))
 def test_any_routing_and_any_rule_against_float32(rows: list[list[int]], tokens: int, family: str) -> None:
     """All on the host, all on the device, or both; ids of no expert among them, an expert twice."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -70,7 +70,6 @@ def test_every_format_against_float32(precision: str, biases: bool, tokens: int)
     assert 3 < 2 * PAIRS_AT_ONCE < 2 * 40
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     placed=st.lists(st.integers(0, E - 1), min_size=1, max_size=E, unique=True),
     rows=st.lists(st.lists(st.integers(-1, E - 1), min_size=2, max_size=2), min_size=1, max_size=9),

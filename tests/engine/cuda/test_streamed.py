@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -97,7 +97,6 @@ def relative(found: Tensor, truth: Tensor) -> float:
     return float((found.float() - truth.float()).norm() / truth.float().norm())
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     precision=st.sampled_from(DEVICE_UNPACKS),
     hidden=st.integers(1, 12).map(lambda n: 32 * n),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -53,7 +53,6 @@ def test_replay_is_the_code_on_new_inputs(name: str) -> None:
         assert torch.equal(result, code(x))
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.lists(
         st.sampled_from([name for name in CODES if name in ("arithmetic", "rotary", "in place", "masked", "views")]),

@@ -222,7 +222,7 @@ def test_folder_may_have_such_a_name(file: Path) -> None:
         inspect_checkpoint(file)
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(places=st.lists(st.tuples(st.integers(0, len(HEAD) - 1), st.binary(min_size=1, max_size=9)), max_size=4))
 def test_damaged_head_is_never_anything_but_refused(file: Path, places: list[tuple[int, bytes]]) -> None:
     content = bytearray(WHOLE)
@@ -231,13 +231,13 @@ def test_damaged_head_is_never_anything_but_refused(file: Path, places: list[tup
     refused_or_read(file, bytes(content))
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(begin=st.integers(0, len(HEAD)), rest=st.binary(max_size=200))
 def test_other_bytes_from_some_place_on_are_never_anything_but_refused(file: Path, begin: int, rest: bytes) -> None:
     refused_or_read(file, WHOLE[:begin] + rest)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     part=st.integers(1, PARTS), cut=st.integers(0, 400), places=st.lists(st.tuples(st.integers(0, 300), st.binary()))
 )

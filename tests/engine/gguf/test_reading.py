@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from torch import nn
@@ -149,7 +149,6 @@ def test_float_types_are_read(exported: Any) -> None:
     assert torch.equal(seen, truth.get_parameter(name).half().bfloat16())
 
 
-@settings(max_examples=60, deadline=None)
 @given(rows=hnp.arrays(np.uint8, st.tuples(st.integers(1, 5), st.integers(1, 4)).map(lambda s: (s[0], s[1] * 34 * 18))))
 @pytest.mark.parametrize(("kind", "block_bytes"), [("Q8_0", 34), ("Q4_0", 18), ("MXFP4", 17)])
 def test_any_block_stands_for_what_the_gguf_package_says(kind: Any, block_bytes: int, rows: Any) -> None:

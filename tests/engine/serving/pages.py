@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from ktbench.engine.serving.disk import DiskPages
 
@@ -16,10 +17,10 @@ BLOCK = 4096
 
 @contextmanager
 def opened(
-    folder: Path, *, limit: int = 2**30, identity: bytes | str = "model", memory: int = 2**24
+    folder: Path, *, limit: int = 2**30, identity: bytes | str = "model", memory: int = 2**24, **more: Any
 ) -> Iterator[DiskPages]:
     """The folder's pages, closed at the end: all that is queued is written then."""
-    pages = DiskPages(folder, limit, identity, memory_bytes=memory)
+    pages = DiskPages(folder, limit, identity, memory_bytes=memory, **more)
     try:
         yield pages
     finally:

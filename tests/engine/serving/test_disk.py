@@ -13,7 +13,7 @@ from random import Random
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ktbench.engine.serving.disk import DiskPages
@@ -68,7 +68,6 @@ operations = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(operations=operations)
 def test_any_sequence_is_that_of_a_dictionary(operations: list[tuple[str, object]]) -> None:
     model = Model()
@@ -256,7 +255,6 @@ def test_a_page_that_is_being_read_ahead_is_read_once(tmp_path: Path, monkeypatc
 prompts = st.lists(st.lists(st.integers(0, 9), max_size=5, unique=True), max_size=4)
 
 
-@settings(max_examples=60, deadline=None)
 @given(calls=st.lists(prompts, min_size=1, max_size=4))
 def test_what_is_asked_for_first_is_read_ahead_and_nothing_else(calls: list[list[list[int]]]) -> None:
     """Pages 0 to 7 are held, and memory takes 4."""

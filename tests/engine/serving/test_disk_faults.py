@@ -126,6 +126,26 @@ def test_a_full_disk_ends_writing_and_nothing_else(
     assert sorted(file.name for file in tmp_path.iterdir()) == sorted([files(tmp_path)[0].name, "lock"])
 
 
+def test_pages_are_written_again_once_a_full_disk_has_room(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, full_disk: None
+) -> None:
+    now_s = 0.0
+    with opened(tmp_path, retry_s=30, clock=lambda: now_s) as pages:
+        for i in (1, 2):  # tried again after a while, and refused again, with no second warning
+            pages.put(key_of(i), content_of(i, 60_000))
+            assert written(pages)["disk_dropped"] == 2 * i - 1
+            pages.put(key_of(i + 10), b"small")
+            assert written(pages)["disk_dropped"] == 2 * i
+            now_s += 30
+        assert len(caplog.records) == 1
+        pages.put(key_of(3), b"small")
+        assert written(pages)["disk_written"] == 1
+        pages.put(key_of(4), content_of(4, 60_000))
+        written(pages)
+        assert len(caplog.records) == 2
+        assert pages.get(key_of(3)) == b"small"
+
+
 def test_pages_that_cannot_be_deleted_end_writing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ktbench.engine.serving.disk import DiskPages
@@ -85,7 +85,6 @@ def levels(ram_pages: int, disk_pages: int) -> Iterator[Served]:
 
 
 @pytest.mark.parametrize(("ram_pages", "disk_pages"), [(ROOM, 0), (0, ROOM), (2, ROOM), (ROOM, ROOM)])
-@settings(max_examples=40, deadline=None)
 @given(trace=st.lists(prompts, max_size=25))
 def test_a_prompt_finds_all_that_is_there_when_it_comes(
     ram_pages: int, disk_pages: int, trace: list[tuple[int, ...]]
@@ -99,7 +98,6 @@ def test_a_prompt_finds_all_that_is_there_when_it_comes(
             assert ran is not None and ran.cached == SIZE * len(there)
 
 
-@settings(max_examples=100, deadline=None)
 @given(ram_pages=st.integers(0, ROOM), trace=st.lists(prompts, max_size=25))
 def test_memory_and_device_have_begins_of_prompts_and_each_page_once(
     ram_pages: int, trace: list[tuple[int, ...]]
@@ -163,7 +161,6 @@ REQUESTS = 10
 FITS = 2  # prompts that are read ahead
 
 
-@settings(max_examples=20, deadline=None)
 @given(data=st.data())
 def test_pages_of_whoever_is_next_are_in_memory(data: st.DataObject) -> None:
     """Whatever was submitted behind them, and whoever before them was taken back."""

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from ktbench.engine.components import EngineComponents
-from ktbench.engine.generate import Generator, TokenChooser
+from ktbench.engine.generate import Generator
 from ktbench.engine.serving.requests import Sampling, ServeRequest
+from ktbench.engine.serving.sampling import SampledAnswer, TokenChooser
 from ktbench.spec.run_spec import ModelSpec
 from tests.engine.engines import FUSED, TOLERANCE, cell, needs_vector, saved
 from tests.engine.families.zoo import VOCAB, tiny
@@ -133,7 +134,7 @@ def test_drawn_tokens_depend_on_the_request_alone(model: ModelSpec, sampling: Sa
         events = finished(engine)
         assert engine.counters()["preempted"]
     for i, prompt in enumerate(prompts):
-        alone = TokenChooser([sampling], NEW, [prompt])
-        for number, one in enumerate(events[str(i)]):
+        alone = SampledAnswer(sampling, prompt)
+        for one in events[str(i)]:
             assert one.logits is not None
-            assert alone.choose(torch.from_numpy(one.logits)[None], [0], number) == [one.token]
+            assert TokenChooser().choose(torch.from_numpy(one.logits)[None], [alone]) == [one.token]

@@ -22,7 +22,7 @@ from tests.engine.training.networks import batch, network
 @pytest.fixture
 def model(tmp_path: Path) -> ModelSpec:
     """A checkpoint of the tiny model, and an adapter for its attention and its experts."""
-    peft = pytest.importorskip("peft", reason="peft is not installed: python -m pip install 'ktbench[train]'")
+    peft = pytest.importorskip("peft", reason="peft is not installed")
     network("qwen3_30b_a3b").save_pretrained(tmp_path / "model")
     torch.manual_seed(5)
     experts = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]

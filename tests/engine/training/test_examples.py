@@ -181,7 +181,7 @@ def nano_spec(file: str, *words: str) -> RunSpec:
 
 
 def opened(spec: RunSpec) -> Any:
-    pytest.importorskip("peft", reason="peft is not installed: python -m pip install 'ktbench[train]'")
+    pytest.importorskip("peft", reason="peft is not installed")
     from ktbench.engine.training.load import load_training
 
     if spec.engine.avx512:

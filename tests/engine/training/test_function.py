@@ -6,7 +6,7 @@ import os
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ktbench import _kernels
@@ -67,7 +67,6 @@ def test_formulas_pass_the_gradient_check_of_pytorch(glu: Glu, recompute: bool) 
     assert torch.autograd.gradcheck(run, arguments)
 
 
-@settings(max_examples=30, deadline=None)
 @given(ids=routings(), adapted=st.booleans(), biased=st.booleans(), recompute=st.booleans())
 def test_any_routing_gives_what_the_definition_gives(
     ids: torch.Tensor, adapted: bool, biased: bool, recompute: bool
@@ -106,7 +105,6 @@ def test_transposed_products_are_those_of_the_weights_as_they_are_stored(
         assert error(seen.products.transposed(which, rows, slots.rows, slots).double(), exact) < 1e-6
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     ids=routings(),
     precision=st.sampled_from(["bf16", "int8", "int4_g32", "fp8"]),

@@ -77,7 +77,7 @@ def test_rules_may_be_a_file_and_leave_layers_out(tmp_path: Path) -> None:
 
 
 def adapted(model: Any, targets: list[str] = ATTENTION, parameters: list[str] = EXPERTS) -> Any:
-    peft = pytest.importorskip("peft", reason="peft is not installed: python -m pip install 'ktbench[train]'")
+    peft = pytest.importorskip("peft", reason="peft is not installed")
     torch.manual_seed(3)
     config = peft.LoraConfig(
         r=4, lora_alpha=8, target_modules=targets, target_parameters=parameters, init_lora_weights=False
@@ -98,7 +98,7 @@ def test_peft_trains_the_same_factors_with_the_same_gradients(family: str) -> No
 
 
 def test_an_adapter_trained_here_is_loaded_by_plain_peft(tmp_path: Path) -> None:
-    peft = pytest.importorskip("peft", reason="peft is not installed: python -m pip install 'ktbench[train]'")
+    peft = pytest.importorskip("peft", reason="peft is not installed")
     injected = adapted(ktbench.inject(network("qwen3_30b_a3b")))
     optimiser = torch.optim.AdamW([one for one in injected.parameters() if one.requires_grad], lr=1e-2)
     for seed in range(3):

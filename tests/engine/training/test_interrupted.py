@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 for library in ("peft", "accelerate"):
-    pytest.importorskip(library, reason=f"{library} is not installed: python -m pip install 'ktbench[train]'")
+    pytest.importorskip(library, reason=f"{library} is not installed")
 
 
 @pytest.mark.filterwarnings("default")

@@ -14,7 +14,7 @@ from ktbench.spec.record import Outcome
 from ktbench.spec.run_spec import RunSpec
 from tests.tiny import tiny_spec
 
-pytest.importorskip("peft", reason="peft is not installed: python -m pip install 'ktbench[train]'")
+pytest.importorskip("peft", reason="peft is not installed")
 # PEFT uses what Transformers has deprecated.
 pytestmark = pytest.mark.filterwarnings("default")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ktbench.engine.workload.arrays import array_names, read_array, require_arrays
@@ -79,7 +79,6 @@ def test_a_name_that_no_file_has_is_refused(tmp_path: Path) -> None:
             require_arrays(SETTING, name)
 
 
-@settings(deadline=None, max_examples=150)
 @given(st.lists(st.tuples(st.integers(0, 10**4), st.integers(0, 255)), min_size=1, max_size=3), st.booleans())
 def test_a_damaged_archive_is_read_or_refused(
     tmp_path_factory: pytest.TempPathFactory, bytes_changed: list[tuple[int, int]], is_packed: bool

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ktbench.engine.workload.stream import MOONCAKE_BLOCK, draw_stream, gamma_gaps, log_normal, longest_request
@@ -185,7 +185,6 @@ def test_a_trace_that_cannot_be_read_is_refused_in_one_line(name: str, tmp_path:
 
 
 @given(content=st.binary(max_size=300), ending=st.sampled_from(["csv", "jsonl"]))
-@settings(max_examples=200, deadline=None)
 def test_any_bytes_are_read_or_refused(content: bytes, ending: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     file = tmp_path_factory.getbasetemp() / f"any.{ending}"
     file.write_bytes(content)
@@ -200,7 +199,6 @@ def test_any_bytes_are_read_or_refused(content: bytes, ending: str, tmp_path_fac
         max_size=20,
     )
 )
-@settings(max_examples=50, deadline=None)
 def test_what_is_written_is_what_is_read(rows: list[Any], tmp_path_factory: pytest.TempPathFactory) -> None:
     rows = sorted(rows, key=lambda row: row[0])
     names = ("timestamp", "input_length", "output_length", "hash_ids")

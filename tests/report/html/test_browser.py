@@ -1,4 +1,4 @@
-"""The page in a real browser. Without one these skip: `pip install ktbench[browser]` brings one."""
+"""The page in a real browser. Without one these skip: `pip install -e '.[browser]'` brings one."""
 
 from __future__ import annotations
 

@@ -1,0 +1,12 @@
+# digest_sources(RESULT SOURCES TOOLS): the SHA-256 of every source below SOURCES and of TOOLS, the compiler and its flags.
+function(digest_sources result sources tools)
+  file(GLOB_RECURSE files RELATIVE ${sources} ${sources}/*.cpp ${sources}/*.h ${sources}/*.cmake ${sources}/CMakeLists.txt)
+  list(SORT files)
+  set(listing "${tools}\n")
+  foreach(file IN LISTS files)
+    file(SHA256 ${sources}/${file} digest)
+    string(APPEND listing "${file} ${digest}\n")
+  endforeach()
+  string(SHA256 id "${listing}")
+  set(${result} ${id} PARENT_SCOPE)
+endfunction()
