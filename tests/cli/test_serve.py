@@ -52,9 +52,11 @@ def test_bad_requests_are_one_line_and_exit_2(
 
 
 def test_a_cache_folder_in_use_is_refused_before_weights_load(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from ktbench.engine.serving.page_folder import PageFolder
+
+    monkeypatch.setattr("ktbench.cli.serve.prepare_process", lambda _: None)  # other tests have imported PyTorch
 
     with closing(PageFolder(tmp_path, b"other")):
         assert (

@@ -244,7 +244,7 @@ def test_every_verb_can_be_tried() -> None:
 @pytest.mark.usefixtures("here", "ample")
 def test_command(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     if "engine.device=cuda" in words:  # is planned as where there is one
-        monkeypatch.setattr("ktbench.run.feasibility.Machine.local", lambda: COMPLETE)
+        monkeypatch.setattr("ktbench.run.feasibility.Machine.local", lambda **_: COMPLETE)
     where = ", ".join(command.where for command in COMMANDS if command.is_ktbench and command.verb == words)
     assert words[0] in VERBS, f"{where}: there is no verb {words[0]}"
     try:

@@ -299,6 +299,7 @@ def _writes(module: ast.Module) -> bool:
 
 
 _WRITING = {
+    "append_to",
     "whole_file",
     "write_whole",
     "write_text",

@@ -116,14 +116,14 @@ def test_workers_of_cells_that_are_compared_have_to_fit_together(monkeypatch: py
     cells = [cell(spec, label) for spec, label in zip(specs, ("+v bf16", "+v int8"), strict=True)]
     both = sum(needs(spec).total for spec in specs)
     for free, missing in ((both, set()), (both - 1, {one.key for one in cells})):
-        monkeypatch.setattr(Machine, "local", lambda free=free: replace(BIG, gpu_bytes=free))
+        monkeypatch.setattr(Machine, "local", lambda free=free, **_: replace(BIG, gpu_bytes=free))
         assert set(unsupported_locally(cells, cuda_is_needed=True)) == missing
 
 
 def test_plan_says_what_workers_take_of_the_gpu(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(Machine, "local", lambda: replace(BIG, gpu_bytes=80 * GIB))
+    monkeypatch.setattr(Machine, "local", lambda **_: replace(BIG, gpu_bytes=80 * GIB))
     words = ["model=qwen3_30b_a3b", "model.layers=2", "engine.avx512=true"]
     assert plan.run([*words, "engine.device=cuda"]) == 0
     seen = capsys.readouterr().out

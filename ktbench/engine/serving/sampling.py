@@ -118,7 +118,7 @@ class TokenChooser:
         else:
             ids = self._kept(own, size, sampling)
             blocks = ids // _BLOCK
-            ids = ids[blocks == _drawn_block(np.bincount(blocks, np.exp(own[ids], dtype=np.float64)), *key)]
+            ids = ids[blocks == _drawn_block(_sums(blocks, own[ids]), *key)]
         return int(ids[np.argmax(own[ids] + gumbel(*key, ids))])
 
     def _scale(self, largest: float, temperature: float) -> None:
@@ -184,6 +184,11 @@ def _nucleus(
     rest, inner = ids[within][order], weights[within][order]
     reached = float(sums[:last].sum()) + np.cumsum(inner) - inner
     return np.concatenate([ids[buckets < last], rest[reached < wanted]])
+
+
+def _sums(blocks: NDArray[np.int64], scaled: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Sums over each block of the exponentials of logits that lie in `blocks`."""
+    return np.bincount(blocks, np.exp(scaled, dtype=np.float64)).astype(np.float64)
 
 
 def _at_most_largest(values: NDArray[np.float32], count: int) -> float:
