@@ -76,9 +76,12 @@ def append_to(path: Path) -> IO[bytes]:
     Folders of runs come from others, too: what a link in them leads to is not written, and no pipe is waited for.
     Raises OSError for a link, a pipe and a device, and where the system refuses.
     """
-    beside = os.O_NOFOLLOW | os.O_NONBLOCK
+
+    def opened(name: str, flags: int) -> int:
+        return os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+
     try:
-        file = open(path, "ab", buffering=0, opener=lambda name, flags: os.open(name, flags | beside, 0o666))  # noqa: SIM115 - the caller closes it
+        file = open(path, "ab", buffering=0, opener=opened)  # noqa: SIM115 - the caller closes it
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENXIO):  # of a link, and of a pipe that nobody reads
             raise OSError(errno.EINVAL, NOT_REGULAR, str(path)) from None
