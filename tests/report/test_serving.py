@@ -57,7 +57,12 @@ def test_the_figure_has_a_panel_for_each_rate_and_latency(run: Run) -> None:
 
 
 def test_bars_of_answers_of_one_token_have_the_time_to_it(tmp_path: Path) -> None:
-    words = ("workload.stream.shared_prefix=64", "sweep.arms=[+v+d+l,+v+d+l+p warm]", "sweep.control=false")
+    words = (
+        "workload.stream.shared_prefix=64",
+        "workload.seed=1",
+        "sweep.arms=[+v+d+l,+v+d+l+p warm]",
+        "sweep.control=false",
+    )
     run = served_run(tmp_path, "prefix_cache", *words, rounds=2)
     rows = rows_of(run)
     shown = {text.get_text() for axes in speed_figure(run).axes for text in axes.texts}

@@ -118,7 +118,8 @@ class TokenChooser:
         else:
             ids = self._kept(own, size, sampling)
             blocks = ids // _BLOCK
-            ids = ids[blocks == _drawn_block(np.bincount(blocks, np.exp(own[ids], dtype=np.float64)), *key)]
+            sums = np.bincount(blocks, np.exp(own[ids], dtype=np.float64)).astype(np.float64)
+            ids = ids[blocks == _drawn_block(sums, *key)]
         return int(ids[np.argmax(own[ids] + gumbel(*key, ids))])
 
     def _scale(self, largest: float, temperature: float) -> None:
