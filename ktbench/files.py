@@ -86,7 +86,7 @@ def append_to(path: Path) -> IO[bytes]:
     if not stat.S_ISREG(os.fstat(number).st_mode):
         os.close(number)
         raise OSError(errno.EINVAL, NOT_REGULAR, str(path))
-    return open(path, "ab", buffering=0, opener=lambda *_: number)  # noqa: PTH123, SIM115 - the caller closes it
+    return open(path, "ab", buffering=0, opener=lambda *_: number)
 
 
 def _claimed(part: Path) -> IO[bytes]:
