@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from ktbench.engine.gguf.header import GgufHeader
 from ktbench.engine.protocol import HostRole, SelfTimed, Unsupported
 from ktbench.peers.llama.bench import LlamaBench, Program, options, read_rows
 from ktbench.peers.llama.settings import LlamaSettings
+from ktbench.peers.tuning import search
 from ktbench.run.worker_process import open_peer
 from ktbench.spec.peers import PeerSpec
 from ktbench.spec.run_spec import RunSpec, WorkloadSpec
@@ -122,13 +124,40 @@ def test_tuning_finds_the_best_in_lists(tmp_path: Path) -> None:
     assert len(requested(tmp_path)) == len(runs) + 1
 
 
-def test_tuning_is_ended_with_what_was_done(tmp_path: Path) -> None:
-    slow = (
-        PROGRAM
-        + "\nimport time\nif requested['-ub'] != '512':\n    print('{\"half', end='', flush=True); time.sleep(60)\n"
-    )
-    system = bench(tmp_path, slow)
+SAID = "pathlib.Path(__file__).with_name('said').touch()"  # the last that a program does which then waits
+_LAST_WORDS_S = 0.2  # for what it has said to be read
+
+
+class Clock:
+    """Time passes where a program is waited for in vain: all at once, when there is nothing left that it does."""
+
+    now_s = 0.0
+
+
+@pytest.fixture
+def clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock, communicate = Clock(), subprocess.Popen.communicate
+
+    def until_all_is_said(process: Any, content: None = None, timeout: float | None = None) -> Any:
+        if timeout is None:
+            return communicate(process, content)
+        until(lambda: (tmp_path / "said").exists() or process.poll() is not None)
+        try:
+            return communicate(process, content, _LAST_WORDS_S if process.poll() is None else None)
+        except subprocess.TimeoutExpired:
+            clock.now_s += timeout
+            raise
+
+    monkeypatch.setattr(subprocess.Popen, "communicate", until_all_is_said)
+    monkeypatch.setattr("ktbench.peers.llama.bench.search", partial(search, clock=lambda: clock.now_s))
+    return clock
+
+
+def test_tuning_is_ended_with_what_was_done(tmp_path: Path, clock: Clock) -> None:
+    half = f"print('{{\"half', end='', flush=True); {SAID}; time.sleep(600)"
+    system = bench(tmp_path, f"{PROGRAM}\nimport time\nif requested['-ub'] != '512':\n    {half}\n")
     system.configure(spec(PREFILL, tune_s=2.0))
+    assert clock.now_s == 2.0
     (note,) = system.notes()
     assert "over 3 settings: threads 4, ubatch 1024, flash attention on" in note
 
@@ -138,18 +167,24 @@ def test_tuning_is_ended_with_what_was_done(tmp_path: Path) -> None:
     [
         ("import sys; sys.exit('error: failed to load model')", "exited with 1: error: failed to load model"),
         ("import os; os.abort()", "exited with -6: it printed nothing"),
-        ("import sys, time; print('loading', file=sys.stderr, flush=True); time.sleep(60)", "more than 1 s: loading"),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGSTOP)", "more than 1 s: it printed nothing"),
+        (
+            f"import pathlib, sys, time; print('loading', file=sys.stderr, flush=True); {SAID}; time.sleep(600)",
+            "more than 30 s: loading",
+        ),
+        (
+            f"import os, pathlib, signal; {SAID}; os.kill(os.getpid(), signal.SIGSTOP)",
+            "more than 30 s: it printed nothing",
+        ),
         ("", "printed 0 rows for one test"),
         ("print({row})", "printed a row that cannot be read"),
         ("import json; print(json.dumps({row} | {'samples_ns': [1, 2]}))", "printed 2 samples, 1 were expected"),
         ("import json; print(json.dumps({row})); print(json.dumps({row}))", "printed 2 rows for one test"),
     ],
 )
+@pytest.mark.usefixtures("clock")
 def test_a_program_that_misbehaves_is_an_error(tmp_path: Path, text: str, says: str) -> None:
     system = bench(tmp_path, text)
-    measure = tiny_spec(measure={"turn_timeout_s": 1.0 if "sleep" in text or "STOP" in text else 30.0}).measure
-    system.configure(spec(DECODE, measure=measure))
+    system.configure(spec(DECODE))
     with pytest.raises((RuntimeError, ValueError), match=says):
         system.own_samples_s()
 
