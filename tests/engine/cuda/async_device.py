@@ -18,7 +18,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -123,6 +123,35 @@ def wrapped(content: Any, owner: Owner | None = None) -> Any:
 
 def on_meta(x: Any) -> Any:
     return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta") if isinstance(x, Tensor) else x
+
+
+def described(content: Any) -> Any:
+    """What the shapes and types of an operation's results follow from, hashable."""
+    if isinstance(content, tuple | list):
+        return tuple([described(one) for one in content])
+    if isinstance(content, dict):
+        return tuple([(key, described(value)) for key, value in content.items()])
+    if isinstance(content, SimTensor):
+        return described(content.held)
+    if isinstance(content, Tensor):
+        return Tensor, content.shape, content.stride(), content.dtype
+    return type(content), content
+
+
+_METAS: dict[Any, Any] = {}
+
+
+def metas_of(func: Any, args: Any, kwargs: Any) -> Any:
+    """What an operation gives, on `meta`; PyTorch finds it out in Python, which takes most of the time of a test."""
+    key = func, described(args), described(kwargs)
+    if key not in _METAS:
+        _METAS[key] = func(*mapped(on_meta, held(args)), **mapped(on_meta, held(kwargs)))
+    return _METAS[key]
+
+
+@cache
+def is_composite(func: Any) -> bool:
+    return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
 
 
 def spoil(tensor: Tensor) -> None:
@@ -356,7 +385,7 @@ class AsyncDevice(TorchDispatchMode):
 
     def do(self, func: Any, args: Any, kwargs: Any) -> Any:
         """An operation of PyTorch with a tensor of this device among its arguments or results."""
-        if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
+        if is_composite(func):
             with self:
                 return func.decompose(*args, **kwargs)
         with _disable_current_modes():
@@ -381,8 +410,7 @@ class AsyncDevice(TorchDispatchMode):
         if func._schema.is_mutable:
             self._put(partial(func, *held(args), **named))
             return _written(func, args, kwargs)
-        meta = {} if to is None else {"device": "meta"}
-        metas = func(*mapped(on_meta, held(args)), **{**mapped(on_meta, named), **meta})
+        metas = metas_of(func, args, kwargs | ({} if to is None else {"device": "meta"}))
         outputs = mapped(lambda x: spoiled(x) if isinstance(x, Tensor) else x, metas)
         self._put(partial(_compute, func, held(args), named, _tensors(outputs)))
         return wrapped(outputs)
@@ -402,7 +430,7 @@ class AsyncDevice(TorchDispatchMode):
         source, named = args[0], {**kwargs, "device": torch.device("cpu")}
         self.operations += 1
         if to.type == "sim" and isinstance(source, SimTensor):
-            output = spoiled(func(on_meta(source.held), **{**named, "device": "meta"}))
+            output = spoiled(metas_of(func, (source,), kwargs | {"device": "meta"}))
             self._put(partial(_compute, func, (source.held,), named, [output]))
             return wrapped(output)
         self._done_now(func)  # pageable either way
@@ -427,6 +455,7 @@ def _by_mask(packet: Any, args: Any) -> bool:
     return packet is aten.index and any(x is not None and x.dtype == torch.bool for x in args[1])
 
 
+@cache
 def _is_view(func: Any) -> bool:
     aliases = [one.alias_info for one in func._schema.returns]
     return bool(aliases) and all(alias is not None and not alias.is_write for alias in aliases)

@@ -1,9 +1,9 @@
-"""Runs engines on the asynchronous device and on CPU cores: `python -m tests.engine.cuda.async_engine MODEL:CASE …`.
+"""Runs engines on the asynchronous device and on CPU cores: `python -m tests.engine.cuda.async_engine`.
 
-A process of its own, for the device is one for all of PyTorch. Prints a line of JSON for each: the largest relative
-error of the logits, notes, and how often Python waited and dispatched in each timed step. `MODEL:CASE:fork` and `:join`
-leave out that order of the streams, of which the one to wait for does nothing before that. With `:late` the stream that
-brings experts does nothing before it is asked for them, with `:done` nobody asks it.
+A process of its own, for the device is one for all of PyTorch. Reads lines of `MODEL:CASE` and answers each with one of
+JSON: the largest relative error of the logits, notes, and how often Python waited and dispatched in each timed step.
+`MODEL:CASE:fork` and `:join` leave out that order of the streams, of which the one to wait for does nothing before
+that. With `:late` the stream that brings experts does nothing before it is asked for them, with `:done` nobody asks it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ktbench.spec.run_spec import ModelSpec, WorkloadSpec
 from ktbench.spec.weights import Precision
 from tests.engine.cuda.async_device import AsyncDevice, FactoryMode
 from tests.engine.cuda.fakes import no_pins
-from tests.engine.engines import FUSED
+from tests.engine.engines import FUSED, LEAN
 from tests.engine.tiny import decode, prefill, run, spec, tiny_model
 
 HALF = PlacementSpec(policy="uniform", ratio=0.5)
@@ -83,6 +83,23 @@ CASES = {
     "graph_chunks_placement": Case(WHOLE, FUSED | {"cuda_graph": True, "placement": HALF}, FUSED),
     "flags_graph_chunks": Case(WHOLE, FUSED | FLAGS | {"cuda_graph": True}, FUSED),
     "streamed_deferral": Case(PREFILL, FUSED | LATE | {"device_prefill_tokens": 1}, FUSED | LATE),
+}
+
+# Packed experts that live with the device: fewer pairs than experts, and more of them; experts come in the second turn.
+FEW, MANY = (decode(batch=batch, steps=6, routing="zipf") for batch in (1, 5))
+COMING = PlacementSpec(policy="dynamic", ratio=0.5, every=FEW.steps + 1)
+GRAPH = FUSED | {"cuda_graph": True}
+PRECISIONS: tuple[Precision, ...] = ("bf16", "int8", "int4_g32", "fp8")
+CASES |= {
+    f"{name}_{precision}": Case(workload, GRAPH | {"placement": placement}, FUSED, precision)
+    for precision in PRECISIONS
+    for name, workload, placement in (("few", FEW, HALF), ("many", MANY, HALF), ("moving", MANY, COMING))
+}
+CASES |= {
+    # The device does not unpack these: the host does, in the step.
+    "moving_unpacked": Case(MANY, GRAPH | {"placement": COMING}, FUSED, "q8_0"),
+    # Norms and latent attention of the device.
+    "rules": Case(DECODE, GRAPH, FUSED, inject=LEAN),
 }
 
 
@@ -139,9 +156,20 @@ def on_device(model: ModelSpec, case: Case, missing: str) -> tuple[list[Tensor],
         device.__exit__(None, None, None)
 
 
+_EXPECTED: dict[str, list[Tensor]] = {}
+
+
+def on_cores(model: ModelSpec, case: Case) -> list[Tensor]:
+    """Logits of all steps of two turns, which cases have in common."""
+    key = repr((model.name, case.workload, case.same, case.precision, case.inject))
+    if key not in _EXPECTED:
+        _EXPECTED[key] = 2 * run(engine(model, case, case.same), case.workload.steps)
+    return _EXPECTED[key]
+
+
 def seen(name: str, kind: str, missing: str = "") -> Seen:
     model, case = tiny_model(name), CASES[kind]
-    expected = 2 * run(engine(model, case, case.same), case.workload.steps)
+    expected = on_cores(model, case)
     try:
         logits, system, counts = on_device(model, case, missing)
     except IndexError as error:  # the host reads ids that were never written
@@ -163,13 +191,13 @@ def seen(name: str, kind: str, missing: str = "") -> Seen:
     )
 
 
-def main(requests: list[str]) -> None:
+def main() -> None:
     torch.set_num_threads(1)  # threads that wait for each other crawl on a busy machine
     with FactoryMode():
-        for request in requests:
+        for request in map(str.strip, sys.stdin):
             print(json.dumps(asdict(seen(*request.split(":")))), flush=True)
+    os._exit(0)  # the device's threads never end
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
-    os._exit(0)  # the device's threads never end
+    main()

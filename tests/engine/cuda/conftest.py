@@ -1,14 +1,22 @@
-"""A stand-in for the CUDA runtime, compiled when first needed: a queue of host functions, and pins below a tebibyte."""
+"""A stand-in for the CUDA runtime, and the process with the asynchronous device, both made when first needed.
+
+The stand-in has a queue of host functions, and pins below a tebibyte.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import json
 import shutil
 import subprocess
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+ROOT = Path(__file__).parents[3]
 
 _SOURCE = """
 #include <stddef.h>
@@ -79,3 +87,45 @@ def stand_in(compiled: Callable[[str, str], Path]) -> Path:
 def run_queue(stand_in: Path) -> ctypes.CDLL:
     """The stand-in itself: `run_queue.stand_in_run()`."""
     return ctypes.CDLL(str(stand_in))
+
+
+class AsyncEngines(dict[str, dict[str, Any]]):
+    """What cases of `async_engine`, `MODEL:CASE`, give in its process, each computed when first asked for."""
+
+    def __init__(self, log: Path) -> None:
+        super().__init__()
+        self._log = log
+        self._process: subprocess.Popen[str] | None = None
+
+    def __missing__(self, case: str) -> dict[str, Any]:
+        self[case] = json.loads(self._answer(case))
+        return self[case]
+
+    def _answer(self, case: str) -> str:
+        if self._process is None:
+            self._process = self._start()
+        assert self._process.stdin is not None and self._process.stdout is not None
+        print(case, file=self._process.stdin, flush=True)
+        if answer := self._process.stdout.readline():
+            return answer
+        self.end()  # the next case has another process
+        pytest.fail(f"{case}: {self._log.read_text()}")
+
+    def _start(self) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "tests.engine.cuda.async_engine"]
+        with self._log.open("w") as log:
+            return subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, cwd=ROOT
+            )
+
+    def end(self) -> None:
+        if self._process is not None:
+            self._process.communicate()
+            self._process = None
+
+
+@pytest.fixture(scope="session")
+def async_engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AsyncEngines]:
+    engines = AsyncEngines(tmp_path_factory.mktemp("async_engines") / "log")
+    yield engines
+    engines.end()
