@@ -42,11 +42,17 @@ def pool(seed: int) -> WeightPool:
     return WeightPool(seed, 0.02)
 
 
+_DRAWN: dict[tuple[str, int], TransientExperts] = {}
+
+
 def exact(model: ModelSpec, prepared: Any, copy: int = 0) -> NDArray[np.float64]:
     """The layer's output in float64, from weights drawn again."""
-    network = skeleton(model)
-    name = expert_positions(network)[0][0]
-    return exact_output(TransientExperts(network.get_submodule(name), f"{name}.{copy}", pool(model.seed)), prepared)
+    key = repr(model), copy
+    if key not in _DRAWN:
+        network = skeleton(model)
+        name = expert_positions(network)[0][0]
+        _DRAWN[key] = TransientExperts(network.get_submodule(name), f"{name}.{copy}", pool(model.seed))
+    return exact_output(_DRAWN[key], prepared)
 
 
 @pytest.mark.parametrize("routing", ["balanced", "zipf", "concentrated"])

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cache
 from typing import Any, get_args
 
 import numpy as np
 import pytest
 import torch
 
+from ktbench.engine.hybrid import HybridEngine
+from ktbench.engine.layer import LayerSystem
 from ktbench.engine.load_layer import EngineLayer, load_layer
 from ktbench.engine.protocol import HostRole, System, Unsupported
 from ktbench.engine.weight_plan import Packing
@@ -69,12 +72,28 @@ def evidence_of(system: System, requested: RunSpec) -> str:
     return dishonest(collect(requested.engine.features, moved))
 
 
+@pytest.fixture(scope="module")
+def layers() -> Callable[[Precision], LayerSystem]:
+    """A layer that holds no weights but those in a precision, for all who configure it."""
+    model, host = tiny_model(hidden_size=256, moe_intermediate_size=128), HostRole(cores=1)
+    return cache(
+        lambda precision: load_layer(model, host=host, keep_original=False, packing=Packing(precision=precision))
+    )
+
+
+@pytest.fixture(scope="module")
+def engines() -> Callable[[Precision], HybridEngine]:
+    """The same of whole models."""
+    return cache(lambda precision: load(tiny_model(), keep_original=False, packing=Packing(precision=precision)))
+
+
 @pytest.mark.parametrize("engine", SETTINGS)
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_layer_agrees_with_float64_and_passes_the_check(precision: Precision, engine: Mapping[str, bool]) -> None:
-    model = tiny_model(hidden_size=256, moe_intermediate_size=128)
-    packing = Packing(precision=precision)
-    system = load_layer(model, host=HostRole(cores=1), keep_original=False, packing=packing)
+def test_layer_agrees_with_float64_and_passes_the_check(
+    layers: Callable[[Precision], LayerSystem], precision: Precision, engine: Mapping[str, bool]
+) -> None:
+    system = layers(precision)
+    model = system.model
     for workload in (layer(batch=1), layer(batch=40), layer(batch=9, routing="zipf")):
         requested = cell(model, workload, precision, **engine)
         system.configure(requested)
@@ -123,10 +142,11 @@ def test_reference_takes_the_weights_as_stored(precision: Precision, step: float
 @needs_vector()
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("workload", [decode(batch=2), prefill()], ids=["decode", "prefill"])
-def test_the_whole_engine_runs_in_every_precision(precision: Precision, workload: WorkloadSpec) -> None:
-    model = tiny_model()
-    system = load(model, keep_original=False, packing=Packing(precision=precision))
-    requested = cell(model, workload, precision, **FUSED)
+def test_the_whole_engine_runs_in_every_precision(
+    engines: Callable[[Precision], HybridEngine], precision: Precision, workload: WorkloadSpec
+) -> None:
+    system = engines(precision)
+    requested = cell(system.model, workload, precision, **FUSED)
     system.configure(requested)
     assert evidence_of(system, requested) == ""
     verdict = check(system.observe(), system.reference, requested.tolerance)
@@ -134,11 +154,11 @@ def test_the_whole_engine_runs_in_every_precision(precision: Precision, workload
 
 
 @needs_vector()
-def test_bytes_of_a_step_follow_the_precision() -> None:
+def test_bytes_of_a_step_follow_the_precision(engines: Callable[[Precision], HybridEngine]) -> None:
     model, workload = tiny_model(), decode(routing="concentrated", steps=1)
     held: dict[str, int] = {}
     for precision in PRECISIONS:
-        system = load(model, keep_original=False, packing=Packing(precision=precision))
+        system = engines(precision)
         system.configure(cell(model, workload, precision, **FUSED))
         run(system, 1)
         held[precision] = system.work().weight_bytes
