@@ -18,7 +18,7 @@ from ktbench.engine.serving.page_folder import HEADER_BYTES, PageFolder
 from tests.engine.serving.pages import BLOCK, content_of, damage, file_of, files, key_of, opened, written
 from tests.full_disk import files_up_to
 
-KILLS = 60
+FEW_KILLS, MANY_KILLS = 6, 60
 
 
 @pytest.fixture
@@ -214,7 +214,10 @@ def test_a_second_process_is_refused_until_the_first_has_ended(tmp_path: Path) -
     assert os.waitstatus_to_exitcode(os.waitpid(in_child(attempt), 0)[1]) == 0
 
 
-def test_killed_writers_leave_whole_pages_within_the_limit(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("kills", [FEW_KILLS, pytest.param(MANY_KILLS, marks=pytest.mark.thorough)])
+def test_killed_writers_leave_whole_pages_within_the_limit(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, kills: int
+) -> None:
     random, limit = Random(1), 40 * 30_000
     lengths = [random.randrange(60_000) for _ in range(100)]
 
@@ -229,7 +232,7 @@ def test_killed_writers_leave_whole_pages_within_the_limit(tmp_path: Path, caplo
             if pages.get(key_of(i)) is None:
                 pages.put(key_of(i), content_of(i, lengths[i]))
 
-    for _ in range(KILLS):
+    for _ in range(kills):
         reading, writing = os.pipe()
         child = in_child(partial(write, writing))
         os.close(writing)

@@ -1,4 +1,4 @@
-"""A training by Transformers' own Trainer on an injected model, killed after a step as by `kill -9`.
+"""A training by Transformers' own Trainer on an injected model, ended after a step, in a process as by `kill -9`.
 
 `python -m tests.engine.training.interrupted FOLDER STEP`.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,20 +24,26 @@ STEPS, _KEPT_EVERY = 6, 2
 _EXPERTS = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
 
 
-class Killed(TrainerCallback):
-    """Ends the process after a step, and counts those before."""
+class Ended(TrainerCallback):
+    """Calls `end` after a step, and counts those before."""
 
-    def __init__(self, after: int) -> None:
-        self._after, self.done = after, 0
+    def __init__(self, after: int, end: Callable[[], None]) -> None:
+        self._after, self._end, self.done = after, end, 0
 
     def on_step_end(self, _arguments: Any, state: Any, _control: Any, **_others: Any) -> None:
         """See TrainerCallback."""
         self.done += 1
         if state.global_step == self._after:
-            os.kill(os.getpid(), signal.SIGKILL)
+            self._end()
 
 
-def trained(folder: Path, killed_after: int = 0, *, resume: bool = False) -> tuple[int, list[float]]:
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def trained(
+    folder: Path, ended_after: int = 0, end: Callable[[], None] = interrupt, *, resume: bool = False
+) -> tuple[int, list[float]]:
     """Steps done, and the loss of each, those before a checkpoint in the folder included."""
     torch.manual_seed(0)
     injected = ktbench.inject(network("qwen3_30b_a3b"), packing=Packing(precision="int8"), kernels={"isa": "reference"})
@@ -54,11 +61,11 @@ def trained(folder: Path, killed_after: int = 0, *, resume: bool = False) -> tup
         use_cpu=True,
         disable_tqdm=True,
     )
-    killed = Killed(killed_after)
-    trainer = Trainer(get_peft_model(injected, lora), arguments, train_dataset=rows, callbacks=[killed])
+    ended = Ended(ended_after, end)
+    trainer = Trainer(get_peft_model(injected, lora), arguments, train_dataset=rows, callbacks=[ended])
     trainer.train(resume_from_checkpoint=resume or None)
-    return killed.done, [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    return ended.done, [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
 
 
 if __name__ == "__main__":
-    trained(Path(sys.argv[1]), int(sys.argv[2]))
+    trained(Path(sys.argv[1]), int(sys.argv[2]), lambda: os.kill(os.getpid(), signal.SIGKILL))
