@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +20,7 @@ from ktbench.cli import main
 from ktbench.engine.gguf.export import export_gguf, kept_file
 from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.engine.workload.stream import draw_stream
+from ktbench.peers.llama import program as llama_program
 from ktbench.peers.llama.program import RunningServer
 from ktbench.peers.llama.server import LlamaServing, Slots, open_serving
 from ktbench.resources import built_program, checkout
@@ -35,12 +36,11 @@ from ktbench.spec.serving.stream import StreamSpec
 from ktbench.spec.wire import spec_id
 from tests.fake import FakeRoofs
 from tests.tiny import CONFIG, tiny_cell, tiny_spec
-from tests.waiting import is_gone, until
+from tests.waiting import is_gone, is_stopped, until
 
 HOST = HostRole(cores=1)
 STREAM = StreamSpec(requests=4, concurrency=2, answer=3)
 # Notes how it was started and by whom it is asked; answers as llama-server does, with texts and without token ids.
-# Without flash attention a request takes a quarter of a second less.
 PROGRAM = """
 import json, os, pathlib, subprocess, sys, time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -79,7 +79,7 @@ class Answers(BaseHTTPRequestHandler):
     def do_POST(self):
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         (notes / f"asked-{time.monotonic_ns()}").write_text(json.dumps(asked))
-        time.sleep(0.25 * (options["-fa"] == "on"))
+        time.sleep({takes_s})
         self.send_response(200)
         self.send_header("Connection", "close")
         self.end_headers()
@@ -99,9 +99,10 @@ ThreadingHTTPServer(("127.0.0.1", int(options["--port"])), Answers).serve_foreve
 """
 
 
-def program(folder: Path, text: str = PROGRAM, before: str = "pass") -> str:
+def program(folder: Path, text: str = PROGRAM, before: str = "pass", takes_s: str = "0") -> str:
+    """`before` is done before each token, a request takes `takes_s` seconds more."""
     path = folder / "llama-server"
-    path.write_text(f"#!{sys.executable}\n{text.replace('{before}', before)}")
+    path.write_text(f"#!{sys.executable}\n{text.replace('{before}', before).replace('{takes_s}', takes_s)}")
     path.chmod(0o755)
     return str(path)
 
@@ -179,7 +180,8 @@ def test_there_is_room_for_what_any_of_the_cells_asks() -> None:
 
 
 def test_the_settings_that_serve_fastest_are_kept(tmp_path: Path) -> None:
-    with serving(spec_of(tmp_path, program(tmp_path), tune_s=60.0)) as engine:
+    slow_with_flash = program(tmp_path, takes_s="0.25 * (options['-fa'] == 'on')")
+    with serving(spec_of(tmp_path, slow_with_flash, tune_s=60.0)) as engine:
         starts = [one["options"]["-fa"] for one in started(tmp_path)]
         assert starts == ["on", "off"]
         assert "flash attention off" in engine.notes()[0].partition("(")[0]
@@ -206,25 +208,48 @@ def test_trials_are_records_and_loading_is_none_of_them(tmp_path: Path) -> None:
     until(lambda: gone(tmp_path))
 
 
+def in_time(_server: RunningServer) -> bool:
+    return False
+
+
+def has_printed(server: RunningServer) -> bool:
+    return bool(server._last_lines)
+
+
+def has_stopped(server: RunningServer) -> bool:
+    return is_stopped(server._process.pid)
+
+
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "said", "is_late"),
     [
         (
             "import sys; print('one'); sys.exit('unknown architecture')",
             ("exited with 1", "unknown architecture"),
+            in_time,
         ),
-        ("import os; os.abort()", ("exited with -6", "printed nothing")),
-        ("import time; print('loading', flush=True); time.sleep(600)", ("not ready", "loading")),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGSTOP)", ("not ready", "printed nothing")),
-        (
-            PROGRAM.replace("self.path ==", "time.sleep(600) or self.path =="),
-            ("not ready", "loading"),
-        ),
+        ("import os; os.abort()", ("exited with -6", "printed nothing"), in_time),
+        ("import time; print('loading', flush=True); time.sleep(600)", ("not ready", "loading"), has_printed),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSTOP)", ("not ready", "printed nothing"), has_stopped),
+        (PROGRAM.replace("self.path ==", "time.sleep(600) or self.path =="), ("not ready", "loading"), has_printed),
     ],
 )
-def test_one_that_does_not_start_says_why(text: str, said: Sequence[str], tmp_path: Path) -> None:
-    waits = "sleep(600)" in text or "SIGSTOP" in text
-    spec = written(spec_of(tmp_path, program(tmp_path, text), measure={"load_timeout_s": 2.0 if waits else 60.0}))
+def test_one_that_does_not_start_says_why(
+    text: str,
+    said: Sequence[str],
+    is_late: Callable[[RunningServer], bool],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Time passes once the program has done all that it does."""
+    wait_ready = RunningServer.wait_ready
+
+    def waiting(server: RunningServer, limit_s: float) -> None:
+        monkeypatch.setattr(llama_program, "monotonic", lambda: 2 * limit_s if is_late(server) else 0.0)
+        wait_ready(server, limit_s)
+
+    monkeypatch.setattr(RunningServer, "wait_ready", waiting)
+    spec = written(spec_of(tmp_path, program(tmp_path, text), measure={"load_timeout_s": 0.5}))
     with pytest.raises(Unsupported) as refused:
         open_serving([spec], HOST)
     for words in said:
@@ -255,6 +280,7 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 WORKER = """
 import sys, time
+from ktbench.peers.llama import program as llama_program
 from ktbench.peers.llama.program import RunningServer
 running = RunningServer([sys.argv[1], "-fa", "on"])
 running.wait_ready(60.0)
