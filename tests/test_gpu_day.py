@@ -5,10 +5,12 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import signal
 import subprocess
 import sys
 import tarfile
 import time
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import which
@@ -24,7 +26,7 @@ from ktbench.run.request import cells_of, one_cell_request, read_request
 from ktbench.spec.memory import MachineMemory
 from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import RunSpec
-from tests.gpu import profile_step
+from tests.gpu import day, facts, handover, profile_step
 from tests.gpu.day import Call, main, pack, run
 from tests.gpu.stages import PARTS, ROOT, Plan, Stage
 from tests.tiny import tiny_spec
@@ -201,12 +203,23 @@ def test_what_other_commands_run_is_there() -> None:
             assert find_spec(module) if module else which(one.command[0])
 
 
+class Collected:
+    """A plugin that keeps what a session collects."""
+
+    def __init__(self) -> None:
+        self.items: list[pytest.Item] = []
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self.items = session.items
+
+
 @pytest.mark.parametrize("name", ["tests_gpu", "tests_amx"])
 def test_stages_that_select_tests_find_some(name: str) -> None:
     (one,) = (one for one in every(Plan(amx=True)) if one.name == name)
-    command = [*one.command, "--collect-only"]
-    found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200)
-    assert found.returncode == 0, found.stdout + found.stderr
+    _, words = module_of(one)
+    collected = Collected()
+    assert pytest.main([*words, "--collect-only", "-q"], plugins=[collected]) == pytest.ExitCode.OK
+    assert collected.items
 
 
 class Spinning:
@@ -246,20 +259,45 @@ def test_names_are_unique_and_amx_is_measured_where_it_is_granted() -> None:
         assert any(one.name == "tests_amx" for one in stages) == (name == "amx")
 
 
-def test_a_dry_call_ends_well_and_says_where_it_ran(tmp_path: Path) -> None:
-    """By its session of nox, on the machine that this is."""
+def by_nox(words: list[str]) -> None:
     pytest.importorskip("nox", reason="nox is not installed")
-    words = ["first", "--dry-run", "--only", *DRY, "--out", str(tmp_path)]
     command = [sys.executable, "-m", "nox", "-f", str(ROOT / "noxfile.py"), "-s", "gpu", "--", *words]
     python_first = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     subprocess.run(command, check=True, env=os.environ | {"PATH": python_first}, timeout=280)
+
+
+def in_this_process(words: list[str]) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(day, "machine_facts", lambda _call: facts.machine())
+        try:
+            assert main(words) == 0
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.parametrize(
+    ("call_of", "stages"),
+    [(in_this_process, ("facts", "profile")), pytest.param(by_nox, DRY, marks=pytest.mark.thorough)],
+)
+def test_a_dry_call_ends_well_and_says_where_it_ran(
+    call_of: Callable[[list[str]], None], stages: Sequence[str], tmp_path: Path
+) -> None:
+    """On the machine that this is."""
+    call_of(["first", "--dry-run", "--only", *stages, "--out", str(tmp_path)])
     (folder,) = (path for path in tmp_path.iterdir() if path.is_dir())
     told = json.loads((folder / "call.json").read_text())
     assert told["machine"]["commit"] or told["machine"]["code_id"]
-    assert {one["name"]: one["how"] for one in told["stages"]} == dict.fromkeys(DRY, "ok")
-    assert "hand-over by flags" in (folder / "logs" / "handover.log").read_text()
+    assert {one["name"]: one["how"] for one in told["stages"]} == dict.fromkeys(stages, "ok")
+    if "handover" in stages:
+        assert "hand-over by flags" in (folder / "logs" / "handover.log").read_text()
     assert "ms a step" in (folder / "logs" / "profile.log").read_text()
     assert [*folder.glob("profile_*.json.gz")]
+
+
+def test_a_dry_hand_over_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    handover.main(["--dry-run", "--layers", "4"])
+    assert "hand-over by flags" in capsys.readouterr().out
 
 
 def test_what_is_carried_is_for_the_python_of_the_other_machine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,10 +6,11 @@ do it: symmetric per token, x before the first product and h, rounded to bf16, b
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache, cached_property
 
 import numpy as np
 
-from tests.kernels.layers import PLAIN, Batch, Biases, Bits, Expert, Floats, Glu, to_bf16, widen
+from tests.kernels.layers import PLAIN, Batch, Biases, Bits, Case, Expert, Floats, Glu, to_bf16, widen
 from tests.kernels.tables import quantises_activations, rounds_weights
 
 Rounding = Callable[[Floats], Floats]
@@ -112,6 +113,35 @@ TOLERANCE = 0.006
 BF16_TOLERANCE = 0.01
 
 
+@dataclass(frozen=True, eq=False)
+class Truth:
+    """What is right for a batch and the weights as stored, for each way to compute; each is computed when needed."""
+
+    precision: str
+    experts: Sequence[Expert]
+    batch: Batch
+    cuts: Sequence[int] = ()
+    glu: Glu = PLAIN
+    biases: Sequence[Biases] = ()
+
+    @cached_property
+    def exact(self) -> Exact:
+        return exact(self.experts, self.batch, self.glu, self.biases)
+
+    @cached_property
+    def with_int8(self) -> Exact:
+        return with_int8_activations(self.experts, self.batch, self.cuts, self.glu, self.biases)
+
+    def accepts(self, out: Bits, isa: str = "reference") -> bool:
+        """By element, or as a vector where anything is rounded."""
+        if self.precision == "bf16":
+            return agrees(out, self.exact)
+        if quantises_activations(self.precision, isa):
+            return relative_error(out, self.with_int8.out_th) <= TOLERANCE
+        tolerance = BF16_TOLERANCE if rounds_weights(self.precision, isa) else TOLERANCE
+        return relative_error(out, self.exact.out_th) <= tolerance
+
+
 def accepts(
     out: Bits,
     precision: str,
@@ -123,10 +153,11 @@ def accepts(
     glu: Glu = PLAIN,
     biases: Sequence[Biases] = (),
 ) -> bool:
-    """Whether `out` is right for the weights as stored: by element, or as a vector where anything is rounded."""
-    if precision == "bf16":
-        return agrees(out, exact(experts, batch, glu, biases))
-    if quantises_activations(precision, isa):
-        return relative_error(out, with_int8_activations(experts, batch, cuts, glu, biases).out_th) <= TOLERANCE
-    tolerance = BF16_TOLERANCE if rounds_weights(precision, isa) else TOLERANCE
-    return relative_error(out, exact(experts, batch, glu, biases).out_th) <= tolerance
+    """Whether `out` is right, where nothing else is computed of the same batch."""
+    return Truth(precision, experts, batch, cuts, glu, biases).accepts(out, isa)
+
+
+@cache
+def truth_of(precision: str, of: Case) -> Truth:
+    """For every ISA's test on a case of one domain."""
+    return Truth(precision, of.experts, of.batch)

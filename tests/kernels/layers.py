@@ -190,6 +190,11 @@ def random_batch(rng: np.random.Generator, layer: Layer, tokens: int, per_token:
     return Batch(to_bf16(rng.standard_normal((tokens, hidden))), ids_tk, rng.random((tokens, per_token), np.float32))
 
 
+def on_one_expert(batch: Batch) -> Batch:
+    """All tokens on expert 1."""
+    return Batch(batch.x_th, np.full_like(batch.ids_tk, 1), batch.gates_tk)
+
+
 def forward(moe: _kernels.MoE, batch: Batch, **options: object) -> Bits:
     """The output, which starts as garbage."""
     out_th = garbage(batch)
@@ -268,7 +273,7 @@ def moved(before: Mapping[str, int], after: Mapping[str, int]) -> set[str]:
     return {counter for counter in COUNTERS.values() if after.get(counter, 0) > before.get(counter, 0)}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Case:
     layer: Layer
     batch: Batch

@@ -12,7 +12,7 @@ from transformers import GptOssConfig
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts
 
 from ktbench import _kernels
-from tests.kernels.arithmetic import accepts, relative_error
+from tests.kernels.arithmetic import Truth, accepts, relative_error
 from tests.kernels.layers import (
     GLUS,
     GPT_OSS,
@@ -101,17 +101,26 @@ def test_only_biases_that_are_there_are_read():
         _kernels.PackedExperts(1, 8, 6, biases=True).read_biases(1)
 
 
-@pytest.mark.parametrize(("precision", "isa"), kernels())
-def test_every_activation_agrees_with_float64(precision, isa, pool, rng):
+@cache
+def of_every_activation(precision):
+    """Packed experts of each, and what is right for batches of some tokens."""
+    rng = np.random.default_rng(20251013)
     layer = random_layer(rng, 3, *sizes_of(precision, 100, 72))
+    made = []
     for glu, biases in product(GLUS, ([], random_biases(rng, layer))):
-        packed = layer.packed(precision, pool, glu=glu, biases=biases)
+        packed = layer.packed(precision, glu=glu, biases=biases)
+        batches, experts = (random_batch(rng, layer, tokens, 2) for tokens in (1, 7, 40)), stored(packed)
+        made.append((packed, [Truth(precision, experts, batch, glu=glu, biases=biases) for batch in batches]))
+    return made
+
+
+@pytest.mark.parametrize(("precision", "isa"), kernels())
+def test_every_activation_agrees_with_float64(precision, isa, pool):
+    for packed, truths in of_every_activation(precision):
         moe = _kernels.MoE(packed, pool)
-        for tokens in (1, 7, 40):
-            batch = random_batch(rng, layer, tokens, 2)
-            out = forward_proven(moe, batch, isa)
-            right = accepts(out, precision, stored(packed), batch, glu=glu, biases=biases, isa=isa)
-            assert right, f"{tokens} tokens, {glu}, {len(biases)} biases"
+        for truth in truths:
+            right = truth.accepts(forward_proven(moe, truth.batch, isa), isa)
+            assert right, f"{len(truth.batch.x_th)} tokens, {truth.glu}, {len(truth.biases)} biases"
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

@@ -1,5 +1,7 @@
 """e4m3 with scales for tiles or rows: PyTorch's numbers of it are the truth."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 import torch
@@ -9,11 +11,11 @@ from numpy.typing import NDArray
 
 from ktbench import _kernels
 from tests.drawing import examples
-from tests.kernels.arithmetic import accepts
+from tests.kernels.arithmetic import Truth
 from tests.kernels.layers import forward_proven, random_batch, random_layer, stored, to_bf16
 from tests.kernels.tables import kernels
 
-TILE = 128
+TILE, TOKENS = 128, (1, 2, 3, 5, 12, 13, 40)
 Bytes = NDArray[np.uint8]
 
 
@@ -61,19 +63,26 @@ def test_blocks_are_the_numbers_of_pytorch(kind, pool, sizes, domains, pooled, s
         assert (was == float8_of(code) * scale.repeat(TILE, 1)).all()
 
 
-@pytest.mark.parametrize(("precision", "isa"), kernels("fp8"))
-@pytest.mark.parametrize("tokens", [1, 2, 3, 5, 12, 13, 40])
-def test_every_number_is_multiplied_rightly(precision, isa, tokens, pool, rng):
-    """Subnormal ones among them, over more groups than one record of scales has."""
-    layer = random_layer(rng, 1, 2304, 256)
-    packed = _kernels.PackedExperts(1, 2304, 256, precision)
+@cache
+def of_every_number():
+    """Packed experts, and what is right for batches of some tokens."""
+    rng = np.random.default_rng(20251013)
+    packed = _kernels.PackedExperts(1, 2304, 256, "fp8")
     shapes = [(256, 2304), (256, 2304), (2304, 256)]
     packed.write_expert_blocks(
         0, *(blocks_of(random_codes(rng, *shape), random_scales("tile", rng, *shape)) for shape in shapes)
     )
-    batch = random_batch(rng, layer, tokens, 1)
-    out = forward_proven(_kernels.MoE(packed, pool), batch, isa)
-    assert accepts(out, precision, stored(packed), batch, isa=isa)
+    layer, experts = random_layer(rng, 1, 2304, 256), stored(packed)
+    return packed, {tokens: Truth("fp8", experts, random_batch(rng, layer, tokens, 1)) for tokens in TOKENS}
+
+
+@pytest.mark.parametrize(("precision", "isa"), kernels("fp8"))
+@pytest.mark.parametrize("tokens", TOKENS)
+def test_every_number_is_multiplied_rightly(precision, isa, tokens, pool):
+    """Subnormal ones among them, over more groups than one record of scales has."""
+    packed, truths = of_every_number()
+    truth = truths[tokens]
+    assert truth.accepts(forward_proven(_kernels.MoE(packed, pool), truth.batch, isa), isa)
 
 
 def test_quantising_is_that_of_pytorch():

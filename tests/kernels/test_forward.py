@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ktbench import _kernels
 from tests.drawing import examples
-from tests.kernels.arithmetic import accepts, cuts_between, exact, relative_error
+from tests.kernels.arithmetic import Truth, accepts, cuts_between, exact, relative_error, truth_of
 from tests.kernels.layers import (
     GLUS,
     Batch,
@@ -21,6 +21,7 @@ from tests.kernels.layers import (
     forward,
     forward_proven,
     moved,
+    on_one_expert,
     random_batch,
     random_biases,
     random_layer,
@@ -114,16 +115,23 @@ def test_any_shape_split_and_activation_agrees_with_float64(precision, isa, team
     assert accepts(out, precision, stored(packed), batch, cuts, glu=glu, biases=biases, isa=isa)
 
 
-@pytest.mark.parametrize(("precision", "isa"), kernels())
-def test_blocks_of_every_height(precision, isa, pool, rng):
-    """All tokens on one expert of many, which takes other register blocks at each number of them."""
+@cache
+def of_every_height(precision):
+    """Packed experts, and what is right for batches of all heights on one of them."""
+    rng = np.random.default_rng(20251013)
     layer = random_layer(rng, 3, 96, 64)
-    packed = layer.packed(precision, pool)
-    moe, experts = _kernels.MoE(packed, pool), stored(packed)
-    for tokens in HEIGHTS:
-        batch = random_batch(rng, layer, tokens, 1)
-        batch = Batch(batch.x_th, np.full_like(batch.ids_tk, 1), batch.gates_tk)
-        assert accepts(forward_proven(moe, batch, isa), precision, experts, batch, isa=isa), f"{tokens} tokens"
+    packed = layer.packed(precision)
+    batches, experts = (on_one_expert(random_batch(rng, layer, tokens, 1)) for tokens in HEIGHTS), stored(packed)
+    return packed, [Truth(precision, experts, batch) for batch in batches]
+
+
+@pytest.mark.parametrize(("precision", "isa"), kernels())
+def test_blocks_of_every_height(precision, isa, pool):
+    """All tokens on one expert of many, which takes other register blocks at each number of them."""
+    packed, truths = of_every_height(precision)
+    moe = _kernels.MoE(packed, pool)
+    for truth in truths:
+        assert truth.accepts(forward_proven(moe, truth.batch, isa), isa), f"{len(truth.batch.x_th)} tokens"
 
 
 @pytest.mark.parametrize(("precision", "isa"), kernels())
@@ -132,24 +140,25 @@ def test_wide_and_deep_layers(precision, isa, sizes, pool):
     """More strips than one task has, more of k than one piece of tiles."""
     wide = case(precision, sizes, 9, 1)
     out = forward_proven(_kernels.MoE(wide.packed, pool), wide.batch, isa)
-    assert accepts(out, precision, wide.experts, wide.batch, isa=isa)
+    assert truth_of(precision, wide).accepts(out, isa)
 
 
 @cache
 def of_a_real_width(precision):
-    """A layer, and what it gives exactly: with its weights before packing, and with those that are stored."""
+    """A layer, and what it gives exactly with its weights before packing."""
     real = case(precision, (2, 1024, 768), 16, 2)
-    return real, *(exact(experts, real.batch).out_th for experts in (real.layer.experts, real.experts))
+    return real, exact(real.layer.experts, real.batch).out_th
 
 
 @pytest.mark.parametrize(("precision", "isa"), kernels())
 def test_gaussian_error_at_a_real_width(precision, isa, pool):
     """Against the weights before packing; and within 0.03 of what is stored, int8 activations and all."""
-    real, before, packed = of_a_real_width(precision)
+    real, before = of_a_real_width(precision)
+    truth = truth_of(precision, real)
     out = forward_proven(_kernels.MoE(real.packed, pool), real.batch, isa)
     assert relative_error(out, before) <= EXPECTED[precision].gaussian_error
-    assert relative_error(out, packed) <= 0.03
-    assert accepts(out, precision, real.experts, real.batch, isa=isa)
+    assert relative_error(out, truth.exact.out_th) <= 0.03
+    assert truth.accepts(out, isa)
 
 
 @pytest.mark.parametrize(("precision", "isa"), kernels())
@@ -178,7 +187,7 @@ def test_emulated_tiles_agree(precision, other, pool):
     tall = case(precision, (2, 800, 96), 70, 1)
     moe = _kernels.MoE(tall.packed, pool)
     real, emulated = forward_proven(moe, tall.batch, other), forward_proven(moe, tall.batch, "amx_emulated")
-    assert accepts(emulated, precision, tall.experts, tall.batch, isa="amx_emulated")
+    assert truth_of(precision, tall).accepts(emulated, "amx_emulated")
     alike = quantises_activations(precision, other) == quantises_activations(precision, "amx_emulated")
     assert relative_error(real, widen(emulated)) <= (0.001 if alike else 0.03)
 

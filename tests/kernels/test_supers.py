@@ -15,12 +15,12 @@ from ktbench.engine.gguf.header import RECODED
 from ktbench.engine.gguf.recoded import recode
 from ktbench.engine.stored.blocks import block_numbers
 from tests.drawing import examples
-from tests.kernels.arithmetic import accepts, exact, int8_of
+from tests.kernels.arithmetic import Truth, exact, int8_of
 from tests.kernels.layers import (
-    Batch,
     Expert,
     forward,
     forward_proven,
+    on_one_expert,
     random_batch,
     random_layer,
     stored,
@@ -103,15 +103,21 @@ def test_blocks_are_read_as_their_libraries_read_them(kind, pool, sizes, domains
     assert not any(matrix.any() for matrix in packed.read_expert(0))
 
 
+@cache
+def truths_of(precision: str, sizes: tuple[int, int, int]) -> list[Truth]:
+    """For numbers of tokens on one of `random_experts`."""
+    rng, experts = np.random.default_rng(20251013), random_experts(precision, sizes)[1]
+    layer = random_layer(rng, *sizes)
+    batches = (on_one_expert(random_batch(rng, layer, tokens, 1)) for tokens in (1, 2, 3, 4, 5, 7, 8, 9, 17, 33))
+    return [Truth(precision, experts, batch) for batch in batches]
+
+
 @pytest.mark.parametrize("sizes", [(2, 512, 256), (2, 346, 70)])
 @pytest.mark.parametrize(("precision", "isa"), kernels(*SUPERS))
-def test_any_number_of_tokens_agrees_with_float64(precision, isa, sizes, pool, rng):
-    packed, experts = random_experts(precision, sizes)
-    moe, layer = _kernels.MoE(packed, pool), random_layer(rng, *sizes)
-    for tokens in (1, 2, 3, 4, 5, 7, 8, 9, 17, 33):
-        batch = random_batch(rng, layer, tokens, 1)
-        batch = Batch(batch.x_th, np.full_like(batch.ids_tk, 1), batch.gates_tk)
-        assert accepts(forward_proven(moe, batch, isa), precision, experts, batch, isa=isa), f"{tokens} tokens"
+def test_any_number_of_tokens_agrees_with_float64(precision, isa, sizes, pool):
+    moe = _kernels.MoE(random_experts(precision, sizes)[0], pool)
+    for truth in truths_of(precision, sizes):
+        assert truth.accepts(forward_proven(moe, truth.batch, isa), isa), f"{len(truth.batch.x_th)} tokens"
 
 
 @pytest.mark.parametrize("columns", [1024, 1000])
@@ -122,14 +128,17 @@ def test_linear_layers_agree_with_float64(precision, columns, pool, rng):
     weight = matrix.read().astype(np.float64)
     for tokens in (1, 6, 40, 300):
         x = to_bf16(rng.standard_normal((tokens, columns)))
+        of_activations = {
+            integers: (activations @ weight.T, np.abs(activations) @ np.abs(weight.T))
+            for integers, activations in ((False, widen(x)), (True, int8_of(widen(x))))
+        }
         for isa in granted_isas_of(precision):
             if tokens == 300 and isa in ("reference", "amx_emulated"):
                 continue
             out = np.empty((tokens, 200), np.uint16)
             _kernels.Linear(matrix, pool).forward(x, out, isa=isa)
             integers = quantises_activations(precision, isa)
-            activations = int8_of(widen(x)) if integers else widen(x)
-            exactly, size = activations @ weight.T, np.abs(activations) @ np.abs(weight.T)
+            exactly, size = of_activations[integers]
             step = 2**-17 if integers else 2**-8
             assert (np.abs(widen(out) - exactly) <= 2**-8 * np.abs(exactly) + step * size).all(), (isa, tokens)
 

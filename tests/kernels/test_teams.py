@@ -1,6 +1,7 @@
 """Neither team, threads nor schedule change a bit of the result; threads stay on their cpus; errors name the cause."""
 
 import os
+from functools import cache
 
 import numpy as np
 import pytest
@@ -98,14 +99,18 @@ def teams(cpus) -> list[_kernels.ThreadPool]:
     ]
 
 
+@cache
+def four_experts(precision):
+    layer = random_layer(np.random.default_rng(0), 4, *sizes_of(precision, 200, 72))
+    return layer, layer.packed(precision)
+
+
 @pytest.mark.parametrize(("precision", "isa"), kernels())
 @examples(3)
 @given(tokens=st.integers(1, 40), per_token=st.integers(1, 4), seed=st.integers(0, 99))
 def test_result_is_the_same_bit_for_bit(precision, isa, teams, tokens, per_token, seed):
-    rng = np.random.default_rng(seed)
-    layer = random_layer(rng, 4, *sizes_of(precision, 200, 72))
-    batch = random_batch(rng, layer, tokens, per_token)
-    packed = layer.packed(precision)
+    layer, packed = four_experts(precision)
+    batch = random_batch(np.random.default_rng(seed), layer, tokens, per_token)
     alone = forward(_kernels.MoE(packed, teams[0]), batch, isa=isa)
     for team in teams[1:]:
         moe = _kernels.MoE(packed, team)
