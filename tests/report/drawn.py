@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
-from itertools import combinations
+from itertools import combinations, permutations
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -49,12 +50,23 @@ def assert_readable(drawn: Figure) -> None:
 def assert_inks_apart(drawn: Figure) -> None:
     """The same by pixels, for labels of curves, which may be turned: the boxes of those hold much that is white."""
     found = _boxes_on_the_page(drawn)
-    pixels = [np.flatnonzero(ink) for ink in inks((text for text, _ in found), drawn)]
-    for (text, _), covered in zip(found, pixels, strict=True):
+    near = {text for (text, box), (_, other) in permutations(found, 2) if box.padded(2).overlaps(other)}
+    (together,) = inks([[text for text, _ in found if text not in near]], drawn)
+    close = [(text, box) for text, box in found if text in near]
+    pixels = [np.flatnonzero(ink) for ink in inks([[text] for text, _ in close], drawn)]
+    for text, box in found:
+        assert text in near or _inside(box, together).any(), f"{text.get_text()!r} is not drawn"
+    for (text, _), covered in zip(close, pixels, strict=True):
         assert covered.size, f"{text.get_text()!r} is not drawn"
-    for ((one, box), above), ((other, below), under) in combinations(zip(found, pixels, strict=True), 2):
+    for ((one, box), above), ((other, below), under) in combinations(zip(close, pixels, strict=True), 2):
         shared = box.overlaps(below) and np.isin(above, under).any()
         assert not shared, f"{one.get_text()!r} lies over {other.get_text()!r}"
+
+
+def _inside(box: BboxBase, ink: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """The part of a page in a box; its first row is the highest."""
+    height = len(ink)
+    return ink[int(height - box.y1) : math.ceil(height - box.y0), int(box.x0) : math.ceil(box.x1)]
 
 
 def _boxes_on_the_page(drawn: Figure) -> list[tuple[Text, BboxBase]]:
@@ -66,15 +78,16 @@ def _boxes_on_the_page(drawn: Figure) -> list[tuple[Text, BboxBase]]:
     return found
 
 
-def inks(found: Iterable[Text], drawn: Figure) -> Iterator[NDArray[np.bool_]]:
-    """The pixels that each text covers, drawn alone and without its halo or background."""
+def inks(found: Iterable[Iterable[Text]], drawn: Figure) -> Iterator[NDArray[np.bool_]]:
+    """The pixels that some texts cover, drawn without others and without their halo or background."""
     width, height = drawn.canvas.get_width_height()
     renderer = RendererAgg(width, height, drawn.dpi)  # type: ignore[no-untyped-call]
-    for text in found:
+    for together in found:
         renderer.clear()  # type: ignore[no-untyped-call]
-        text.set_path_effects([])
-        text.set_bbox(None)  # type: ignore[arg-type]
-        text.draw(renderer)
+        for text in together:
+            text.set_path_effects([])
+            text.set_bbox(None)  # type: ignore[arg-type]
+            text.draw(renderer)
         yield np.asarray(renderer.buffer_rgba())[:, :, 3] > 0  # type: ignore[no-untyped-call]
 
 

@@ -75,9 +75,9 @@ def test_labels_cover_no_marker(tmp_path: Path, name: str) -> None:
     drawn.canvas.draw()
     for axes in drawn.axes:
         points = [xy for container in axes.containers for xy in container.lines[0].get_xydata()]  # type: ignore[attr-defined]
-        for text, covered in zip(axes.texts, inks(axes.texts, drawn), strict=True):
-            for x, y in axes.transData.transform(points):
-                assert not covered[covered.shape[0] - 1 - round(y), round(x)], text.get_text()
+        (covered,) = inks([axes.texts], drawn)
+        for x, y in axes.transData.transform(points):
+            assert not covered[covered.shape[0] - 1 - round(y), round(x)], (x, y)
 
 
 def test_labels_of_the_recorded_kernels_cross_no_curve_and_no_whisker() -> None:
@@ -90,8 +90,8 @@ def test_labels_of_the_recorded_kernels_cross_no_curve_and_no_whisker() -> None:
         lines = [container.lines[0].get_xydata() for container in axes.containers]  # type: ignore[attr-defined]
         lines += [bar for container in axes.containers for bar in container.lines[2][0].get_segments()]  # type: ignore[attr-defined]
         points = [xy for line in lines for xy in _along(axes.transData.transform(line))]
-        for text, covered in zip(axes.texts, inks(axes.texts, drawn), strict=True):
-            assert not any(covered[covered.shape[0] - 1 - round(y), round(x)] for x, y in points), text.get_text()
+        (covered,) = inks([axes.texts], drawn)
+        assert not any(covered[covered.shape[0] - 1 - round(y), round(x)] for x, y in points)
 
 
 def _along(points: np.ndarray) -> list[tuple[float, float]]:
