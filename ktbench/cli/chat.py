@@ -45,7 +45,7 @@ def _chat(spec: RunSpec, settings: ChatSettings) -> int:
     tokens = TextTokens.open(path)
     if not tokens.has_chat:
         raise RequestError(f"model.path={path}: its tokenizer has no chat template")
-    say(f"loading {spec.model.name} in {spec.precision}, {features_said(spec)}")
+    say(f"loading {spec.model.name} in {spec.precision}, {features_said('chat', spec)}")
     with loading_line() as show:
         engine = open_here(spec, show)
     try:

@@ -50,7 +50,7 @@ def _serve(spec: RunSpec, settings: ServerSettings, api_key: bytes | None, bound
 
     path = str(spec.model.path)
     tokens = TextTokens.open(path)
-    say(f"loading {spec.model.name} in {spec.precision}, {features_said(spec)}")
+    say(f"loading {spec.model.name} in {spec.precision}, {features_said('serve', spec)}")
     with loading_line() as show:
         served = Served(
             model=Path(checkpoint_name(path)).name,

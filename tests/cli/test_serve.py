@@ -86,7 +86,7 @@ def test_a_cache_folder_in_use_is_refused_before_weights_load(
             ("batching", "dynamic"),
         ),
         (["engine.static_batch=4"], ("chunked_prefill", "packed_dense"), ("batching",)),
-        (["engine.avx2=true"], ("avx2", "packed_dense"), ("avx512", "amx")),
+        (["engine.avx2=true"], ("avx2", "batching"), ("avx512", "amx", "packed_dense")),
         (
             ["engine.avx512=false", "engine.amx=false", "engine.avx2=false"],
             ("batching",),

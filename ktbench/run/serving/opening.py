@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ktbench.engine.loading.progress import Loading, LoadProgress
-from ktbench.host.capabilities import machine_capabilities
 from ktbench.host.topology import read_topology
 from ktbench.run.request import one_cell_request, plan_here, require_answering
 from ktbench.spec.cells import plan_cells
 from ktbench.spec.errors import RequestError, refusing
-from ktbench.spec.features import FEATURES, FUSED
+from ktbench.spec.features import BY_NAME, FEATURES, FUSED
 from ktbench.spec.run_spec import RunSpec, WorkloadSpec
 from ktbench.spec.serving.stream import StreamSpec
 from ktbench.spec.sweep import SweepSpec
@@ -23,8 +22,6 @@ from ktbench.spec.sweep import SweepSpec
 if TYPE_CHECKING:
     from ktbench.engine.serving.requests import ServingEngine
 
-# Kernels of routed experts to try, the fastest first.
-_KERNELS = (("avx512", "amx"), ("avx512",), ("avx2",), ())
 # Keys of what is measured, which nothing here is.
 _MEASURED = ("measure", "resume", "resume_changed", "run_name", "sweep", "workload")
 # What is asked is not known: the least that can be.
@@ -52,44 +49,37 @@ def serving_spec(verb: str, overrides: Sequence[str]) -> tuple[RunSpec, str]:
 
 
 def best_serving_spec(verb: str, overrides: Sequence[str]) -> tuple[RunSpec, str]:
-    """`serving_spec` with the machine's best features where the command line does not say: `best_features`.
+    """`serving_spec` with the machine's best features and all of serving, where the command line does not name others.
 
     Where a model or its precision takes not all of them, with as many as it takes. Raises RequestError.
     """
-    first, *others = dict.fromkeys(tuple(best_features(overrides, kernels)) for kernels in _KERNELS)
-    with suppress(RequestError):
-        found = serving_spec(verb, [*overrides, *first])
-        if not found[1]:
-            return found
+    named = {word.lstrip("+").partition("=")[0] for word in overrides}
+    off = {"engine.batching"} if "engine.static_batch" in named else set()
+    serving = [f"{one.key}=true" for one in FEATURES if one.serving and not one.valued and one.key not in named | off]
+    is_chosen = named & {"engine.best", *(BY_NAME[name].key for name in FUSED)}
+    best = () if is_chosen else ("engine.best=true",)
+    if found := _that_runs(verb, [*overrides, *best, *serving]):
+        return found
     own = serving_spec(verb, overrides)  # raises what is wrong whatever was added
-    for words in others:
-        with suppress(RequestError):
-            found = serving_spec(verb, [*overrides, *words])
-            if not found[1]:
-                return found
-    return own
+    if is_chosen:
+        return own
+    fewer = ([*overrides, *best, "engine.amx=false", *serving], [*overrides, *serving])
+    return next(filter(None, (_that_runs(verb, words) for words in fewer)), own)
 
 
-def best_features(overrides: Sequence[str], kernels: Sequence[str]) -> list[str]:
-    """Overrides of features that are on by default where requests are served, for those that `overrides` do not name.
-
-    The kernels of `kernels` that this machine has, all that goes with them, and all of serving.
-    """
-    named = {key: value for key, _, value in (word.lstrip("+").partition("=") for word in overrides)}
-    missing = machine_capabilities()
-    chosen_kernels = [one for one in FUSED if named.get(f"engine.{one}", "false").lower() != "false"]
-    if not any(f"engine.{one}" in named for one in FUSED):
-        chosen_kernels = [one for one in kernels if not missing[one]]
-    beside = ["dynamic", "packed_dense", *([] if missing["numa"] else ["numa"])] if chosen_kernels else []
-    serving = ["chunked_prefill", "prefix_cache", *([] if "engine.static_batch" in named else ["batching"])]
-    return [f"engine.{name}=true" for name in (*chosen_kernels, *beside, *serving) if f"engine.{name}" not in named]
+def _that_runs(verb: str, overrides: Sequence[str]) -> tuple[RunSpec, str] | None:
+    """`serving_spec`, None for what is refused or cannot run here."""
+    with suppress(RequestError):
+        found = serving_spec(verb, overrides)
+        return None if found[1] else found
+    return None
 
 
-def features_said(spec: RunSpec) -> str:
+def features_said(verb: str, spec: RunSpec) -> str:
     """The features of a cell, as they are said before its engine loads."""
     on = [one for one in FEATURES if spec.engine.features[one.name] != one.off]
     listed = ", ".join(f"{one.tag(spec.engine.features[one.name])} {one.title}" for one in on)
-    return f"features: {listed or 'none'} ({FEATURES[0].key}=true|false and so on change them)"
+    return f"features: {listed or 'none'} (engine.NAME=false turns one off, see `ktbench {verb} --help`)"
 
 
 def not_served(spec: RunSpec) -> str:
