@@ -26,13 +26,13 @@ def run(overrides: Sequence[str]) -> int:
     """Talk until /exit or the end of the input. Raises RequestError before anything loads."""
     words, settings = take_settings("chat", overrides, ChatSettings)
     spec, unsupported = best_serving_spec("chat", words)
+    require_free_cache(spec)
     if not unsupported:
         prepare_process(spec)  # imports PyTorch, as the following do
         unsupported = not_served(spec)
     if unsupported:
         warn(f"ktbench chat: UNSUPPORTED: {unsupported}")
         return FAILED
-    require_free_cache(spec)
     return _chat(spec, settings)
 
 

@@ -31,13 +31,13 @@ def run(overrides: Sequence[str]) -> int:
         raise RequestError(f"serve: {' and '.join(missing)} not installed: {install_command('serve')}")
     api_key = read_api_key(settings.api_key)
     spec, unsupported = best_serving_spec("serve", words)
+    require_free_cache(spec)
     if not unsupported:
         prepare_process(spec)  # imports PyTorch, as the following do
         unsupported = not_served(spec)
     if unsupported:
         warn(f"ktbench serve: UNSUPPORTED: {unsupported}")
         return FAILED
-    require_free_cache(spec)
     bound = bind(settings)
     if api_key is None and not settings.is_local:
         warn(f"serve: {settings.host} is reached from other machines and no key is asked for (serve.api_key)")
