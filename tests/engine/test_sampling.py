@@ -118,6 +118,14 @@ def test_rounding_of_logits_changes_few_draws(size: int, top_p: float) -> None:
     assert changed <= 6
 
 
+@pytest.mark.parametrize("shift", [-512.0, -64.0, 64.0, 512.0])
+def test_what_all_logits_have_in_common_changes_no_draw(shift: float) -> None:
+    """Whether or not float32 holds their exponentials."""
+    logits = np.round(np.random.default_rng(4).normal(scale=2, size=1300) * 64) / 64  # exact when shifted, too
+    sampling = Sampling(temperature=1.0, seed=9)
+    assert drawn(logits + shift, sampling, 200) == drawn(logits, sampling, 200)
+
+
 def test_what_is_drawn_does_not_depend_on_the_batch() -> None:
     logits = torch.randn(3, 40, generator=torch.Generator().manual_seed(0))
     samplings = [Sampling(temperature=1.0, seed=seed) for seed in (5, 6, 7)]

@@ -27,6 +27,7 @@ _FIRST_BLOCK = 1 << 40  # blocks are keyed like tokens behind all of those
 # Weights below e^-80 of the largest are never drawn: Gumbel noise of 52 bits is between -3.6 and 36.8.
 _LEAST = -80.0
 _BUCKETS = 1024
+_FAINT = 1e-20  # sums of exponentials below this may have lost some
 _LOWEST, _TINY = float(np.finfo(np.float32).min), float(np.finfo(np.float32).tiny)
 
 _STEP, _FIRST, _SECOND = (np.uint64(one) for one in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
@@ -49,6 +50,13 @@ class SampledAnswer:
         """Whether the next token is that of the largest logit as it is."""
         sampling = self.sampling
         return not sampling.temperature and not (sampling.changes_logits or self.count < sampling.min_tokens)
+
+    @property
+    def is_unlimited(self) -> bool:
+        """Whether every token may be drawn, by its logit as it is."""
+        sampling = self.sampling
+        is_changed = sampling.changes_logits or self.count < sampling.min_tokens
+        return bool(sampling.temperature) and sampling.keeps_all and not is_changed
 
     def add(self, token: int) -> None:
         """Note the token that was chosen."""
@@ -100,6 +108,8 @@ class TokenChooser:
         return tokens
 
     def _chosen(self, logits: Tensor, answer: SampledAnswer) -> int | None:
+        if answer.is_unlimited and (token := self._drawn(logits, answer)) is not None:
+            return token
         size = logits.shape[0]
         self._make_room(-(-size // _BLOCK) * _BLOCK, size)
         self._logits[:size].copy_(logits)
@@ -120,6 +130,22 @@ class TokenChooser:
             blocks = ids // _BLOCK
             ids = ids[blocks == _drawn_block(_sums(blocks, own[ids]), *key)]
         return int(ids[np.argmax(own[ids] + gumbel(*key, ids))])
+
+    def _drawn(self, logits: Tensor, answer: SampledAnswer) -> int | None:
+        """A token drawn of all logits as they are, with fewer passes over them; None where their exponentials are not
+        numbers that a float32 holds well, as if the largest logit were far from 0.
+        """
+        size, temperature, key = logits.shape[0], answer.sampling.temperature, (answer.sampling.seed, answer.count)
+        self._make_room(-(-size // _BLOCK) * _BLOCK, size)
+        self._logits[:size].copy_(logits)
+        if temperature != 1:
+            self._logits.div_(max(temperature, _TINY))
+        sums = self._logits.exp_().view(-1, _BLOCK).sum(dim=1).double().numpy()
+        if not _FAINT < float(sums.sum()) < np.inf:
+            return None
+        first = _drawn_block(sums, *key) * _BLOCK
+        scaled = logits[first : first + _BLOCK].to("cpu", torch.float64).numpy() / temperature
+        return first + int(np.argmax(scaled + gumbel(*key, np.arange(first, first + len(scaled)))))
 
     def _scale(self, largest: float, temperature: float) -> None:
         """Logits as differences from the largest, over the temperature: in this order none of these is too small."""
