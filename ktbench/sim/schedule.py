@@ -76,8 +76,13 @@ def compiled(makespan: Makespan) -> Makespan:
     except OSError:
         is_writable = False
     config.CACHE_DIR = str(folder) if is_writable else ""  # type: ignore[attr-defined]
-    compiled_makespan: Makespan = njit(cache=is_writable)(makespan)
-    return compiled_makespan
+    kept: Makespan = njit(cache=is_writable)(makespan)
+    try:
+        kept(np.zeros(1), 1, 1)  # compiles and writes now: a full disk or a quota is seen here alone
+    except OSError:
+        unkept: Makespan = njit(makespan)
+        return unkept
+    return kept
 
 
 def makespan_s(expert_s: Seconds, tasks: int, threads: int, *, dynamic: bool) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from math import ceil
 from pathlib import Path
 
@@ -80,3 +81,16 @@ def test_a_cache_that_cannot_be_written_stops_nothing(monkeypatch: pytest.Monkey
     expert_s = np.random.default_rng(0).random(8)
     assert compiled(dynamic_s)(expert_s, 3, 2) == dynamic_s(expert_s, 3, 2)
     compiled.cache_clear()
+
+
+def test_a_full_disk_stops_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("KTBENCH_CACHE", str(tmp_path))
+    compiled.cache_clear()
+    expert_s = np.random.default_rng(0).random(8)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64, before[1]))
+    try:
+        assert compiled(dynamic_s)(expert_s, 3, 2) == dynamic_s(expert_s, 3, 2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        compiled.cache_clear()
