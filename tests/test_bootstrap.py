@@ -410,6 +410,7 @@ def test_what_a_killed_set_up_left_running_is_ended_and_nothing_else(root: Path)
         one.communicate()
 
 
+@pytest.mark.thorough
 def test_killed_set_ups_end_well_in_the_end(tmp_path: Path) -> None:
     """With the real pip; `nox -s faults` kills more of them."""
     found = killed_set_ups(tmp_path, Random(3), 1)

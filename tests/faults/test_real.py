@@ -15,8 +15,8 @@ ROOT = Path(__file__).parents[2]
 pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built", exc_type=ImportError)
 
 
-SHORT = ("killed-sweep", "full-report", "ended-0")
-LONG = (*SHORT, "killed-report", "stopped", "stopped-export")
+SHORT = ("killed-sweep",)
+LONG = (*SHORT, "full-report", "ended-0", "killed-report", "stopped", "stopped-export")
 
 
 @pytest.mark.usefixtures("loaded_children")

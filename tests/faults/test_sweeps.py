@@ -15,8 +15,8 @@ from tests.faults.others import bad_worker, clock_back, interrupted, two_sweeps
 
 RANDOM = Random(7)
 FAULTS: dict[str, tuple[Callable[[Path, Undisturbed], Finding], str]] = {
-    "kill": (lambda folder, alone: killed_any_time(folder, alone, RANDOM, 6), ""),
-    "torn": (lambda folder, alone: killed_while_writing(folder, alone, RANDOM, 10), ""),
+    "kill": (lambda folder, alone: killed_any_time(folder, alone, RANDOM, 3), ""),
+    "torn": (lambda folder, alone: killed_while_writing(folder, alone, RANDOM, 4), ""),
     "interrupt": (interrupted, "the same command with resume=hurt continues"),
     "half": (lambda folder, alone: half_lines(folder, alone, RANDOM, 20), ""),
     "bits": (lambda folder, alone: flipped_bits(folder, alone, RANDOM, 60, 1), "the line was changed after it was"),

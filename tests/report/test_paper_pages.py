@@ -62,11 +62,6 @@ def test_the_overview_counts_each_part_and_all_of_them() -> None:
     assert every[:3] == ("all parts", "140", "1")
 
 
-def test_the_document_to_print_is_the_same_bytes_again(tmp_path: Path) -> None:
-    first, second = (write_pdf(tmp_path / name, suite(), papers()).read_bytes() for name in ("a.pdf", "b.pdf"))
-    assert first == second and first.startswith(b"%PDF")
-
-
 def test_every_document_is_written_once(tmp_path: Path) -> None:
     run = replace(suite(), folder=tmp_path)
     names = [path.name for path in write_report(run)]
@@ -77,6 +72,8 @@ def test_every_document_is_written_once(tmp_path: Path) -> None:
     assert not {"table-accuracy.md", "figure-decode.png", "paper-decode.json"} & set(names)
     assert "(published-decode.png)" in (tmp_path / "report" / "table-decode.md").read_text()
     assert (tmp_path / "report" / "paper.md").read_text() in page_of(run)
+    printed = (tmp_path / "report" / "paper.pdf").read_bytes()
+    assert printed.startswith(b"%PDF") and write_pdf(tmp_path / "again.pdf", run, papers()).read_bytes() == printed
 
 
 def test_what_measuring_takes_is_said_where_nothing_was_measured() -> None:

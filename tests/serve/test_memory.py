@@ -33,6 +33,7 @@ def grown_bytes() -> int:
     return resident_bytes(os.getpid()) - before
 
 
+@pytest.mark.thorough
 def test_memory_does_not_follow_the_number_of_lengths() -> None:
     command = [sys.executable, "-m", "tests.serve.test_memory"]
     environment = {name: value for name, value in os.environ.items() if not name.endswith("CACHE_CAPACITY")}
@@ -41,6 +42,7 @@ def test_memory_does_not_follow_the_number_of_lengths() -> None:
 
 
 def test_what_the_user_has_set_of_the_caches_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not set is limited, without which memory follows the number of lengths."""
     monkeypatch.setenv("LRU_CACHE_CAPACITY", "7")
     monkeypatch.setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "")
     monkeypatch.delenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY")

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.drawing import few_of
 from tests.engine.engines import needs_vector
 from tests.engine.tiny import DISTINCT, facts
 
@@ -21,6 +22,7 @@ FLAGS = ("flags", "flags_deferral", "flags_graph", "flags_graph_deferral", "flag
 CHUNKS = ("graph_chunks_deferral", "graph_chunks_placement", "flags_graph_chunks")
 # A model of each modelling code.
 NAMES = [*{facts(name)["config"]["model_type"]: name for name in reversed(DISTINCT)}.values()]
+NAMES = few_of(NAMES, {"deepseek_v3", "qwen3_next_80b_a3b", "gpt_oss_20b"})
 CASES = ("base", "steps", "graph", "deferral", "skipping", "placement", "moving", "streamed_deferral", "prefill")
 CASES = (*CASES, "chunks", *CHUNKS[:-1], *FLAGS)
 FAMILY_CASES = ("graph_deferral", "streamed", "graph_chunks")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from ktbench.spec.weights import Precision
+from tests.drawing import few_of
 from tests.engine.engines import needs_vector
 from tests.engine.tiny import DISTINCT
 
@@ -25,9 +26,13 @@ RULES = [f"{name}:rules" for name in DISTINCT]
 LATE = [f"deepseek_v3:moving_{precision}:late" for precision in PRECISIONS]
 BIASED = ["gpt_oss_20b:few_int4_g32", "gpt_oss_20b:many_int4_g32", "gpt_oss_20b:moving_int4_g32"]
 UNPACKED = "deepseek_v3:moving_unpacked"
+# By default each way of placing experts, each format and biases once.
+FEW = {f"deepseek_v3:{name}" for name in ("few_int8", "many_bf16", "moving_fp8", "moving_int8:late")}
+PLACED = few_of([*CASES, *LATE, *BIASED, UNPACKED], FEW | {"gpt_oss_20b:moving_int4_g32"})
+FEW_RULES = {f"{name}:rules" for name in ("deepseek_v3", "qwen3_next_80b_a3b", "minimax_m2")}
 
 
-@pytest.mark.parametrize("case", [*CASES, *LATE, *BIASED, UNPACKED])
+@pytest.mark.parametrize("case", PLACED)
 def test_the_device_gives_what_the_host_gives(async_engines: Seen, case: str) -> None:
     one = async_engines[case]
     assert one["error"] < TOLERANCES[one["case"].partition("_")[2]]
@@ -38,7 +43,7 @@ def test_the_device_gives_what_the_host_gives(async_engines: Seen, case: str) ->
     assert (one["counters"]["experts_moved"] > 0) == one["case"].startswith("moving")
 
 
-@pytest.mark.parametrize("case", [*CASES, *LATE, *BIASED, UNPACKED])
+@pytest.mark.parametrize("case", PLACED)
 def test_steps_wait_for_their_end_alone(async_engines: Seen, case: str) -> None:
     """Experts move in the first of these steps; what has to be dispatched for it is a handful for each."""
     one = async_engines[case]
@@ -47,7 +52,7 @@ def test_steps_wait_for_their_end_alone(async_engines: Seen, case: str) -> None:
     assert max(one["operations"]) <= most
 
 
-@pytest.mark.parametrize("case", RULES)
+@pytest.mark.parametrize("case", few_of(RULES, FEW_RULES))
 def test_norms_and_latent_attention_of_the_device(async_engines: Seen, case: str) -> None:
     one = async_engines[case]
     assert one["error"] < TOLERANCES["bf16"]

@@ -21,6 +21,7 @@ from ktbench.run.check import check, check_the_check, stale
 from ktbench.run.request import read_request
 from ktbench.spec.record import Learning, Outcome
 from ktbench.spec.run_spec import RunSpec
+from tests.drawing import few_of
 from tests.engine.families.plain import build
 from tests.engine.tiny import tiny_model
 
@@ -204,7 +205,7 @@ def trained(system: Any, steps: int = STEPS) -> Learning:
 
 
 @pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize("options", [(), VECTOR])
+@pytest.mark.parametrize("options", few_of([(), VECTOR], {VECTOR}))
 def test_training_teaches_what_was_not_shown(tmp_path: Path, options: tuple[str, ...]) -> None:
     spec = nano_spec(written(tmp_path, *rows(64)), FEW, *options)
     system = opened(spec)

@@ -255,7 +255,7 @@ def test_one_that_does_not_start_says_why(
     for words in said:
         assert words in str(refused.value)
     assert "\n" not in str(refused.value)
-    assert gone(tmp_path)
+    until(lambda: gone(tmp_path))
 
 
 def test_a_program_that_cannot_be_run_is_named(tmp_path: Path) -> None:
