@@ -208,8 +208,14 @@ def verdicts(times: Array, control: bool) -> list[Verdict]:
     return [judge(paired_interval(base, other), noise) for other in (others[:-1] if control else others)]
 
 
+LONG = ((7, True, 1000), (2, False, 2000))
+
+
 @pytest.mark.parametrize("noise", NOISES, ids=lambda noise: noise.__name__)
-@pytest.mark.parametrize(("cells", "control", "stores"), [(7, True, 1000), (2, False, 2000)])
+@pytest.mark.parametrize(
+    ("cells", "control", "stores"),
+    [(7, True, 300), (2, False, 300), *(pytest.param(*case, marks=pytest.mark.thorough) for case in LONG)],
+)
 def test_equal_cells_seldom_differ_in_a_sweep(noise: Noise, cells: int, control: bool, stores: int) -> None:
     """Five arms equal to the baseline and its control, or one arm without: any called faster or slower spoils it."""
     rng = np.random.default_rng(cells)

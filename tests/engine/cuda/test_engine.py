@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from itertools import product
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from ktbench.engine.roles import split_cpus
 from ktbench.engine.weight_plan import WeightPlan
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.run_spec import RunSpec, WorkloadSpec
+from tests.drawing import few_of
 from tests.engine.cuda.fakes import FakeDevice, role_on
 from tests.engine.engines import FUSED, needs_vector
 from tests.engine.tiny import decode, prefill, run, spec, tiny_model
@@ -113,12 +115,13 @@ def test_replayed_steps_are_those_of_the_modelling_code(deferral: int, faked: li
     assert faked[-1].aside_count == 1
 
 
+LATE: dict[str, dict[str, Any]] = {"on time": {}, "deferred": {"deferral": 1, "defer_prefill": True}}
+
+
 @needs_vector()
-@pytest.mark.parametrize("chunk", [1, 5, 13])
-@pytest.mark.parametrize("late", [{}, {"deferral": 1, "defer_prefill": True}], ids=["on time", "deferred"])
-def test_replayed_chunks_are_those_of_the_modelling_code(
-    chunk: int, late: dict[str, Any], faked: list[FakeDevice]
-) -> None:
+@pytest.mark.parametrize("case", few_of(product((1, 5, 13), LATE), {(5, "deferred"), (13, "on time")}), ids=str)
+def test_replayed_chunks_are_those_of_the_modelling_code(case: tuple[int, str], faked: list[FakeDevice]) -> None:
+    chunk, late = case[0], LATE[case[1]]
     workload = prefill(batch=3, shortest=4, chunk=chunk)
     plain = expected(workload, **FUSED, **late)
     system = engine(workload, **FUSED, **late, cuda_graph=True)
