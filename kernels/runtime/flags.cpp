@@ -13,9 +13,9 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int pauses_per_look = 16;  // at the words
 constexpr int looks_per_yield = 64;
-// A device that asks nothing for so long is between two steps.
-constexpr std::chrono::milliseconds spin(2);
-constexpr std::chrono::microseconds nap(20);
+// A device that asks nothing for this long is between two steps; after `unused`, nobody waits for a step.
+constexpr std::chrono::milliseconds spin(2), unused(1000);
+constexpr std::chrono::microseconds nap(20), long_nap(1000);
 
 void pause() {
   for (int i = 0; i < pauses_per_look; ++i) spin_pause();
@@ -70,7 +70,8 @@ void FlagWatch::serve() {
     }
     pause();
     if (look % looks_per_yield == 0) sched_yield();
-    if (Clock::now() - last > spin) std::this_thread::sleep_for(nap);
+    const auto idle = Clock::now() - last;
+    if (idle > spin) std::this_thread::sleep_for(idle > unused ? long_nap : nap);
   }
 }
 
