@@ -12,6 +12,7 @@ import yaml
 from docs.gen.figures import Figure
 from docs.gen.repository import ROOT, table, toctree
 from ktbench.cli.catalogue import chosen_by, leading_comment, title_of, verb_of
+from ktbench.config import compose
 from ktbench.spec.features import BY_NAME, parse_features
 from ktbench.spec.peers import PEERS
 from ktbench.spec.run_spec import MeasureSpec
@@ -120,8 +121,8 @@ def _varied(one: Ablation, up: str) -> Iterator[str]:
     if parts := sweep.get("parts"):
         yield "Its parts share the rounds and the log:"
         yield "".join(f"- [{part}]({up}ablations/{part}.md)\n" for part in parts)
-    if arms := sweep.get("arms"):
-        yield table(["arm", "is"], [[f"`{arm}`", _arm(arm, sweep.get("baseline", "base"))] for arm in arms])
+    for where, arms in _arms(one).items():
+        yield table([f"arm{where}", "is"], [[f"`{arm}`", _arm(arm, sweep.get("baseline", "base"))] for arm in arms])
     if features := sweep.get("features"):
         yield f"Design `{sweep['design']}` of the features {', '.join(f'`{name}`' for name in features)}."
     if axes := sweep.get("axes"):
@@ -132,6 +133,18 @@ def _varied(one: Ablation, up: str) -> Iterator[str]:
     if published := sweep.get("published"):
         source = f"{up}files/reports/published/SOURCES.md"
         yield f"Published numbers beside it: {', '.join(f'`{name}`' for name in published)} ([sources]({source}))."
+
+
+def _arms(one: Ablation) -> dict[str, list[str]]:
+    """The arms of an ablation, by where they are run if the device decides; nothing without any."""
+    arms = one.sweep.get("arms")
+    if not isinstance(arms, str):
+        return {"": arms} if arms else {}
+    found = {
+        device: compose([f"+ablation={one.name}", f"engine.device={device}"]).run["sweep"]["arms"]
+        for device in ("cpu", "cuda")
+    }
+    return {f" with engine.device={device}": arms for device, arms in found.items()}
 
 
 def _arm(arm: str, baseline: str) -> str:

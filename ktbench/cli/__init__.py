@@ -16,6 +16,7 @@ from ktbench.spec.errors import (
     FAILED,
     INTERRUPTED,
     RequestError,
+    bounded,
     did_you_mean,
     error_text,
     is_utf8,
@@ -98,7 +99,7 @@ def _write_failed(error: OSError) -> int:
 
 def _complain(why: str) -> None:
     with suppress(OSError):  # the terminal may be closed
-        print(f"ktbench: {one_line(why)}", file=sys.stderr)
+        print(f"ktbench: {one_line(bounded(why))}", file=sys.stderr)
 
 
 def _discard_output() -> None:
@@ -112,6 +113,8 @@ def _discard_output() -> None:
 def _run(words: Sequence[str]) -> int:
     if unreadable := [word for word in words if not is_utf8(word)]:
         raise RequestError(f"{unreadable[0]!r}: is not UTF-8 text, which no log can hold; rename what it names")
+    if words[:1] == ["help"] and len(words) == 2:
+        return _run_verb(words[1], ["--help"])
     if not words or words[0] in ("-h", "--help", "help"):
         print(usage())
         return 0
@@ -154,7 +157,7 @@ def usage() -> str:
     codes = "\n".join(f"  {code} {meaning}" for code, meaning in EXIT_CODES.items())
     return (
         f"usage: ktbench VERB [KEY=VALUE ...]   (or python -m ktbench)\n\n{lines}\n\n"
-        "ktbench VERB --help: its keys, with defaults, values and examples\n"
+        "ktbench VERB --help (or help VERB): its keys, with defaults, values and examples\n"
         f"--quiet: no progress; --json: JSON lines ({', '.join(_WITH_JSON)})\n"
         f"start with: ktbench sweep +ablation=decode\n\nexit codes:\n{codes}"
     )

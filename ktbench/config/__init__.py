@@ -4,7 +4,7 @@ from ktbench.config.compose import Composed, compose
 from ktbench.config.freeze import ModelFiles, Request, RequestPart, config_file, freeze
 from ktbench.config.launcher import LAUNCHERS, Launch, is_installed, launch_jobs, split_launcher
 from ktbench.config.operator import with_operator
-from ktbench.config.options import ablation_names, suite_names
+from ktbench.config.options import ablation_names, is_file, suite_names
 
 __all__ = [
     "LAUNCHERS",
@@ -17,6 +17,7 @@ __all__ = [
     "compose",
     "config_file",
     "freeze",
+    "is_file",
     "is_installed",
     "launch_jobs",
     "split_launcher",

@@ -18,12 +18,20 @@ from ktbench.config.axes import overridden, with_nodes
 from ktbench.config.files import OWN
 from ktbench.config.keys import known_keys, register_defaults
 from ktbench.config.launcher import is_launching
-from ktbench.config.lists import SplitOverrides, key_of, parsed, split_lists
+from ktbench.config.lists import SplitOverrides, key_of, parsed, split_lists, with_letters
 from ktbench.config.machine import ReadLocal, is_own, no_local, preset, register_own
-from ktbench.config.options import NO_SUITE, group_options, is_file, read_options, register_own_ablations
+from ktbench.config.options import (
+    NO_SUITE,
+    REGISTERED,
+    group_options,
+    is_file,
+    is_registered_task,
+    read_options,
+    register_own_ablations,
+)
 from ktbench.config.suites import register_own as register_own_suite
 from ktbench.resources import data_folder
-from ktbench.spec.errors import RequestError, did_you_mean
+from ktbench.spec.errors import RequestError, did_you_mean, shown
 from ktbench.spec.features import FEATURES
 from ktbench.spec.peers import PROGRAMS
 from ktbench.spec.sweep import axis_changes, part_name
@@ -51,6 +59,7 @@ def compose(overrides: Sequence[str], read_local: ReadLocal = no_local) -> Compo
     override that does not parse, an unknown group option or key, an invalid list, a part that has parts itself, and a
     program that only a file names.
     """
+    overrides = [*map(with_letters, overrides)]
     words = split_lists(overrides, group_options())
     composed = _composed_parts(words, read_local)
     keys = {key_of(_normal(word)).removeprefix("suite.") for word in overrides}
@@ -176,9 +185,15 @@ def _check_group(word: str, groups: Mapping[str, Iterable[str]]) -> None:
     if key.startswith("+") and group not in groups:
         raise RequestError(f"{group}: unknown key{did_you_mean(group, known_keys())}")
     options = list(groups.get(group, []))
-    is_described = {"machine": is_own, "suite": is_file, "ablation": is_file}.get(group)
+    is_described = {"machine": is_own, "suite": _is_suite, "ablation": is_file}.get(group)
     if options and value not in options and not (is_described and is_described(value)):
-        raise RequestError(f"{group}={value}: unknown{did_you_mean(value, options)}; allowed are {', '.join(options)}")
+        others = f"; a task of lm-eval is {group}={REGISTERED}TASK" if group == "suite" else ""
+        hint = did_you_mean(value, options)
+        raise RequestError(f"{group}={shown(value)}: unknown{hint}; allowed are {', '.join(options)}{others}")
+
+
+def _is_suite(value: str) -> bool:
+    return is_file(value) or is_registered_task(value)
 
 
 def _one_line(error: Exception, words: Sequence[str]) -> str:

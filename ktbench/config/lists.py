@@ -24,6 +24,7 @@ _MAX_VALUES = 256
 _MOST_CHARACTERS = 10_000
 _SHOWN = 200  # characters in a message
 Lists = dict[str, list[Any]]
+_QUOTED = {*"'\"[]{}()\\"}  # in a value that has a form of its own
 _SHORT = {"int4": "int4_g32"}
 
 
@@ -58,6 +59,15 @@ def split_lists(overrides: Sequence[str], groups: Container[str]) -> SplitOverri
 def key_of(word: str) -> str:
     """The key of an override."""
     return word.partition("=")[0].lstrip("+")
+
+
+def with_letters(word: str) -> str:
+    """An override with quotes around what Hydra's grammar has no letters for: `sweep.title='Größe'`."""
+    key, equals, value = word.partition("=")
+    if value.isascii() or _QUOTED & {*value}:
+        return word
+    parts = (part if part.isascii() else f"'{part}'" for part in value.split(","))
+    return f"{key}{equals}{','.join(parts)}"
 
 
 def parsed(word: str) -> Override:

@@ -74,6 +74,14 @@ def _read_option(group: str, name: str, path: Path) -> None:
         _register(group, name, content, where)
 
 
+REGISTERED = "lm_eval/"  # before the name of a task of lm-eval, which is a suite of its own
+
+
+def is_registered_task(value: str) -> bool:
+    """Whether the value of `suite` names a task of lm-eval."""
+    return value.startswith(REGISTERED) and value != REGISTERED
+
+
 def is_file(value: str) -> bool:
     """Whether a value names a file of the user's own instead of an option."""
     return value.strip("'\"").endswith(".yaml")

@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 
 from ktbench.config.files import OWN, check_keys, read_yaml
 from ktbench.config.lists import key_of
-from ktbench.config.options import is_file, register_suite, suite_names
+from ktbench.config.options import REGISTERED, is_file, is_registered_task, register_suite, suite_names
 from ktbench.resources import data_folder
 from ktbench.spec.suite import SuiteSpec, TaskSpec
 from ktbench.spec.wire import from_plain
@@ -28,6 +28,11 @@ def register_own(words: Sequence[str]) -> list[str]:
 
 def _registered(word: str) -> str:
     value = word.partition("=")[2]
+    if is_registered_task(value):
+        name = value.removeprefix(REGISTERED)
+        content = {"name": name, "title": name, "tasks": [{"name": name, "source": value}]}
+        register_suite(OWN, content, f"suite={value}")
+        return f"suite={OWN}"
     if not is_file(value):
         return word
     file = value.strip("'\"")

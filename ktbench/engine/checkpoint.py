@@ -77,12 +77,19 @@ def stored_weights(folder: str) -> StoredWeights:
     """
     path = checkpoint_folder(folder)
     if not path.is_dir():
-        raise ValueError(f"model.path={folder}: no such folder")
+        raise ValueError(f"model.path={folder}: no such folder{_on_the_hub(folder)}")
     method = read_method(path, _released_config(folder))
     weights = read_weights(_tensors(path), method)
     if method.reordered:
         _require_plain_order(weights)
     return weights
+
+
+def _on_the_hub(name: str) -> str:
+    """How to get what looks like the name of a repository of the Hugging Face hub; empty for other names."""
+    if not re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", name):
+        return ""
+    return f"; if it is on the hub, download it: hf download {name} --local-dir FOLDER, then model.path=FOLDER"
 
 
 def _require_plain_order(weights: StoredWeights) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ktbench.report.text import counted, in_gib, number, ratio, span, unit_of
 from ktbench.results.settings import model_title
-from ktbench.spec.errors import one_line
+from ktbench.spec.errors import one_line, printable
 
 if TYPE_CHECKING:
     from jinja2 import Environment, Template
@@ -18,11 +18,11 @@ _DELIMITERS = tuple(f"{what}_{end}_string" for what in ("block", "variable", "co
 
 
 def render(name: str, /, **values: Any) -> str:
-    """The text of a template; values are escaped in `.html.j2` alone.
+    """The text of a template, with control characters as escapes; values are escaped in `.html.j2` alone.
 
     Raises jinja2.UndefinedError for a name without a value.
     """
-    return _template(name).render(values)
+    return printable(_template(name).render(values))
 
 
 def sentences(name: str, macro: str = "", /, **values: Any) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
@@ -13,11 +13,12 @@ from typing import Any
 from ktbench.resources import data_folder
 from ktbench.results.lines import StoreError
 from ktbench.results.settings import setting_text, settings_of, without_precision
+from ktbench.spec.errors import did_you_mean, shown
 from ktbench.spec.peers import OURS, peer_of
 from ktbench.spec.published import NOT_OURS, STANDS_FOR, Published, is_file
 from ktbench.spec.record import Part
 from ktbench.spec.run_spec import RunSpec
-from ktbench.spec.sweep import arm_changes, arm_peer
+from ktbench.spec.sweep import PRECISIONS, arm_changes, arm_peer
 from ktbench.spec.wire import from_plain
 
 COLUMNS = tuple(field.name for field in fields(Published))
@@ -40,6 +41,22 @@ def read_published(*figures: str) -> tuple[Published, ...]:
             if (before := found.setdefault(number.id, (where, number)))[0] != where:
                 raise StoreError(f"{where}: id {number.id} is also in {before[0]}")
     return tuple(number for _, number in found.values())
+
+
+def require_known(figures: Sequence[str], machines: Collection[str], models: Collection[str]) -> None:
+    """Raises StoreError as `read_published`, and with file and line for a name of no machine, model or precision.
+
+    Each may be empty in a number that is not about one.
+    """
+    allowed = {"machine": machines, "model": models, "precision": (*PRECISIONS, *STANDS_FOR)}
+    for where, number in (found for name in figures if is_file(name) for found in _numbers_of(name)):
+        for column, names in allowed.items():
+            if (value := getattr(number, column)) and value not in names:
+                raise StoreError(
+                    f"{where}: {column}={shown(value)}: unknown{did_you_mean(value, names)}; "
+                    f"`ktbench list {column}s` names those that are"
+                )
+    read_published(*figures)
 
 
 def _numbers_of(name: str) -> list[tuple[str, Published]]:

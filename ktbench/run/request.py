@@ -17,6 +17,7 @@ from ktbench.config import (
     compose,
     config_file,
     freeze,
+    is_file,
     suite_names,
     with_operator,
 )
@@ -29,11 +30,13 @@ from ktbench.host.capabilities import machine_capabilities
 from ktbench.host.describe import read_local_machine
 from ktbench.host.memory import read_memory
 from ktbench.host.topology import read_topology
+from ktbench.resources import option_files
+from ktbench.results.published import require_known
 from ktbench.results.settings import model_title
 from ktbench.run.feasibility import best_engine, memory_missing, unsupported_locally, unsupported_simulated
 from ktbench.spec.cells import plan_cells
 from ktbench.spec.engine import EngineSpec
-from ktbench.spec.errors import RequestError, error_text, refusing
+from ktbench.spec.errors import RequestError, did_you_mean, error_text, refusing
 from ktbench.spec.features import FEATURES
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.memory import MachineMemory, NotEnoughMemory, blocks_of, require_memory
@@ -88,12 +91,14 @@ class CellPlan:
 
 def read_request(overrides: Sequence[str], *, evaluates: bool = False) -> Request:
     """The frozen request of overrides. Raises RequestError, also for a suite unless the verb `evaluates` it."""
+    overrides = with_ablation(overrides)
     composed = compose(overrides, read_local_machine)
     try:
         request = with_operator(freeze(composed, _model_files(composed.parts.values()), _best_of(overrides)))
         request = _on_this_machine(request, overrides)
         for part in request.parts:
             require_operators(part.spec.inject)
+            _require_published(part)
             _require_network(part, composed.parts[part.name])
             _require_stored(part, composed.parts[part.name])
     except ValueError as error:
@@ -102,9 +107,23 @@ def read_request(overrides: Sequence[str], *, evaluates: bool = False) -> Reques
         raise RequestError(error_text(error)) from None
     if request.suite is not None and not evaluates:
         raise RequestError(
-            f"suite={request.suite.name}: suites are run by `eval`: python -m ktbench eval {shlex.join(overrides)}"
+            f"suite={request.suite.name}: suites are run by `eval`: python -m ktbench eval {shlex.join(overrides)}; "
+            "suite=null leaves it out and measures speed alone"
         )
     return request
+
+
+def with_ablation(words: Sequence[str]) -> list[str]:
+    """Overrides in which words that name ablations alone, as the API takes them, are `+ablation=NAME`.
+
+    Raises RequestError for another word that is no override.
+    """
+    names = [word for word in words if "=" not in word]
+    rest = [word for word in words if "=" in word]
+    if unknown := next((word for word in names if word not in ablation_names() and not is_file(word)), None):
+        hint = did_you_mean(unknown, ablation_names())
+        raise RequestError(f"override {unknown!r}: expected KEY=VALUE, or the name of an ablation{hint}")
+    return [f"+ablation={','.join(names)}", *rest] if names else rest
 
 
 def _best_of(overrides: Sequence[str]) -> Callable[[EngineSpec, MachineSpec | None, str], EngineSpec]:
@@ -173,6 +192,14 @@ def _model_files(parts: Iterable[Mapping[str, Any]]) -> ModelFiles:
                     layers[path] = formats.layers
                 checkpoints[path] = checkpoint_config(path)
     return ModelFiles(checkpoints=checkpoints, configs=configs, stored=stored, layers=layers)
+
+
+def _require_published(part: RequestPart) -> None:
+    """Raise ValueError for published numbers that cannot be read, or are about nothing that a run could have."""
+    cells = plan_cells(part.spec, part.sweep, part.name)
+    machines = {cell.spec.machine.name for cell in cells if cell.spec.machine is not None}
+    models = {cell.spec.model.name for cell in cells}
+    require_known(part.sweep.published, machines | {*option_files("machine")}, models | {*option_files("model")})
 
 
 def _require_stored(part: RequestPart, content: Mapping[str, Any]) -> None:

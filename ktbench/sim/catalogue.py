@@ -18,6 +18,7 @@ from ktbench.spec.wire import from_plain
 _TRANSFER_BYTES = 8
 _MOST_PER_CHANNEL = 2  # modules, where no platform is known
 _MAKERS = re.compile(r"\b(amd|intel|nvidia|geforce|cpu|gpu)\b|\((?:r|tm)\)|[®™]", re.IGNORECASE)
+_BEYOND = 2  # times what any processor allows: faster modules are none that are sold
 _RAM = re.compile(r"(\d+) ?x ?(\d+) ?(?:GB|GiB|G)? +([A-Za-z]+\d?)-(\d+)(?: +at +(\d+))?", re.IGNORECASE)
 
 
@@ -194,6 +195,9 @@ def read_modules(text: str) -> Modules:
         raise ValueError(f"ram={text}: {kind} is not in the catalogue; allowed are {', '.join(kinds)}")
     if not (int(count) and int(gib) and int(mts) and int(runs_at or 1)):
         raise ValueError(f"ram={text}: numbers must be above 0")
+    most = _BEYOND * max(cpu.memory.get(kind.upper(), 0) for cpu in catalogue().cpus.values())
+    if int(mts) > most or int(runs_at or 0) > most:
+        raise ValueError(f"ram={text}: no {kind.upper()} is that fast; allowed are at most {most} MT/s")
     return Modules(
         count=int(count), gib=int(gib), kind=kind.upper(), mts=int(mts), runs_at=int(runs_at) if runs_at else None
     )
@@ -361,8 +365,10 @@ def _why_rated(box: Box) -> str:
     """What else than data sheet and modules says how fast they run."""
     if box.ram.runs_at is not None:
         return ", as stated"
-    shared = shared_rate(box)
-    return "" if shared is None else f" with {per_channel(box)} modules in each ({shared[1]})"
+    shared, alone = shared_rate(box), alone_mts(box)
+    if shared is not None and shared[0] <= alone:
+        return f" with {per_channel(box)} modules in each ({shared[1]})"
+    return f", all that {box.cpu} allows of {box.ram.mts}" if alone < box.ram.mts else ""
 
 
 def _link_of(source: str) -> str:

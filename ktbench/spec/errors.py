@@ -32,9 +32,11 @@ def fields_at_least(of: object, least: float, *names: str) -> None:
 def require_name(key: str, name: str) -> None:
     """Raises ValueError for what cannot be the name of a new file or folder where it is made, and of no other."""
     if name in (".", "..") or "/" in name or "\\" in name or not name.isprintable():
-        raise ValueError(f"{key}={name!r}: must be a name without folders, of printable characters")
+        raise ValueError(f"{key}={shown(repr(name))}: must be a name without folders, of printable characters")
     if not 1 <= len(name.encode()) <= _MOST_CHARACTERS or name.startswith("."):
-        raise ValueError(f"{key}={name!r}: must have 1 to {_MOST_CHARACTERS} characters, of which the first is no dot")
+        raise ValueError(
+            f"{key}={shown(repr(name))}: must have 1 to {_MOST_CHARACTERS} characters, of which the first is no dot"
+        )
 
 
 def is_utf8(text: str) -> bool:
@@ -74,6 +76,15 @@ def refusing() -> Iterator[None]:
         raise RequestError(str(error)) from None
 
 
+_MOST_SHOWN = 80  # characters of a value in a message
+
+
+def shown(value: object) -> str:
+    """A value in a message: of a long one its beginning."""
+    text = str(value)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}... ({len(text):,} characters)"
+
+
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 
 
@@ -85,6 +96,16 @@ def printable(text: str) -> str:
 def one_line(text: str) -> str:
     """A text for a place that a newline would end, such as a comment: newlines and tabs as escapes, too."""
     return printable(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
+_LONGEST, _ENDING = 2000, 300  # characters of a message, and of its end
+
+
+def bounded(text: str) -> str:
+    """A message that fits a screen: of a long one its beginning, which names what is wrong, and its end."""
+    if len(text) <= _LONGEST:
+        return text
+    return f"{text[: _LONGEST - _ENDING]} ... {text[-_ENDING:]}"
 
 
 def error_text(error: Exception) -> str:

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, Literal
 
+from ktbench.spec.errors import shown
+
+_MOST_CHARACTERS = 200  # of a name, which rows, files and figures repeat
 Vector = Literal["avx512", "avx2"]
 
 
@@ -80,6 +83,9 @@ class MachineSpec:
     calibration: str = "ktransformers"
 
     def __post_init__(self) -> None:
+        for key in ("name", "title"):
+            if len(text := getattr(self, key)) > _MOST_CHARACTERS:
+                raise ValueError(f"machine.{key}={shown(text)}: must have at most {_MOST_CHARACTERS} characters")
         for constant in CONSTANTS:
             self._check(constant)
         if unknown := sorted(set(self.sources) - set(BY_NAME)):

@@ -20,7 +20,7 @@ from docs.gen.rooms import KERNELS, PICTURE, Picture, picture, read_rooms
 from ktbench.cli import EXIT_CODES, VERBS, compare, usage
 from ktbench.cli.catalogue import leading_comment
 from ktbench.cli.keys import keys_of
-from ktbench.config import ablation_names
+from ktbench.config import ablation_names, compose
 from ktbench.results import Run
 from ktbench.results.speedups import Verdict
 from ktbench.spec.features import FEATURES
@@ -64,7 +64,10 @@ def test_a_page_says_what_its_file_says(one: Ablation) -> None:
     text = page(one, [])
     assert leading_comment(one.text) in text
     assert f"python -m ktbench {one.verb} +ablation={one.name}\n" in text
-    assert all(f"`{arm}`" in text for arm in one.sweep.get("arms", ()))
+    for device in ("cpu", "cuda"):  # where the device decides, both
+        arms = compose([f"+ablation={one.name}", f"engine.device={device}"]).run["sweep"]["arms"]
+        assert all(f"\n| `{arm}` " in text for arm in arms)
+    assert "| `$`" not in text
     assert all(f"`{key}`" in text for key in one.sweep.get("axes", ()))
     assert "${model" not in one.title
 

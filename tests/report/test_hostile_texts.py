@@ -6,6 +6,7 @@ import csv
 import io
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -16,8 +17,10 @@ from ktbench.report.figures.text_metrics import width_in, wrapped
 from ktbench.report.latex import escaped
 from ktbench.report.markdown import grid
 from ktbench.report.template import render
+from ktbench.report.write import write_report
 from ktbench.results.command import shell_line
 from ktbench.spec.errors import printable
+from tests.report.synthetic import Store
 
 HOSTILE = "a\n\\input{/etc/passwd}\n```\n<script>\x1b[2J"
 
@@ -29,6 +32,15 @@ def test_a_newline_does_not_end_a_comment_of_latex() -> None:
     live = [line for line in text.splitlines() if not line.startswith("%")]
     assert not any("\\input" in line.replace("\\textbackslash{}input", "") for line in live)
     assert "\x1b" not in text and sum(line.startswith("% ") for line in text.splitlines()) == 1
+
+
+@pytest.mark.parametrize("kind", ["md", "html"])
+def test_no_document_has_control_characters(tmp_path: Path, kind: str) -> None:
+    """A terminal obeys those of a table that it shows; of a log from elsewhere any title may have some."""
+    run = Store(title="breakdown \x1b]0;owned\x07\x9b2J").write(tmp_path)
+    texts = [file.read_text(encoding="utf-8") for file in write_report(run, [kind]) if file.suffix == f".{kind}"]
+    assert texts and all("\\x1b]0;owned" in text for text in texts)
+    assert not any(character in text for text in texts for character in "\x1b\x07\x9b")
 
 
 def test_a_cell_of_markdown_is_one_line() -> None:

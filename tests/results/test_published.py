@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ktbench.cli import main
 from ktbench.resources import data_folder
 from ktbench.results import Log, StoreError, published_names, published_of, read_published, read_run
-from ktbench.results.published import COLUMNS, read_file
+from ktbench.results.published import COLUMNS, read_file, require_known
 from ktbench.spec.published import Confidence, Metric, Published, Subject
 from ktbench.spec.record import Header, Part
 from tests.tiny import tiny_cell
@@ -263,3 +264,30 @@ def test_a_run_keeps_the_numbers_that_its_parts_show(tmp_path: Path) -> None:
 def test_a_log_without_published_numbers_has_none() -> None:
     recorded = next(data_folder("reports").glob("recorded/*/*/log.jsonl"))
     assert read_run(recorded.parent).published == ()
+
+
+@pytest.mark.parametrize("column", ["machine", "model", "precision"])
+def test_a_name_that_nothing_has_is_refused_by_file_and_line(tmp_path: Path, column: str) -> None:
+    path = written(
+        tmp_path / "fig.csv", [COLUMNS, cells_of(GOOD), cells_of(replace(GOOD, id="fig-2", **{column: "nosuch"}))]
+    )
+    known = {"machines": {GOOD.machine}, "models": {GOOD.model}}
+    with pytest.raises(StoreError, match=rf"^{path}:3: {column}=nosuch: unknown"):
+        require_known([str(path)], **known)
+    written(path, [COLUMNS, cells_of(GOOD), cells_of(replace(GOOD, id="fig-2", **{column: ""}))])
+    require_known([str(path)], **known)
+
+
+@pytest.mark.parametrize("content", [None, "id,figure\ngarbage\n", ",".join(COLUMNS) + "\n" + "x," * 14 + "\n"])
+def test_a_plan_refuses_the_numbers_that_a_sweep_refuses(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str | None
+) -> None:
+    file = tmp_path / "mine.csv"
+    if content is not None:
+        file.write_text(content)
+    words = ["model=tiny", "model.layers=2", "machine=paper_a100", "+ablation=decode", f"sweep.published=[{file}]"]
+    said = []
+    for verb in ("plan", "sweep"):
+        assert main([verb, *words]) == 2
+        said.append(capsys.readouterr().err)
+    assert said[0] == said[1] and str(file) in said[0]

@@ -182,3 +182,15 @@ def test_what_is_not_in_the_catalogue_is_refused(
         read_box(*parts)
     assert "\n" not in str(refused.value)
     assert all(word in str(refused.value) for word in words)
+
+
+@pytest.mark.parametrize("text", ["24x32 DDR5-99999", "24x32 DDR5-6400 at 99999", "2x16 DDR4-64000"])
+def test_modules_that_are_faster_than_any_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="that fast; allowed are at most"):
+        read_modules(text)
+
+
+def test_a_rate_that_the_processor_does_not_allow_is_said() -> None:
+    capped, allowed = (read_box("EPYC 9355", 2, f"24x32 DDR5-{rate}", None) for rate in (8000, 6000))
+    assert "8000" in machine_of_box(capped).sources["read_gb_per_s"]
+    assert "allows" not in machine_of_box(allowed).sources["read_gb_per_s"]

@@ -1,0 +1,87 @@
+"""What a newcomer types: words that are no overrides, names from elsewhere, long ones, letters of every language."""
+
+from __future__ import annotations
+
+import pytest
+
+from ktbench.cli import main
+from ktbench.cli.help import help_text
+from ktbench.config import compose
+from ktbench.run.request import read_request
+from ktbench.spec.errors import RequestError
+from ktbench.spec.sweep import part_name
+
+TINY = ("model=tiny", "model.layers=2")
+LONG = "x" * 5000
+
+
+@pytest.mark.parametrize("names", [("decode",), ("decode", "prefill"), ("kernels/domains",)])
+def test_an_ablation_is_named_by_its_name_alone(names: tuple[str, ...]) -> None:
+    written = read_request([*TINY, f"+ablation={','.join(names)}"])
+    assert read_request([*names, *TINY]) == read_request([*TINY, *names]) == written
+    assert [part.name for part in written.parts] == ([part_name(name) for name in names] if names[1:] else [""])
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["sweep", "decod"], "did you mean decode"),
+        (["plan", "model.path=Qwen/Qwen3-30B-A3B"], "hf download Qwen/Qwen3-30B-A3B"),
+        (["eval", "+suite=hellaswag"], "suite=lm_eval/TASK"),
+        (["sweep", "+ablation=formats"], "eval +ablation=formats"),
+        (["sweep", "+ablation=formats"], "suite=null"),
+    ],
+)
+def test_a_refusal_says_what_to_do(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_a_folder_that_is_no_name_of_a_hub_is_not_looked_for_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "model.path=/no/such/folder"]) == 2
+    assert "hf download" not in capsys.readouterr().err
+
+
+def test_a_task_of_lm_eval_is_a_suite() -> None:
+    suite = compose(["suite=lm_eval/hellaswag", "model=nano"]).run["suite"]
+    assert (suite["name"], suite["tasks"]) == ("hellaswag", [{"name": "hellaswag", "source": "lm_eval/hellaswag"}])
+
+
+def test_help_of_a_verb_by_both_ways(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["help", "sweep"]) == 0
+    said = capsys.readouterr().out
+    assert main(["sweep", "--help"]) == 0
+    assert said == capsys.readouterr().out
+    assert help_text("sweep", "").splitlines()[2:] == said.splitlines()[2:]
+    assert main(["help", "sweeep"]) == 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [LONG],
+        ["report", LONG],
+        ["run", f"model={LONG}"],
+        ["run", f"{LONG}=1"],
+        ["run", f"run_name={LONG}"],
+        ["run", *TINY, "machine=paper_a100", f"machine.name={LONG}"],
+        ["run", *TINY, "machine=paper_a100", f"machine.title={LONG}"],
+        ["run", f"model.path={LONG}"],
+    ],
+    ids=lambda words: words[-1].partition("=")[0][:20],
+)
+def test_long_names_are_refused_in_short_messages(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert len(line) < 2500
+
+
+@pytest.mark.parametrize("title", ["Größe", "日本語", "a–b", "'quoted ü'"])
+def test_letters_of_every_language_are_read(title: str) -> None:
+    request = read_request([*TINY, f"sweep.title={title}", "resume=läufe", "+ablation=decode"])
+    assert (request.title, request.resume) == (title.strip("'"), "läufe")
+
+
+def test_lists_of_names_beyond_ascii_are_lists() -> None:
+    with pytest.raises(RequestError, match="no such folder"):
+        read_request(["model.path=/ä/x,/ö/y", "workload.prompt=8"])
