@@ -121,8 +121,8 @@ def _varied(one: Ablation, up: str) -> Iterator[str]:
     if parts := sweep.get("parts"):
         yield "Its parts share the rounds and the log:"
         yield "".join(f"- [{part}]({up}ablations/{part}.md)\n" for part in parts)
-    for where, arms in _arms(one).items():
-        yield table([f"arm{where}", "is"], [[f"`{arm}`", _arm(arm, sweep.get("baseline", "base"))] for arm in arms])
+    for where, (arms, baseline) in _arms(one).items():
+        yield table([f"arm{where}", "is"], [[f"`{arm}`", _arm(arm, baseline)] for arm in arms])
     if features := sweep.get("features"):
         yield f"Design `{sweep['design']}` of the features {', '.join(f'`{name}`' for name in features)}."
     if axes := sweep.get("axes"):
@@ -135,16 +135,16 @@ def _varied(one: Ablation, up: str) -> Iterator[str]:
         yield f"Published numbers beside it: {', '.join(f'`{name}`' for name in published)} ([sources]({source}))."
 
 
-def _arms(one: Ablation) -> dict[str, list[str]]:
-    """The arms of an ablation, by where they are run if the device decides; nothing without any."""
-    arms = one.sweep.get("arms")
-    if not isinstance(arms, str):
-        return {"": arms} if arms else {}
-    found = {
-        device: compose([f"+ablation={one.name}", f"engine.device={device}"]).run["sweep"]["arms"]
-        for device in ("cpu", "cuda")
-    }
-    return {f" with engine.device={device}": arms for device, arms in found.items()}
+def _arms(one: Ablation) -> dict[str, tuple[list[str], str]]:
+    """The arms of an ablation with their baseline, by where they are run if the device decides; nothing without any."""
+    if not one.sweep.get("arms"):
+        return {}
+    found = {}
+    for device in ("cpu", "cuda"):
+        sweep = compose([f"+ablation={one.name}", f"engine.device={device}"]).run["sweep"]
+        found[f" with engine.device={device}"] = sweep["arms"], sweep["baseline"]
+    first, other = found.values()
+    return {"": first} if first == other else found
 
 
 def _arm(arm: str, baseline: str) -> str:

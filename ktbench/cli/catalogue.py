@@ -14,7 +14,7 @@ import yaml
 from ktbench.resources import option_files
 from ktbench.spec.features import FEATURES
 from ktbench.spec.peers import OURS, PEERS
-from ktbench.spec.weights import FORMATS, Format
+from ktbench.spec.weights import BLOCK_BYTES, FORMATS, Format, Precision
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,12 +92,15 @@ def _features() -> Iterator[Entry]:
 
 def _precisions() -> Iterator[Entry]:
     for name, one in FORMATS.items():
-        yield Entry(name=name, word=f"precision={name}", about=_format_words(one))
+        yield Entry(name=name, word=f"precision={name}", about=_format_words(name, one))
 
 
-def _format_words(one: Format) -> str:
-    stored = "" if one.from_numbers else "; of checkpoints that are stored in it"
-    return f"{one.title}: {one.bits} bits{_scale_words(one)}{stored}"
+def _format_words(name: Precision, one: Format) -> str:
+    """Bits are those that a weight takes here; a format of checkpoints alone may be packed in more than its own."""
+    if not one.from_numbers:
+        held = 8 * BLOCK_BYTES[name] / (one.group or 1)
+        return f"{one.title}: held in {held:.3g} bits a weight{_scale_words(one)}; of checkpoints that are stored in it"
+    return f"{one.title}: {one.bits} bits{_scale_words(one)}"
 
 
 def _scale_words(one: Format) -> str:

@@ -12,6 +12,7 @@ from ktbench.cli.keys import OF_A_CELL, OF_RUN, OF_RUNS, OF_SUITES, SPECS, Key, 
 from ktbench.resources import data_folder, option_files
 from ktbench.serve.settings import ChatSettings, ServerSettings
 
+_WAIT = next(key for key in OF_RUNS if key.name == "wait")
 _OUTPUT = Key(name="output", default="", kind="FILE", about="where to write")
 _LAUNCHERS = ("joblib", "ray", "submitit_local", "submitit_slurm")
 _ON_NODES = (
@@ -75,7 +76,7 @@ def _of_cells(*keys: Key, specs: tuple[str, ...] = _CELL, groups: tuple[str, ...
 HELP: Mapping[str, Help] = {
     "doctor": Help(examples=(("", "what this machine can run"),)),
     "probe": Help(
-        keys=(Key(name="out", default="runs/machine-ID.yaml", kind="FILE", about="where to write"),),
+        keys=(Key(name="out", default="runs/machine-ID.yaml", kind="FILE", about="where to write"), _WAIT),
         examples=(("", "then machine=local simulates this machine"),),
     ),
     "plan": _of_cells(

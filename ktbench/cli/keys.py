@@ -260,6 +260,7 @@ OF_RUNS: tuple[Key, ...] = (
     Key(name="run_name", default="null", kind="NAME", about="folder of the run below runs/"),
     Key(name="resume", default="null", kind="RUN", choices=("latest",), about="go on with a run that was stopped"),
     Key(name="resume_changed", default="false", choices=_YES_NO, about="also with other code or another machine"),
+    Key(name="wait", default="false", choices=_YES_NO, about="until no other process is timing on this host"),
 )
 OF_SUITES: tuple[Key, ...] = (
     Key(name="tasks", default="null", kind="LIST", about="of the suite, these tasks alone"),

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from ktbench.cli.what_if import answer, read_what_if
 from ktbench.config import RequestPart
+from ktbench.host.topology import read_topology
 from ktbench.report.conditions import simulated_on
 from ktbench.report.text import counted
 from ktbench.run.feasibility import Machine
@@ -21,13 +22,21 @@ from ktbench.spec.suite import SuiteSpec
 from ktbench.spec.sweep import SweepSpec
 from ktbench.spec.weights import StoredLayer
 
+_CELL = "cell"
+_LEAST_SHOWN = 0.005  # GiB
 _PURPOSES = ("original", "packed", "others", "dense", "trained", "cache", "workspace", "fixed")
 _GPU_PURPOSES = ("weights", "experts", "cache", "reserve")
 _GIB = 2**30
+# As runs of four layers took on two cores (reports/recorded): bytes that a core makes and packs in a second, seconds
+# that a process takes to start, and those of a short trial with its checks.
+_LOADED_PER_S, _LOADING_CORES, _STARTED_S, _TRIAL_S = 0.27 * _GIB, 8, 5.0, 0.5
 
 
 def run(overrides: Sequence[str]) -> int:
-    """Print the plan, or the answer to `what_if`. Raises RequestError where what is to be measured would not fit."""
+    """Print the plan, or the answer to `what_if`.
+
+    Raises RequestError where what is to be measured would not fit this machine if nothing else were on it.
+    """
     if what_if := read_what_if(overrides):
         return answer(what_if)
     request = eval_request(overrides)
@@ -44,6 +53,9 @@ def run(overrides: Sequence[str]) -> int:
         print("\n".join(_suite_lines(planned, request.suite)))
     if request.is_timed and (planned.runnable or (planned.here and not planned.simulated)):
         print(_rounds_line(planned, request.measure))
+        print(_time_line(planned, request.measure))
+    if planned.short:
+        print(f"not enough memory at the moment: {planned.short}")
     return 0
 
 
@@ -85,6 +97,18 @@ def _rounds_line(planned: CellPlan, measure: MeasureSpec) -> str:
     )
 
 
+def _time_line(planned: CellPlan, measure: MeasureSpec) -> str:
+    """About how long it takes: from the least rounds to all minutes, with the loading of weights."""
+    groups = worker_groups(planned.runnable)
+    needs = [estimate_memory(group, planned.memory) for group in groups]
+    cores = min(len(read_topology().core_cpus), _LOADING_CORES)
+    loads = measure.reload_blocks * sum(need.original + need.packed for need in needs) / (_LOADED_PER_S * cores)
+    load = (loads + _STARTED_S * measure.reload_blocks * len(groups)) / 60
+    most = load + measure.max_minutes
+    least = load + min(measure.max_minutes, measure.min_rounds * len(planned.runnable) * _TRIAL_S / 60)
+    return f"time: about {least:.0f} to {most:.0f} minutes, {load:.1f} of them to load weights (estimated)"
+
+
 def _part_lines(part: RequestPart, planned: CellPlan) -> Iterator[str]:
     """The part's heading where there are several, then its cells."""
     cells = [cell for cell in planned.cells if cell.part == part.name]
@@ -93,12 +117,16 @@ def _part_lines(part: RequestPart, planned: CellPlan) -> Iterator[str]:
         return
     if part.name:
         yield f"{part.name}: {part.title} ({len(cells)} cells)"
-    names = names_in_part(cells)
-    width = max(len(name) for name in names.values())
+    indent = "  " if part.name else ""
+    names, kinds = names_in_part(cells), {cell.spec.summary for cell in cells}
+    width = max(len(name) for name in (*names.values(), _CELL))
+    common = kinds.pop() if len(kinds) == 1 else ""  # is said once
+    yield f"{indent}{_CELL:<{width}}  {common or 'what runs'}"
     for cell in cells:
-        ending = f"dropped: {planned.unsupported[cell.key]}" if cell.key in planned.unsupported else cell.key
-        yield f"{'  ' if part.name else ''}{names[cell.key]:<{width}} {cell.spec.summary} {ending}"
-    yield from (f"{'  ' if part.name else ''}{line}" for line in _dropped_lines(part.sweep))
+        why = planned.unsupported.get(cell.key)
+        said = "" if common else cell.spec.summary, f"dropped: {why}" if why else "runs" * bool(common)
+        yield f"{indent}{names[cell.key]:<{width}}  {'; '.join(filter(None, said))}"
+    yield from (f"{indent}{line}" for line in _dropped_lines(part.sweep))
 
 
 def _dropped_lines(sweep: SweepSpec) -> Iterator[str]:
@@ -156,4 +184,5 @@ def _gpu_lines(planned: CellPlan) -> Iterator[str]:
 
 
 def _bytes_of(need: MemoryEstimate | GpuMemory, purposes: Sequence[str]) -> str:
-    return ", ".join(f"{name} {getattr(need, name) / _GIB:.2f} GiB" for name in purposes)
+    shares = ((name, getattr(need, name) / _GIB) for name in purposes)
+    return ", ".join(f"{name} {share:.2f} GiB" for name, share in shares if share >= _LEAST_SHOWN)

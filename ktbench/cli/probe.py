@@ -8,16 +8,22 @@ from pathlib import Path
 from ktbench.host.describe import save_description
 from ktbench.host.timing_lock import timing
 from ktbench.run.probe import loops_table, measure_machine, table
+from ktbench.run.progress import waiting
+from ktbench.run.request import take_word
 from ktbench.spec.errors import RequestError
 
 
 def run(overrides: Sequence[str]) -> int:
     """Measure, print the table, save the description.
 
-    Raises RequestError before anything is measured, also where another process is timing on this host.
+    Raises RequestError before anything is measured, also where another process is timing on this host, unless with
+    `wait=true`.
     """
-    out = _out(overrides)
-    with timing("probe"):
+    words, wait = take_word("probe", overrides, "wait", "true or false")
+    if wait not in (None, "true", "false"):
+        raise RequestError(f"probe wait={wait}: allowed are true and false")
+    out = _out(words)
+    with timing("probe", on_wait=waiting if wait == "true" else None, for_any=True):
         machine = measure_machine()
     path = out or Path("runs") / f"machine-{machine.env_id}.yaml"
     save_description(machine, path)
@@ -29,7 +35,7 @@ def run(overrides: Sequence[str]) -> int:
 def _out(overrides: Sequence[str]) -> Path | None:
     for word in overrides:
         if not word.startswith("out=") or word == "out=":
-            raise RequestError(f"probe {word}: unknown argument; allowed is out=FILE")
+            raise RequestError(f"probe {word}: unknown argument; allowed are out=FILE and wait=true")
     out = Path(overrides[-1].removeprefix("out=")) if overrides else None
     if out is not None and out.is_dir():
         raise RequestError(f"probe out={out}: this is a folder; name a file, such as {out / 'machine.yaml'}")

@@ -103,8 +103,8 @@ class RequestPart:
 class Request:
     """A complete request. `sweep` has the run's name, title and parts, which are measured together.
 
-    `suite` is the suite to evaluate, if any; `show`: only show what the injection rules replace; `notice` is a line
-    about what the machine made of the request.
+    `suite` is the suite to evaluate, if any; `show`: only show what the injection rules replace; `wait` until no other
+    process is timing; `notice` is a line about what the machine made of the request.
     """
 
     sweep: SweepSpec
@@ -115,6 +115,7 @@ class Request:
     resume: str | None
     resume_changed: bool
     run_name: str | None
+    wait: bool = False
     notice: str = ""
 
     def __post_init__(self) -> None:
@@ -155,7 +156,7 @@ def freeze(composed: Composed, files: ModelFiles | None = None, best: Best = _no
     `files` has what every `model.path` and `model.config=FILE` names, `best` gives the features of `engine.best=true`.
     Raises RequestError with the first value that a spec refuses.
     """
-    run = {key: composed.run[key] for key in ("measure", "resume", "resume_changed", "run_name")}
+    run = {key: composed.run[key] for key in ("measure", "resume", "resume_changed", "run_name", "wait")}
     try:
         contents = give_trace(composed.parts)
         files = files or ModelFiles()

@@ -36,6 +36,7 @@ _DEFAULTS: dict[str, Any] = {
     "resume": None,
     "resume_changed": False,
     "run_name": None,
+    "wait": False,
 }
 # Keys with those below each; empty below what has none, and below a mapping of any keys, such as `sweep.axes`.
 Keys = dict[str, Any]

@@ -17,6 +17,7 @@ from ktbench.config.keys import check_ablation
 from ktbench.config.lists import key_of
 from ktbench.config.machine import BESIDE_PRESETS
 from ktbench.resources import OUTSIDE_CONF, data_folder, group_folder, option_files
+from ktbench.resources import is_file as is_there
 from ktbench.spec.suite import SuiteSpec
 
 NO_SUITE = "null"  # takes the suite of an ablation away, which is then a sweep
@@ -58,7 +59,7 @@ def read_options(words: Sequence[str]) -> None:
 
 def _read_named(group: str, name: str) -> None:
     path = group_folder(group) / f"{name}.yaml"
-    if path.is_file():
+    if is_there(path):
         _read_option(group, name, path)
 
 

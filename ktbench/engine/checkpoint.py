@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -61,11 +62,31 @@ def checkpoint_config(path: str) -> dict[str, Any]:
     return inspect_gguf(place) if is_gguf(place) else checked_config(_released_config(path), str(place / _CONFIG))
 
 
-def require_tokenizer(what: str, path: str) -> None:
-    """Raises ValueError for a checkpoint without a tokenizer, which `what` needs."""
+def require_tokenizer(what: str, path: str, vocab: int) -> None:
+    """Raises ValueError for a checkpoint without a tokenizer, which `what` needs, or with one of another model.
+
+    Tokens that were added to it count only where a text has them: many a tokenizer has padding that no model knows.
+    """
     folder = checkpoint_folder(path)
     if is_gguf(path) or not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model")):
         raise ValueError(f"model.path={path}: {what} needs a folder with a tokenizer (tokenizer.json)")
+    if (file := folder / "tokenizer.json").is_file() and (largest := _largest_id(file)) >= vocab:
+        raise ValueError(
+            f"model.path={path}: its tokenizer has tokens up to {largest}, the model knows {vocab}: "
+            "tokenizer.json and config.json are not of one model"
+        )
+
+
+def _largest_id(file: Path) -> int:
+    """Of the tokens that a tokenizer cuts texts into; -1 where its file does not say. Raises ValueError for no JSON."""
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{file}: cannot be read as JSON ({error})") from None
+    vocab = content.get("model", {}).get("vocab") if isinstance(content, dict) else None
+    if isinstance(vocab, list):  # scores in the order of ids
+        return len(vocab) - 1
+    return max((one for one in vocab.values() if isinstance(one, int)), default=-1) if isinstance(vocab, dict) else -1
 
 
 def stored_weights(folder: str) -> StoredWeights:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ktbench.eval.evaluate import GradedAnswer
-from ktbench.eval.texts import TextDocument, Window, Windows, cut_windows, drawn
+from ktbench.eval.texts import TextDocument, Window, Windows, cut_windows, drawn, require_known
 from ktbench.files import whole_file
 from ktbench.spec.errors import at_least
 from ktbench.spec.record import KL
@@ -201,6 +201,8 @@ def measure_drift(
     longest, most = max(len(row.prompt) + len(row.given) for row in windows.rows), generator.max_positions
     if most is not None and longest > most:
         raise ValueError(f"drift: windows of {longest} tokens, the model was made for {most}")
+    for window in windows.rows:
+        require_known((*window.prompt, *window.given), plan.vocab)
     subject = plan.subject(windows)
     why = f"has fewer than the {plan.prompt + plan.given} tokens of a window"
     yield from (GradedAnswer(question=name, metric=KL, value=None, weight=0.0, why=why) for name in windows.short)

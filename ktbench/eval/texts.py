@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -143,6 +143,12 @@ def nano_answers() -> Corpus:
 def drift_texts(data_dir: str | None) -> Corpus:
     """What a drift suite predicts: WikiText-2 where a folder is named, else what ships."""
     return nano_answers() if data_dir is None else wikitext2(data_dir)
+
+
+def require_known(tokens: Iterable[int], vocab: int) -> None:
+    """Raises ValueError for a token that a model with a vocabulary of this size does not know."""
+    if (beyond := next((one for one in tokens if not 0 <= one < vocab), None)) is not None:
+        raise ValueError(f"token {beyond} of the tokenizer is none of the {vocab} that the model knows")
 
 
 def drawn(items: Sequence[T], limit: int | None, seed: int) -> tuple[T, ...]:

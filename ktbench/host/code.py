@@ -41,6 +41,7 @@ def isa_reasons(extension: Extension) -> dict[str, str]:
 
 # Reports are left out: they do not affect measurements.
 _DATA_FOLDERS = ("conf", "ablations", "evals")
+_CODE = (*_DATA_FOLDERS, "ktbench", "kernels")  # folders of a checkout
 _PACKAGE = Path(ktbench.__file__).parent
 _BUILD = "_build.json"  # kernels/cmake/build_info.cmake writes it
 
@@ -99,6 +100,36 @@ def read_commit(checkout: Path = _PACKAGE.parent) -> Commit | None:
     except (OSError, subprocess.CalledProcessError):
         return None
     return Commit(sha=sha, dirty=bool(status))
+
+
+MOST_CHANGES = 1 << 20  # bytes
+
+
+def read_changes(checkout: Path = _PACKAGE.parent) -> bytes:
+    """What a checkout changes of its commit, as `git apply` takes it: tracked files, and new ones of the code.
+
+    At most 1 MiB, with a last line that says so where there is more; empty without changes, and without git.
+    """
+    if not (checkout / ".git").exists():
+        return b""
+    try:
+        new = _git(checkout, "ls-files", "--others", "--exclude-standard", "-z", "--", *_CODE).split("\0")
+        found = _diff(checkout, "HEAD")
+        for name in filter(None, new):
+            if len(found) <= MOST_CHANGES:
+                found += _diff(checkout, "--no-index", "--", "/dev/null", name)
+    except (OSError, subprocess.CalledProcessError):
+        return b""
+    return found if len(found) <= MOST_CHANGES else found[:MOST_CHANGES] + b"\n# cut: the changes are larger\n"
+
+
+def _diff(checkout: Path, *words: str) -> bytes:
+    """Raises CalledProcessError unless git has compared: it exits with 1 where files outside of it differ."""
+    command = ["git", "-C", str(checkout), "diff", "--no-color", "--no-ext-diff", "--no-textconv", *words]
+    done = subprocess.run(command, capture_output=True, check=False)
+    if done.returncode > 1:
+        done.check_returncode()
+    return done.stdout
 
 
 def read_build(folder: Path) -> Build | None:

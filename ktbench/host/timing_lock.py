@@ -43,15 +43,17 @@ def lock_file() -> Path:
 
 
 @contextmanager
-def timing(what: str, run: str = "", on_wait: Callable[[Holder | None], None] | None = None) -> Iterator[None]:
+def timing(
+    what: str, run: str = "", on_wait: Callable[[Holder | None], None] | None = None, *, for_any: bool = False
+) -> Iterator[None]:
     """Hold the lock while cells are timed. Children do not inherit it, so it ends with this process.
 
     With `on_wait`, which is called once with the holder, wait where the holder times the same `run`: shards of a sweep
-    on one host run one after the other. Raises RequestError naming the holder otherwise.
+    on one host run one after the other; wait `for_any` run, too. Raises RequestError naming the holder otherwise.
     """
     file = _open(lock_file())
     try:
-        _take(file, what, run, on_wait)
+        _take(file, what, None if for_any else run, on_wait)
         _write(file, json.dumps(asdict(Holder(pid=os.getpid(), user=_user(), what=what, run=run, since=_now()))))
         try:
             yield
@@ -74,14 +76,20 @@ def _open(path: Path) -> IO[bytes]:
     return file
 
 
-def _take(file: IO[bytes], what: str, run: str, on_wait: Callable[[Holder | None], None] | None) -> None:
+def who_times() -> Holder | None:
+    """Who holds the lock, by the note alone: to try it would refuse a process that takes it at the same moment."""
+    with _open(lock_file()) as file:
+        return _read(file)
+
+
+def _take(file: IO[bytes], what: str, run: str | None, on_wait: Callable[[Holder | None], None] | None) -> None:
     has_waited = False
     while not _try(file):
         holder = _read(file)
-        if on_wait is None or (holder is not None and holder.run != run):
+        if on_wait is None or (run is not None and holder is not None and holder.run != run):
             raise RequestError(
                 f"{what}: this host is timing already: {holder or 'another process of ktbench'}; "
-                "two timings disturb each other, wait until it has ended"
+                "two timings disturb each other, wait until it has ended (wait=true does)"
             )
         if not has_waited:
             on_wait(holder)

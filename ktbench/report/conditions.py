@@ -85,13 +85,13 @@ _MEMORY_KIND = re.compile(r" HBM\w*$")
 
 
 def cpu_title(cpu_model: str) -> str:
-    """`Intel Xeon (Emerald Rapids)`: with the microarchitecture where it is known, else family and model."""
+    """`Intel Xeon (Emerald Rapids)`: with the microarchitecture where it is known; conditions have the numbers."""
     found = _CPU.fullmatch(cpu_model)
     if found is None:
         return _NO_NAME.sub("", cpu_model)
     family, model = int(found["family"]), int(found["model"])
-    known = (name for of, models, name in _MICROARCHITECTURES if of == family and model in models)
-    return f"{_NO_NAME.sub('', found['name'])} ({next(known, f'family {family}, model {model}')})"
+    known = (f" ({name})" for of, models, name in _MICROARCHITECTURES if of == family and model in models)
+    return f"{_NO_NAME.sub('', found['name'])}{next(known, '')}"
 
 
 def machine_title(facts: Facts) -> str:

@@ -19,8 +19,8 @@ from ktbench.report.table import Table
 from ktbench.results import Run
 from ktbench.results.accuracy import AccuracyRow, Result, accuracy_rows, frontier_of
 from ktbench.results.answers import PERPLEXITIES, Measure
-from ktbench.results.intervals import Interval, is_exact
-from ktbench.results.row import Row, groups_of
+from ktbench.results.intervals import Interval, exact
+from ktbench.results.row import Row, comparable, groups_of
 from ktbench.results.rows import rows_of
 from ktbench.results.run import environments_of, parts_of
 from ktbench.results.scores import Change, Estimate
@@ -53,10 +53,10 @@ def _spreadsheet_safe(value: Any) -> Any:
 
 
 def ends_of(name: str, value: Interval | Estimate | None) -> dict[str, float | None]:
-    """Columns `<name>_low`, `<name>`, `<name>_high`; the ends of what is exact are empty, and of None all three."""
+    """Columns `<name>_low`, `<name>`, `<name>_high`: of a value without an interval without ends, of None all empty."""
     names = (f"{name}_low", name, f"{name}_high")
-    exact = value is None or (isinstance(value, Interval) and is_exact(value))
-    ends = (None, None) if value is None or exact else (value.low, value.high)
+    none = value is None or (isinstance(value, Interval) and not value.has_ends)
+    ends = (None, None) if value is None or none else (value.low, value.high)
     return dict(zip(names, (ends[0], None if value is None else value.mid, ends[1]), strict=True))
 
 
@@ -126,7 +126,8 @@ _NUMBERS = {"precision": "spec.precision", "dtype": "spec.dtype", "tokens_per_ex
 _VALUES: Mapping[str, str | Callable[[Row], Any]] = {
     "step_s": "step_s",
     "tokens_per_s": "tokens_per_s",
-    "speedup": "speedup",
+    "speedup": lambda row: exact(1.0) if row.is_baseline and row.timed else row.speedup,
+    "comparable_rounds": comparable,
     "verdict": lambda row: None if row.speedup is None else row.verdict,
     "gain": "gain.ratio",
     "gain_over": "gain.over",

@@ -21,6 +21,7 @@ from ktbench.spec.health import MACHINE_CHECKS, TRIAL_CHECKS, Check, warnings
 from ktbench.spec.record import Record
 from ktbench.spec.system_metrics import READ_BUFFER_BYTES, PeakMemory
 
+_MOST_OF_A_ROOF = 1.1  # roofs next to the same steps differ by some percent
 _phrase = partial(phrase, "health.txt.j2")
 
 
@@ -155,9 +156,20 @@ def _roof_warning(name: str, unit: str, scale: float, samples: _Samples) -> str:
 
 
 def trial_warnings(rows: Sequence[Row], name: Callable[[Row], str]) -> tuple[str, ...]:
-    """What happened to timed steps: for each check that found something the cells affected, and the worst of it."""
+    """What happened to timed steps: for each check that found something the cells affected, and the worst of it.
+
+    First the cells that were faster than their roof.
+    """
     watched = [(row, facts) for row in measured(rows) if (facts := _watched(row))]
-    return tuple(line for check in TRIAL_CHECKS if (line := _trial_line(check, watched, name)))
+    checked = (_trial_line(check, watched, name) for check in TRIAL_CHECKS)
+    return tuple(filter(None, (_beyond_roof(rows, name), *checked)))
+
+
+def _beyond_roof(rows: Sequence[Row], name: Callable[[Row], str]) -> str:
+    """Shares that no cell can have, of roofs too rough for the trial to be IMPLAUSIBLE; empty without any."""
+    beyond = [(name(row), row.roof) for row in measured(rows) if row.roof and row.roof.share.mid > _MOST_OF_A_ROOF]
+    cells = [f"{who} at {roof.share.mid:.0%} of {roof.limit}" for who, roof in beyond]
+    return _phrase("beyond_roof", cells=listed(cells)) if cells else ""
 
 
 def disturbed_rounds(row: Row) -> dict[str, tuple[int, ...]]:

@@ -11,8 +11,9 @@ from ktbench.report.template import phrase, sentences
 from ktbench.report.text import names_by
 from ktbench.results import Run
 from ktbench.results.intervals import CONFIDENCE
-from ktbench.results.row import Row, measured, roof_rows, shows_speeds
+from ktbench.results.row import Row, groups_of, measured, roof_rows, shows_speeds
 from ktbench.results.run import facts_of, the_part
+from ktbench.results.settings import varying
 from ktbench.results.speedups import MARGIN
 from ktbench.spec.record import Outcome
 
@@ -52,7 +53,10 @@ def methods_of(run: Run, rows: Sequence[Row]) -> tuple[str, ...]:
         measured=bool(here),
         base=the_part(run).baseline,
         confidence=f"{CONFIDENCE:.0%}",
+        few=any(one and not one.sound for row in here for one in (row.step_s, row.speedup)),
+        unit=run.header.measure.unit,
         margin=f"{MARGIN:.0%}",
+        by_precision="precision" in varying([group[0].settings for group in groups_of(rows)]),
         goal=f"{run.header.measure.goal:.1%}",
         block_rounds=run.header.measure.block_rounds if run.header.measure.reloads else 0,
         serving=rows[0].spec.workload.stream,

@@ -10,9 +10,11 @@ from ktbench.files import write_whole
 from ktbench.report.documents import Document, titles_of
 from ktbench.report.latex import latex_of
 from ktbench.report.markdown import common_to
-from ktbench.report.text import DASH, extremes
+from ktbench.report.text import DASH, NO_ENDS, extremes
 from ktbench.results import Run
 from ktbench.results.intervals import CONFIDENCE
+from ktbench.results.row import comparable
+from ktbench.spec.record import Outcome
 
 
 def write_paper_bundle(folder: Path, run: Run, documents: Sequence[Document]) -> Iterator[Path]:
@@ -54,9 +56,13 @@ def _own(document: Document, sentences: Sequence[str], common: Sequence[str]) ->
 
 def origin_sentence(document: Document) -> str:
     """How many rounds stand behind a figure, what its intervals are, and where its numbers are from."""
-    counts = extremes(row.rounds for row in document.rows if row.timed and not row.simulated)
-    rounds = f" over {' to '.join(map(str, counts))} rounds" if counts else ""
-    spread = f" Intervals hold the median{rounds} with at least {CONFIDENCE:.0%}." if counts else ""
+    counts = extremes(found for row in document.rows if (found := comparable(row)) is not None)
+    rounds = f"{' to '.join(f'{one:g}' for one in counts)} comparable rounds"
+    spread = f" Intervals hold the median over {rounds} with at least {CONFIDENCE:.0%}." if counts else ""
+    if any(value and not value.sound for row in document.rows for value in (row.step_s, row.speedup)):
+        spread += f" {NO_ENDS}: too few rounds for an interval."
+    if any(one.outcome is Outcome.NOISY for one in document.rows):
+        spread += f" ~: {Outcome.NOISY}, its interval did not close."
     header = document.run.header
     return f"Numbers: {' and '.join(document.origins) or DASH}.{spread} Run {header.run}, code {header.code_id}."
 

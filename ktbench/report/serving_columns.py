@@ -14,12 +14,10 @@ RowColumn = Column[Row]
 _KEY_SHARES = ("p50", "p99")  # of those that a table in a paper has room for
 
 
-def serving_columns(compared: Sequence[RowColumn]) -> tuple[RowColumn, ...]:
+def serving_columns(time: Callable[[Row], str], compared: Sequence[RowColumn]) -> tuple[RowColumn, ...]:
     """Rates first, as the comparison is about them, then what a user waits for."""
     return (
-        Column(
-            "time (ms/output token)", lambda row: dashed(row.step_s, lambda step_s: interval(step_s, 1e3)), key=True
-        ),
+        Column("time (ms/output token)", time, key=True),
         Column("output (tokens/s)", _served(lambda one: interval(one.output_per_s)), key=True),
         *compared,
         Column("prompts and output (tokens/s)", _served(lambda one: _middle(one.total_per_s))),

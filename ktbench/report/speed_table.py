@@ -16,7 +16,7 @@ from ktbench.report.text import DASH, dashed, extremes, in_gib, interval, number
 from ktbench.results import Run
 from ktbench.results.formats import experts_bytes, stored_bits
 from ktbench.results.intervals import Interval
-from ktbench.results.row import Row, falls_of, groups_of, place
+from ktbench.results.row import Row, comparable, falls_of, groups_of, place
 from ktbench.results.run import the_part
 from ktbench.results.settings import TOKENS, varying, without_precision
 from ktbench.results.usage import PartTimes, RoleShares, are_alike
@@ -66,7 +66,7 @@ def columns(settings: Sequence[str], rows: Sequence[Row], *, sized: bool = False
     return (
         Column("arm", lambda row: row.shown, numeric=False, key=True),
         *setting_columns(settings, lambda row: row.settings, key=True),
-        Column("outcome", lambda row: str(row.outcome or "not measured"), movable=True, numeric=False, key=True),
+        _outcome(rows),
         *(_SIZES if sized else ()),
         *_speed(rows),
         *_PARTS,
@@ -86,9 +86,15 @@ def columns(settings: Sequence[str], rows: Sequence[Row], *, sized: bool = False
     )
 
 
+def _outcome(rows: Sequence[Row]) -> RowColumn:
+    """Where all is well a sentence says so; what is not stands in the table, also in the short one of a paper."""
+    fine = all(row.outcome is Outcome.OK for row in rows)
+    return Column("outcome", lambda row: str(row.outcome or "not measured"), movable=fine, numeric=False, key=True)
+
+
 def _speed(rows: Sequence[Row]) -> tuple[RowColumn, ...]:
     if rows[0].is_serving:
-        return serving_columns(_COMPARED)
+        return serving_columns(_milliseconds, _COMPARED)
     return _layer_speed(rows) if rows[0].is_layer else _model_speed(rows)
 
 
@@ -117,7 +123,8 @@ def _layer_speed(rows: Sequence[Row]) -> tuple[RowColumn, ...]:
 
 
 def _milliseconds(row: Row) -> str:
-    return dashed(row.step_s, lambda step_s: interval(step_s, 1e3))
+    mark = "~" if row.outcome is Outcome.NOISY else ""
+    return dashed(row.step_s, lambda step_s: f"{mark}{interval(step_s, 1e3)}")
 
 
 def _arithmetic(rows: Sequence[Row]) -> RowColumn:
@@ -204,7 +211,8 @@ _ANSWERS = (
 )
 _COMPARED = (
     RowColumn("speed-up (×)", _speedup, key=True),
-    RowColumn("verdict", _verdict, numeric=False),
+    RowColumn("verdict", _verdict, numeric=False, key=True),
+    RowColumn("comparable rounds", lambda row: dashed(comparable(row), str), movable=True, key=True),
     RowColumn("gain of the last feature (×)", _gain, numeric=False, blanks=(DASH, AS_SPEEDUP)),
 )
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from ktbench.report.conditions import MARK
 from ktbench.report.text import (
     DASH,
+    NO_ENDS,
     change_text,
     error_text,
     flips_text,
@@ -89,6 +90,6 @@ def _speedup_word(row: Row) -> str:
         return "the baseline"
     if row.speedup is None:
         return "no speed-up"
-    low, mid, high = (f"{value:.3f}" for value in (row.speedup.low, row.speedup.mid, row.speedup.high))
-    ends = "" if is_exact(row.speedup) else f" [{low}, {high}]"
-    return f"{mid}x{MARK if row.unproven else ''}{ends} {row.verdict}"
+    found = row.speedup
+    ends = f" [{found.low:.3f}, {found.high:.3f}]" if found.has_ends else "" if is_exact(found) else f" {NO_ENDS}"
+    return f"{found.mid:.3f}x{MARK if row.unproven else ''}{ends} {row.verdict}"

@@ -74,6 +74,7 @@ def error_text(value: Estimate, scale: float = 1.0) -> str:
     return number(value.mid * scale, 3) + ("" if value.se is None else f" ± {number(value.se * scale, 2)}")
 
 
+NO_ENDS = "±?"  # of too few values for an interval
 DASH = "—"
 
 
@@ -172,9 +173,9 @@ def percent(value: Interval) -> str:
 
 
 def _with_ends(value: Interval, scale: float, places: int) -> str:
-    """The ends of the interval in brackets; none where the value has none."""
+    """The ends of the interval in brackets; `±?` where there were too few values for one, nothing where it has none."""
     low, mid, high = (f"{x * scale:.{places}f}" for x in (value.low, value.mid, value.high))
-    return mid if is_exact(value) else f"{mid} [{low}, {high}]"
+    return f"{mid} [{low}, {high}]" if value.has_ends else mid if is_exact(value) else f"{mid} {NO_ENDS}"
 
 
 def span(low: float, high: float) -> str:
@@ -196,4 +197,4 @@ def plus_minus(value: Interval) -> str:
     """The relative half-width; a question mark where there were too few values for one, nothing where it has none."""
     if is_exact(value):
         return ""
-    return f"±{value.half_width:.1%}" if value.sound else "±?"
+    return f"±{value.half_width:.1%}" if value.sound else NO_ENDS

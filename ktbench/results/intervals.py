@@ -36,6 +36,11 @@ class Interval:
         """Whether there were values enough (six) for an interval of 95 %."""
         return self.coverage >= CONFIDENCE
 
+    @property
+    def has_ends(self) -> bool:
+        """Whether `low` and `high` are an interval to show: of an exact value, and of too few, they are none."""
+        return self.sound and self.coverage < _CERTAIN
+
     def closed(self, goal: float) -> bool:
         """Whether a sound interval is within the goal."""
         return self.sound and self.half_width <= goal

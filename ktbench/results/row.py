@@ -197,6 +197,15 @@ def control_of(group: Sequence[Row]) -> Row | None:
     return next(same, None)
 
 
+def comparable(row: Row) -> int | None:
+    """Of how many rounds the speed-up is, or the time of a baseline: blocks of rounds where weights are loaded anew.
+
+    None of a row without a time, and of a simulated one.
+    """
+    found = row.step_s if row.is_baseline else row.speedup
+    return None if row.simulated or not row.timed or found is None else found.n
+
+
 def place(row: Row, settings: Sequence[str]) -> str:
     """Label of a row with the settings that tell it from rows of other groups."""
     return ", ".join([row.shown, *(f"{key}={shown_setting(key, row.settings.get(key))}" for key in settings)])

@@ -18,7 +18,7 @@ from ktbench.run.evaluation import EvalRunner
 from ktbench.run.export import ensure_file
 from ktbench.run.messages import RecordIds
 from ktbench.run.open_run import end_shards, kept_of, open_run, parts_of
-from ktbench.run.progress import RoundProgress, cell_names, clear_status, loading, say, trial_progress, warn
+from ktbench.run.progress import RoundProgress, cell_names, clear_status, loading, say, trial_progress, waiting, warn
 from ktbench.run.request import CellPlan
 from ktbench.run.sweep import Sweep
 from ktbench.sim.records import simulate_cells
@@ -33,12 +33,13 @@ def execute(request: Request, planned: CellPlan, command: list[str]) -> Run:
     """Simulate, evaluate, then measure until the precision goal or a ceiling.
 
     An interrupt keeps what was measured and is raised again. Raises NotKept where the log cannot be written, and
-    RequestError where another process is timing on this host.
+    RequestError where another process is timing on this host, unless the request is to wait.
     """
     is_timed = request.is_timed and bool(planned.runnable)
     if is_timed and request.resume:
         end_shards(request.resume, planned.cells)
-    with timing(command[3], request.resume or request.run_name or request.sweep.name) if is_timed else nullcontext():
+    run, on_wait = request.resume or request.run_name or request.sweep.name, waiting if request.wait else None
+    with timing(command[3], run, on_wait, for_any=True) if is_timed else nullcontext():
         return _execute(request, planned, command)
 
 

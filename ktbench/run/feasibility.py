@@ -349,7 +349,7 @@ def _require_inputs(spec: RunSpec) -> None:
     if work.trace is not None:
         read_trace(work.trace, shape.experts, shape.top_k, work.seed)
     if work.examples is not None and spec.model.path is not None:
-        require_tokenizer("workload.examples", spec.model.path)
+        require_tokenizer("workload.examples", spec.model.path, shape.vocab)
         read_examples(work.examples)
     if work.stream is not None:
         _require_positions(spec, longest_request(draw_stream(work, shape.vocab)))

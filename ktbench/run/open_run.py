@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
 from ktbench.config import Request, RequestPart
+from ktbench.files import write_whole
+from ktbench.host.code import read_changes
 from ktbench.results import Log, Run, free_folder, published_of, read_run
 from ktbench.results.find import RUNS, find_run, note_latest
 from ktbench.run.evaluation import require_same_suite
@@ -39,7 +42,17 @@ def open_run(
         log.close()
         raise
     note_latest(log.path.parent)
+    if machine.facts.get("dirty"):
+        _keep_changes(log.path.parent, machine.code_id)
     return log, previous
+
+
+def _keep_changes(folder: Path, code_id: str) -> None:
+    """What the code has that no commit holds, beside the log: without it nobody can measure the same again."""
+    file = folder / f"changes-{code_id}.diff"
+    if not file.exists() and (changes := read_changes()):
+        with suppress(OSError):  # the run is whole without it
+            write_whole(file, changes)
 
 
 def end_shards(name: str, cells: tuple[Cell, ...]) -> None:

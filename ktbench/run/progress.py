@@ -69,6 +69,11 @@ def say(line: str) -> None:
         _CONSOLE.say(line)
 
 
+def waiting(holder: object) -> None:
+    """Say that another process is timing on this host, before it is waited for."""
+    say(f"waiting until this host is not timing: {holder or 'another process of ktbench'}")
+
+
 def warn(line: str) -> None:
     """Print why something failed, also where progress is quiet."""
     _CONSOLE.say(line)

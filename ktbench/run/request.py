@@ -432,4 +432,4 @@ def require_answering(verb: str, spec: RunSpec) -> None:
             f"model={model.name}: has synthetic weights, which cannot answer; set model.path=FOLDER or model=nano"
         )
     with refusing():
-        require_tokenizer(verb, model.path)
+        require_tokenizer(verb, model.path, model.shape.vocab)

@@ -6,9 +6,9 @@ from pathlib import Path
 from uuid import uuid4
 
 from ktbench.engine.protocol import Unsupported
-from ktbench.host.timing_lock import timing
+from ktbench.host.timing_lock import who_times
 from ktbench.run.messages import OpenSession, RecordIds
-from ktbench.run.progress import loading
+from ktbench.run.progress import loading, warn
 from ktbench.run.worker import Worker, WorkerDied, serve_command
 from ktbench.sim.simulation import simulate
 from ktbench.spec.record import Cell, Environment
@@ -24,12 +24,13 @@ def _traced(cell: Cell, machine: Environment, folder: Path) -> tuple[Timeline | 
     ids = RecordIds(code_id=machine.code_id, env_id=machine.env_id, sitting=uuid4().hex[:8])
     limits, worker = cell.spec.measure, None
     try:
-        with timing("trace", folder.name):
-            folder.mkdir(parents=True, exist_ok=True)
-            opened, command = OpenSession(cells=(cell,), ids=ids), serve_command(cell.spec)
-            with loading(cell) as on_loading:
-                worker = Worker.start(opened, folder / "worker.log", limits.load_timeout_s, command, on_loading)
-            return worker.timeline(cell, limits.turn_timeout_s), ""
+        if (holder := who_times()) is not None:
+            warn(f"this host is timing: {holder}; loading and tracing a step may disturb it")
+        folder.mkdir(parents=True, exist_ok=True)
+        opened, command = OpenSession(cells=(cell,), ids=ids), serve_command(cell.spec)
+        with loading(cell) as on_loading:
+            worker = Worker.start(opened, folder / "worker.log", limits.load_timeout_s, command, on_loading)
+        return worker.timeline(cell, limits.turn_timeout_s), ""
     except Unsupported as error:
         return None, f"UNSUPPORTED: {error}"
     except WorkerDied as died:

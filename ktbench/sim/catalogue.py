@@ -18,7 +18,7 @@ from ktbench.spec.wire import from_plain
 _TRANSFER_BYTES = 8
 _MOST_PER_CHANNEL = 2  # modules, where no platform is known
 _MAKERS = re.compile(r"\b(amd|intel|nvidia|geforce|cpu|gpu)\b|\((?:r|tm)\)|[®™]", re.IGNORECASE)
-_BEYOND = 2  # times what any processor allows: faster modules are none that are sold
+_BEYOND = 4  # times what any processor allows: no module is that fast, overclocked ones neither
 _RAM = re.compile(r"(\d+) ?x ?(\d+) ?(?:GB|GiB|G)? +([A-Za-z]+\d?)-(\d+)(?: +at +(\d+))?", re.IGNORECASE)
 
 

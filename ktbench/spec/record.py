@@ -39,22 +39,24 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evidence:
-    """One feature of one trial. `seen` is None where the engine keeps no such counter."""
+    """One feature of one trial. `seen` is None where the engine keeps no such counter.
+
+    A log may be of a version with features that this one does not have: they go by the names that it has for them.
+    """
 
     feature: str
-    asked: FeatureValue
+    asked: FeatureValue | float
     counter: str
     seen: int | None
 
     def __post_init__(self) -> None:
-        if self.feature not in BY_NAME:
-            raise ValueError(f"Evidence.feature={self.feature}: no such feature; allowed are {', '.join(BY_NAME)}")
         fields_at_least(self, 0, "seen")
 
     @property
     def wanted(self) -> bool:
         """Whether the feature was requested to be on."""
-        return self.asked != BY_NAME[self.feature].off
+        known = BY_NAME.get(self.feature)
+        return bool(self.asked) if known is None else self.asked != known.off
 
     @property
     def honest(self) -> bool:
@@ -65,7 +67,8 @@ class Evidence:
 
     def __str__(self) -> str:
         seen = "not counted" if self.seen is None else f"{self.seen:,}"
-        return f"{BY_NAME[self.feature].mark}: {self.counter} {seen}, requested {'on' if self.wanted else 'off'}"
+        mark = BY_NAME[self.feature].mark if self.feature in BY_NAME else self.feature
+        return f"{mark}: {self.counter} {seen}, requested {'on' if self.wanted else 'off'}"
 
 
 def collect(requested: Mapping[str, FeatureValue], counted: Mapping[str, int]) -> tuple[Evidence, ...]:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import subprocess
+import zlib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -159,3 +163,34 @@ def test_a_run_without_a_commit_is_of_none(tmp_path: Path, monkeypatch: pytest.M
     assert origins_of("6") == []
     (tmp_path / "runs/bare/log.jsonl").write_bytes(b"")
     assert origins_of("") == []
+
+
+def test_features_that_are_not_known_here_go_by_their_recorded_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As in a log of a fork, which defers experts below a gate weight."""
+    monkeypatch.chdir(tmp_path)
+    run = run_of(tmp_path / "runs", "fork")
+    log = run.folder / "log.jsonl"
+    log.write_bytes(b"".join(_of_a_fork(json.loads(line)) for line in log.read_bytes().splitlines()))
+    shutil.copytree(run.folder, tmp_path / "runs" / "again")
+    assert main(["compare", "fork", "again"]) == 0
+    assert "gate_threshold=0.3" in capsys.readouterr().out
+    assert main(["report", "fork", "md", "csv", "json", "tex", "html"]) == 0
+    assert "gate_threshold: low_gates 5, requested on" in (tmp_path / "runs/fork/report/table.md").read_text()
+
+
+def _of_a_fork(line: dict[str, Any]) -> bytes:
+    """A line of a log whose last arm is another feature's."""
+    body, label = line["body"], f"{ARMS[-1].label} gate_threshold=0.3"
+    named = [one for one in (body, *body.get("cells", ())) if one.get("label") == ARMS[-1].label]
+    for one in named:
+        one["label"] = label
+        if "spec" in one:
+            one["spec"]["engine"]["gate_threshold"] = 0.3
+    if "evidence" in body:
+        asked, seen = (0.3, 5) if named else (0.0, 0)
+        body["evidence"] += [{"feature": "gate_threshold", "asked": asked, "counter": "low_gates", "seen": seen}]
+    facts = {name: line[name] for name in ("schema", "kind", "body")}
+    content = json.dumps(facts, sort_keys=False, separators=(",", ":"))[1:].encode()
+    return b'{"crc":%d,%b\n' % (zlib.crc32(content), content)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from ktbench.cli import main
 from ktbench.config import Request
+from ktbench.resources import checkpoint_folder
 from ktbench.run.request import eval_request, with_model
 from ktbench.spec.cells import plan_cells
 
@@ -126,3 +128,22 @@ def test_a_plan_says_which_tasks_cells_cannot_answer(
 def test_more_questions_than_have_contents_of_their_own_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["eval", "+suite=nano", "limit=501"]) == 2
     assert "limit=501: allowed are 1 to 500" in capsys.readouterr().err
+
+
+def test_a_tokenizer_of_another_model_is_refused_before_anything_loads(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Padding that was added to a tokenizer is no other model's: it is refused where a text has it."""
+    nano = checkpoint_folder("evals/nano")
+    for file in nano.iterdir():
+        (tmp_path / file.name).symlink_to(file)
+    content = json.loads((nano / "tokenizer.json").read_text())
+    vocab = json.loads((nano / "config.json").read_text())["vocab_size"]
+    (tmp_path / "tokenizer.json").unlink()
+    for model, added, code in (({}, [{"id": vocab, "content": "<pad>"}], 0), ({"[new]": vocab}, [], 2)):
+        changed = content | {"model": content["model"] | {"vocab": content["model"]["vocab"] | model}}
+        changed["added_tokens"] = [*content["added_tokens"], *added]
+        (tmp_path / "tokenizer.json").write_text(json.dumps(changed))
+        assert main(["plan", "+suite=nano", "limit=1", f"model.path={tmp_path}"]) == code
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"has tokens up to {vocab}" in line

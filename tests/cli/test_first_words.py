@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from types import SimpleNamespace
+
 import pytest
 
 from ktbench.cli import main
 from ktbench.cli.help import help_text
 from ktbench.config import compose
-from ktbench.run.request import read_request
+from ktbench.config.lists import split_lists, with_letters
+from ktbench.run import request
+from ktbench.run.request import cells_of, plan_request, read_request
 from ktbench.spec.errors import RequestError
 from ktbench.spec.sweep import part_name
 
@@ -83,5 +88,30 @@ def test_letters_of_every_language_are_read(title: str) -> None:
 
 
 def test_lists_of_names_beyond_ascii_are_lists() -> None:
-    with pytest.raises(RequestError, match="no such folder"):
-        read_request(["model.path=/ä/x,/ö/y", "workload.prompt=8"])
+    assert split_lists([with_letters("peer.exports=/ä/x,/ö/y")], ()).lists == {"peer.exports": ["/ä/x", "/ö/y"]}
+
+
+def test_a_plan_has_headings_and_a_time_and_no_digests(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["+ablation=decode"], ["workload.prompt=8,16", "engine.best=true"]):
+        assert main(["plan", *TINY, *words]) == 0
+        said = capsys.readouterr().out
+        assert said.startswith("cell ")
+        assert re.search(r"^time: about \d+ to \d+ minutes", said, re.MULTILINE)
+        assert not [cell for cell in cells_of(read_request([*TINY, *words])) if cell.spec_id in said]
+
+
+def test_a_plan_shows_what_does_not_fit_at_the_moment(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What other processes hold may be free when the cells are measured; what no memory holds is refused."""
+    words = [*TINY, "+ablation=decode"]
+    assert main(["plan", *words]) == 0
+    cells = capsys.readouterr().out.partition("memory:")[0]
+    monkeypatch.setattr(request, "read_memory", lambda: SimpleNamespace(available_bytes=1 << 20, total_bytes=64 << 30))
+    assert main(["plan", *words]) == 0
+    said = capsys.readouterr().out
+    assert cells in said and re.search(r"^not enough memory at the moment: .* free are", said, re.MULTILINE)
+    with pytest.raises(RequestError, match="free are"):
+        plan_request(read_request(words))
+    monkeypatch.setattr(request, "read_memory", lambda: SimpleNamespace(available_bytes=1 << 20, total_bytes=1 << 20))
+    assert main(["plan", *words]) == 2

@@ -206,3 +206,9 @@ def test_divergence_is_exact_where_roundings_are_larger_than_it() -> None:
     expected = 1e-6 / 50_000 / 2
     found = divergence_nats(logits.log_softmax(-1).float(), moved.log_softmax(-1).float())
     assert float(found) == pytest.approx(expected, rel=0.01)
+
+
+def test_tokens_that_the_model_does_not_know_are_refused(tmp_path: Path) -> None:
+    plan = replace(PLAN, vocab=max(TEXT.encode()))
+    with pytest.raises(ValueError, match=f"token {plan.vocab} of the tokenizer is none of the {plan.vocab}"):
+        drift_of(Bigrams(NOISE[: plan.vocab, : plan.vocab]), tmp_path / "p", own=True, plan=plan)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -11,7 +12,7 @@ import pytest
 
 import ktbench
 from ktbench.host import code
-from ktbench.host.code import Extension, code_files, code_id, read_commit
+from ktbench.host.code import MOST_CHANGES, Extension, code_files, code_id, read_changes, read_commit
 
 NO_KERNELS = Extension(module=None, reason="not built")
 
@@ -91,12 +92,39 @@ def test_an_installed_package_has_no_commit(tmp_path: Path) -> None:
     assert read_commit(tmp_path) is None
 
 
-def test_commit_and_dirty_flag_of_a_checkout(tmp_path: Path) -> None:
-    def git(*words: str) -> str:
+@pytest.fixture
+def git(tmp_path: Path) -> Callable[..., str]:
+    """Git in an empty checkout."""
+
+    def run(*words: str) -> str:
         command = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b", *words]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
-    git("init", "--quiet")
+    run("init", "--quiet")
+    return run
+
+
+def test_changes_of_a_checkout_make_its_files_of_its_commit(git: Callable[..., str], tmp_path: Path) -> None:
+    old, new, secret = tmp_path / "ktbench/old.py", tmp_path / "kernels/new.cpp", tmp_path / "notes.txt"
+    for file, text in ((old, "a = 1\n"), (new, "int b;\n"), (secret, "mine\n")):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)
+    git("add", "ktbench")
+    git("commit", "--quiet", "-m", "start")
+    old.write_text("a = 2\n")
+    changes = read_changes(tmp_path)
+    assert b"mine" not in changes
+    git("checkout", "--quiet", "ktbench")
+    new.unlink()
+    (tmp_path / "c.diff").write_bytes(changes)
+    git("apply", "c.diff")
+    assert (old.read_text(), new.read_text()) == ("a = 2\n", "int b;\n")
+    old.write_text("x" * 2 * MOST_CHANGES)
+    assert len(read_changes(tmp_path)) < MOST_CHANGES + 100
+    assert read_changes(tmp_path / "ktbench") == b""
+
+
+def test_commit_and_dirty_flag_of_a_checkout(git: Callable[..., str], tmp_path: Path) -> None:
     git("commit", "--quiet", "--allow-empty", "-m", "start")
     commit = read_commit(tmp_path)
     assert commit is not None

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ktbench.host import timing_lock
-from ktbench.host.timing_lock import Holder, timing
+from ktbench.host.timing_lock import Holder, timing, who_times
 from ktbench.spec.errors import RequestError
 from tests.command import python_output
 
@@ -81,8 +81,9 @@ def test_children_do_not_inherit_it(lock: Path) -> None:
     child.communicate()
 
 
-def test_a_share_of_the_same_run_waits_for_its_turn(
-    other: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("which", [("decode-1", False), ("another", True)], ids=["of the same run", "for any"])
+def test_who_is_to_wait_waits_for_its_turn(
+    other: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch, which: tuple[str, bool]
 ) -> None:
     monkeypatch.setattr(timing_lock, "_POLL_S", 0.01)
     told: list[Holder | None] = []
@@ -92,7 +93,9 @@ def test_a_share_of_the_same_run_waits_for_its_turn(
         assert other.stdin is not None
         threading.Thread(target=other.stdin.close).start()
 
-    with timing("sweep", "decode-1", on_wait):
+    run, for_any = which
+    assert who_times() is not None
+    with timing("sweep", run, on_wait, for_any=for_any):
         assert [holder.pid for holder in told if holder] == [other.pid]
         assert not taken()
     assert taken()

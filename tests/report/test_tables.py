@@ -7,11 +7,15 @@ from pathlib import Path
 import pytest
 
 from ktbench.report.data import SEPARATOR, pairs_text
+from ktbench.report.figures.sheet import reach
 from ktbench.report.latex import latex
+from ktbench.report.terminal import row_line
+from ktbench.report.web.warnings import warnings_of
 from ktbench.report.write import write_report
+from ktbench.results.row import comparable
 from ktbench.results.rows import rows_of
 from ktbench.spec.inject import InjectRule, InjectSpec
-from ktbench.spec.record import Outcome, Record
+from ktbench.spec.record import Outcome, Record, RoofSample
 from tests.report.reading import csv_lines, csv_of_run, headings, json_of_run, table
 from tests.report.synthetic import DECODE, Arm, Store
 
@@ -136,3 +140,62 @@ def test_latex_escapes_and_balances(tmp_path: Path) -> None:
     assert len(rows) == 4
     body = re.sub(r"\\[{}]", "", "\n".join(line for line in text.splitlines() if not line.startswith("%")))
     assert body.count("{") == body.count("}")
+
+
+ENDS = re.compile(r"\d \[\d")  # `1.5 [1.4, 1.6]`
+
+
+@pytest.mark.parametrize(("rounds", "has_ends"), [(1, False), (5, False), (6, True)])
+def test_too_few_rounds_have_no_interval_anywhere(tmp_path: Path, rounds: int, has_ends: bool) -> None:
+    """The least and the most of five values hold a median with 93.75 %: none of 95 % is shown, and none is drawn."""
+    run = Store(arms=PAIR, rounds=rounds).write(tmp_path)
+    rows = rows_of(run)
+    texts = [file.read_text() for file in write_report(run, ["md", "tex", "kit"]) if file.suffix in (".md", ".tex")]
+    texts = [line for text in texts for line in text.splitlines() if line.startswith(("| ", "base", "+v"))]
+    texts += [row_line(row) for row in rows]
+    assert [bool(ENDS.search(text)) for text in texts if "+v" in text and "python" not in text]
+    assert any(ENDS.search(text) for text in texts) == has_ends
+    assert all((line["speedup_low"] == "") != has_ends for line in csv_of_run(run) if line["label"] == "+v")
+    assert (reach([row.step_s for row in rows if row.step_s]) is not None) == has_ends
+
+
+def test_a_table_for_a_paper_has_what_its_numbers_are_worth(tmp_path: Path) -> None:
+    run = Store(arms=PAIR, rounds=5).write(tmp_path)
+    short = table(run).short()
+    at = {name: headings(short).index(name) for name in ("outcome", "verdict", "time (ms/step)")}
+    assert all(line[at["outcome"]] == "NOISY" and line[at["time (ms/step)"]].startswith("~") for line in short.cells)
+    assert [line[at["verdict"]] for line in short.cells] == ["baseline", "unsure"]
+    kit = next(file for file in write_report(run, ["kit"]) if file.name == "kit.tex").read_text()
+    assert "5 comparable rounds" in kit and "too few rounds for an interval" in kit
+
+
+def test_rounds_that_compare_are_counted_apart(tmp_path: Path) -> None:
+    """The cores moved in one round of +v, which has a time then and no speed-up."""
+    run = Store(arms=PAIR, rounds=7, control=False, ping_pong_ns=(60.0,)).write(tmp_path)
+
+    def moved(record: Record) -> Record:
+        far = tuple(replace(roof, ping_pong_ns=600.0) for roof in record.roofs)
+        return replace(record, roofs=far) if (record.label, record.round) == ("+v", 3) else record
+
+    found = {row.shown: row for row in rows_of(replace(run, records=tuple(map(moved, run.records))))}
+    assert [(row.rounds, comparable(row)) for row in found.values()] == [(7, 7), (7, 6)]
+
+
+def test_the_baseline_is_1_in_data_as_in_the_table(tmp_path: Path) -> None:
+    base, other, _ = csv_of_run(Store(arms=PAIR).write(tmp_path))
+    assert (base["speedup"], base["speedup_low"], base["comparable_rounds"]) == ("1.0", "", "12")
+    assert float(other["speedup"]) > 2
+
+
+def test_more_than_a_roof_is_a_warning(tmp_path: Path) -> None:
+    run = Store(arms=PAIR).write(tmp_path)
+    (share,) = {round(row.roof.share.mid, 3) for row in rows_of(run)[1:2] if row.roof}
+    high = [replace(one, roofs=tuple(lower(roof, share / 1.42) for roof in one.roofs)) for one in run.records]
+    for records, warned in ((run.records, False), (tuple(high), True)):
+        changed = replace(run, records=records)
+        assert any("142% of read" in note for note in table(changed).notes) == warned
+        assert any("142% of" in line for line in warnings_of(rows_of(changed))) == warned
+
+
+def lower(roof: RoofSample, factor: float) -> RoofSample:
+    return replace(roof, read_bytes_per_s=roof.read_bytes_per_s * factor, peak_flops=roof.peak_flops * factor)

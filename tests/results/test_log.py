@@ -402,7 +402,6 @@ ROOF = {"read_bytes_per_s": 1e9, "peak_flops": 1e12, "peak_isa": "avx2"}
         (record(0), {"work": {"weight_bytes": -1, "flops": 1, "tokens": 1}}),
         (record(0), {"work": {"weight_bytes": 10**300, "flops": 1, "tokens": 1}}),
         (record(0), {"roles": {"host_busy_s": -1.0, "device_wait_s": 0.0, "total_s": 1.0}}),
-        (record(0), {"evidence": [{"feature": "song", "asked": True, "counter": "songs", "seen": 1}]}),
         (record(0), {"conduct": {"disturbance": {"seconds": -1.0}}}),
         (record(0), {"cell": "another"}),
         (ANSWER, {"value": -1.0}),

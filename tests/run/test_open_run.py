@@ -11,6 +11,7 @@ from ktbench.config import Request
 from ktbench.host.timing_lock import timing
 from ktbench.results import Log, Run, published_of, read_run
 from ktbench.results.between_runs import require_one_machine
+from ktbench.run import open_run as opening
 from ktbench.run.execute import execute
 from ktbench.run.open_run import header_of, kept_of, open_run
 from ktbench.run.request import CellPlan, cells_of, read_request
@@ -192,6 +193,16 @@ def test_a_run_that_cannot_be_gone_on_with_is_free_for_others() -> None:
     with pytest.raises(RequestError):
         resumed(LOGIN)
     Log(folder).close()
+
+
+def test_changes_that_no_commit_holds_are_kept_beside_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opening, "read_changes", lambda: b"--- a\n")
+    for number, machine in enumerate((LOGIN, replace(LOGIN, facts={"dirty": True}))):
+        request = request_of(f"run_name=run{number}")
+        log, _ = open_run(request, cells_of(request), machine, ["x"], here=False)
+        log.close()
+        kept = [file.read_bytes() for file in log.path.parent.glob("changes-code.diff")]
+        assert kept == ([b"--- a\n"] if machine.facts else [])
 
 
 def test_blocks_of_rounds_stay_as_they_were_planned() -> None:

@@ -30,6 +30,7 @@ from ktbench.eval.lm.generation import (
     grouped,
     settings_of,
 )
+from ktbench.eval.texts import require_known
 from ktbench.spec.run_spec import RunSpec
 
 _ROOM = 256  # for new tokens, where a task sets no limit; lm-eval's own
@@ -190,6 +191,7 @@ class EngineLM(TemplateLM):  # type: ignore[misc]
                 f"loglikelihood: a continuation has {len(continuation)} tokens, allowed are 1 to {self.max_length}"
             )
         whole = (context or [self.prefix_token_id]) + continuation
+        require_known(whole, self.generator.model.shape.vocab)
         self.tally.cut_prompts += len(whole) > self.max_length + 1
         return tuple(whole[-self.max_length - 1 : -1])
 
@@ -216,6 +218,7 @@ class EngineLM(TemplateLM):  # type: ignore[misc]
             generation = Generation.of(arguments, eos=eos, room=_ROOM, usual=usual)
             repeats[context, generation] += 1
             tokens, number = self._encoder.prompt(context), repeats[context, generation]
+            require_known(tokens, self.generator.model.shape.vocab)
             questions.append(GenerationRequest.of(context, tokens, self.max_length, generation, number))
             self.tally.cut_prompts += len(questions[-1].prompt) < len(tokens)
         return questions

@@ -34,7 +34,7 @@ from ktbench.report.figures.text_metrics import INK, PAD_IN, folded, line_in, te
 from ktbench.report.table import Table
 from ktbench.report.text import DASH
 from ktbench.results.attribution import Attribution, FeatureAttribution, FeaturePair
-from ktbench.results.intervals import Interval, is_exact
+from ktbench.results.intervals import Interval
 from ktbench.results.usage import Spread
 
 Kind = Literal["base", "gain", "loss", "whole"]
@@ -86,7 +86,7 @@ def _step(share: FeatureAttribution, start: float, factor: Interval) -> Bar:
 
 def _bar(name: str, kind: Kind, start: float, factor: Interval, part: str = "") -> Bar:
     text = f"×{factor.mid:.{3 if factor.mid < 2 else 2}f}{part}"
-    whisker = None if is_exact(factor) else scaled(factor, start)
+    whisker = scaled(factor, start) if factor.has_ends else None
     return Bar(name=name, kind=kind, start=start, end=start * factor.mid, text=text, whisker=whisker)
 
 

@@ -30,6 +30,7 @@ from ktbench.report.text import not_drawn
 from ktbench.results.row import Row, groups_of, roof_rows
 from ktbench.results.settings import TOKENS, by_key, shown_setting, varying, without_precision
 from ktbench.results.usage import Spread
+from ktbench.spec.machine import BY_NAME as CONSTANTS
 from ktbench.spec.record import Outcome
 from ktbench.spec.sweep import PRECISIONS
 from ktbench.spec.weights import Precision
@@ -228,7 +229,11 @@ def axis_of(rows: Sequence[Row]) -> Axis:
     key = max(numeric, key=lambda key: counts[key], default="workload.prompt")
     if key == "workload.prompt" and rows[0].spec.workload.phase == "prefill":
         return Axis(key=key, name="tokens of the prompt")
-    return Axis(key=key, name=_NAMES.get(key, key.rpartition(".")[2].replace("_", " ")))
+    group, _, name = key.rpartition(".")
+    if group == "machine" and name in CONSTANTS:
+        constant = CONSTANTS[name]
+        return Axis(key=key, name=", ".join(filter(None, (constant.title, constant.unit))))
+    return Axis(key=key, name=_NAMES.get(key, name.replace("_", " ")))
 
 
 def _is_number(value: object) -> bool:

@@ -218,13 +218,15 @@ def balanced(count: int, most: int) -> int:
 
 def scaled(value: Spread | Interval | Estimate, factor: float = 1.0) -> Spread:
     """A value and its ends times a factor; where it has no interval, the ends are its middle."""
-    low, high = (value.mid if end is None else end for end in (value.low, value.high))
+    none = isinstance(value, Interval) and not value.has_ends
+    low, high = (value.mid if none or end is None else end for end in (value.low, value.high))
     return Spread(low=factor * low, mid=factor * value.mid, high=factor * high)
 
 
 def reach(values: Sequence[Spread | Interval]) -> list[list[float]] | None:
     """How far whiskers reach below and above values, as `errorbar` takes it; None where no value has an interval."""
-    below, above = [one.mid - one.low for one in values], [one.high - one.mid for one in values]
+    shown = [scaled(one) for one in values]
+    below, above = [one.mid - one.low for one in shown], [one.high - one.mid for one in shown]
     return [below, above] if any(below) or any(above) else None
 
 

@@ -13,6 +13,8 @@ from matplotlib.backends.backend_agg import RendererAgg
 from matplotlib.font_manager import FontProperties
 from matplotlib.text import Text
 
+from ktbench.spec.errors import printable
+
 T = TypeVar("T")
 
 LABEL_PT, TICK_PT, CAPTION_PT = 6.5, 6.0, 5.6
@@ -52,8 +54,11 @@ def packed(items: Iterable[T], fits: Callable[[Sequence[T]], bool]) -> list[list
 
 
 def wrapped(text: str, size_pt: float, limit_in: float) -> list[str]:
-    """Lines no wider than `limit_in`, broken at spaces; a longer word is broken after a sign, or where it must."""
-    pieces = (piece for word in text.split() for piece in _pieces(word, size_pt, limit_in))
+    """Lines no wider than `limit_in`, broken at spaces; a longer word is broken after a sign, or where it must.
+
+    Control characters, for which no font has a glyph, are escapes.
+    """
+    pieces = (piece for word in printable(text).split() for piece in _pieces(word, size_pt, limit_in))
     return [" ".join(line) for line in packed(pieces, lambda line: width_in(" ".join(line), size_pt) <= limit_in)]
 
 

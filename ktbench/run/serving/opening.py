@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ktbench.engine.serving.requests import ServingEngine
 
 # Keys of what is measured, which nothing here is.
-_MEASURED = ("measure", "resume", "resume_changed", "run_name", "sweep", "workload")
+_MEASURED = ("measure", "resume", "resume_changed", "run_name", "sweep", "wait", "workload")
 # What is asked is not known: the least that can be.
 _SERVE = WorkloadSpec(phase="serve", prompt=1, steps=1, stream=StreamSpec(concurrency=1, requests=1, answer=1))
 # PyTorch keeps what it has prepared for a bf16 product of each number of tokens, in ideep's cache of each thread and in

@@ -29,7 +29,9 @@ def test_the_kit_inputs_what_it_holds_and_says_where_numbers_are_from(tmp_path: 
         assert (folder / f"{name}.tex").is_file()
     for name in re.findall(r"\{\\ktbench/([\w.]+)\}", kit.replace("\\input", "")):
         assert (folder / name).is_file() or (folder / f"{name}.tex").is_file()
-    assert "Numbers: measured. Intervals hold the median over 6 rounds with at least 95\\%. Run decode" in kit
+    assert (
+        "Numbers: measured. Intervals hold the median over 6 comparable rounds with at least 95\\%. Run decode" in kit
+    )
     assert r"\begin{figure" not in (folder / "table.tex").read_text()
     assert r"\input{kit}" in (folder / "main.tex").read_text()
     assert all(path.read_text().isascii() for path in folder.glob("*.tex"))
