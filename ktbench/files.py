@@ -89,6 +89,17 @@ def append_to(path: Path) -> IO[bytes]:
     return open(path, "ab", buffering=0, opener=lambda *_: number)
 
 
+def write_all(file: IO[bytes], content: bytes) -> None:
+    """Write to a file without a buffer, and to its disk. Raises OSError; a part may be written then."""
+    left = memoryview(content)
+    while left:
+        written = os.write(file.fileno(), left)
+        if not written:
+            raise OSError(errno.EIO, "the disk takes nothing and reports no error")
+        left = left[written:]
+    os.fsync(file.fileno())
+
+
 def _claimed(part: Path) -> IO[bytes]:
     """The file, locked and empty. What is opened may have been renamed by its writer before it is locked."""
     while True:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import socket
@@ -11,7 +10,7 @@ from itertools import count
 from pathlib import Path
 from typing import IO
 
-from ktbench.files import NOT_REGULAR, append_to, is_named, sync_folder, write_whole
+from ktbench.files import NOT_REGULAR, append_to, is_named, sync_folder, write_all, write_whole
 from ktbench.results.lines import Fact, StoreError, checked_parts, encode, is_log
 from ktbench.spec.record import Header
 
@@ -57,7 +56,7 @@ class Log:
         """Write facts and return only when they are on disk. Raises NotKept; a run without any leaves nothing then."""
         facts, end = (*self._introduced, *facts), self._size()
         try:
-            self._write(b"".join(map(encode, facts)))
+            write_all(self._file, b"".join(map(encode, facts)))
         except OSError as error:
             with suppress(OSError):
                 self._file.truncate(end)
@@ -148,22 +147,13 @@ class Log:
         if whole == len(content):
             return
         if any(isinstance(part, bytes) for part in checked_parts(content[whole:])):
-            self._write(b"\n")
+            write_all(self._file, b"\n")
         else:
             self._file.truncate(whole)
             os.fsync(self._file.fileno())
 
     def _size(self) -> int:
         return os.fstat(self._file.fileno()).st_size
-
-    def _write(self, content: bytes) -> None:
-        left = memoryview(content)
-        while left:
-            written = os.write(self._file.fileno(), left)
-            if not written:
-                raise OSError(errno.EIO, "the disk takes nothing and reports no error")
-            left = left[written:]
-        os.fsync(self._file.fileno())
 
 
 def free_folder(parent: Path, name: str) -> Path:

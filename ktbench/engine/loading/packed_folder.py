@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from ktbench.engine.loading.weights_id import content_digest, weights_id
 from ktbench.engine.protocol import Unsupported
-from ktbench.files import NotWritten, sync_folder, write_whole
+from ktbench.files import NotWritten, append_to, sync_folder, write_whole
 from ktbench.spec.errors import error_text
 from ktbench.spec.inject import InjectSpec
 from ktbench.spec.run_spec import ModelSpec
@@ -205,7 +205,7 @@ def _saving(part: PackedPart) -> Iterator[None]:
     """Saving a part, alone and from the beginning: what an interrupted attempt left is deleted."""
     try:
         part.folder.mkdir(parents=True, exist_ok=True)
-        lock = (part.folder / _LOCK).open("ab")
+        lock = append_to(part.folder / _LOCK)
     except OSError as error:
         raise Unsupported(f"model.packed={part.packed}: {error_text(error)}") from None
     with lock:

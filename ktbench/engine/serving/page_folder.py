@@ -18,7 +18,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import IO
 
-from ktbench.files import whole_file
+from ktbench.files import append_to, whole_file
+from ktbench.spec.errors import error_text
 
 _MAGIC, _VERSION = b"ktb-page", 1
 # Magic, version, identity of what computes pages, name of the page, bytes of content; then CRC-32 of these and the
@@ -78,9 +79,9 @@ class PageFolder:
             raise ValueError(f"{folder}: is no folder; name one for pages of the prefix cache")
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # pages tell of the prompts they were made of
-            self._lock = (folder / _LOCK).open("ab")
+            self._lock = append_to(folder / _LOCK)
         except OSError as error:
-            self.unwritable = error.strerror or str(error)
+            self.unwritable = error_text(error)
         if self._lock is not None:
             _take(self._lock, folder)
 
@@ -129,7 +130,7 @@ class PageFolder:
     def use(self, name: str, used_ns: int) -> None:
         """Note when a page was last used, for the next process."""
         with suppress(OSError):
-            os.utime(self._file(name), ns=(used_ns, used_ns))
+            os.utime(self._file(name), ns=(used_ns, used_ns), follow_symlinks=False)
 
     def delete(self, name: str) -> None:
         """Delete a page that may be gone already. Raises OSError where it stays."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -13,9 +12,11 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from ktbench.engine.loading.weights_id import content_digest, weights_id
-from ktbench.files import NotWritten
+from ktbench.files import NotWritten, append_to, write_all
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.wire import to_plain
+
+_LIBRARIES = ("torch", "numpy", "transformers", "tokenizers", "lm_eval")
 
 
 class AnswerCache:
@@ -53,11 +54,9 @@ class AnswerCache:
 
     def _append(self, lines: bytes) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a+b") as file:
+        with append_to(self.path) as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            file.write((b"" if _ends_whole(self.path) else b"\n") + lines)
-            file.flush()
-            os.fsync(file.fileno())
+            write_all(file, (b"" if _ends_whole(self.path) else b"\n") + lines)
 
 
 def request_key(*content: Any) -> str:
@@ -69,11 +68,11 @@ def identity_of(spec: RunSpec, *, code_id: str, tokenizer: PreTrainedTokenizerBa
     """Digest of all that answers may depend on besides the request.
 
     That is the weights, every engine setting, both precisions, the injection rules, the code with its kernels, the
-    libraries that compute and that cut answers, the tokenizer, and whatever else `setting` names.
+    libraries that compute, draw tokens and cut answers, the tokenizer, and whatever else `setting` names.
     """
     content = to_plain(spec)
     kept = {key: content[key] for key in ("system", "engine", "precision", "device_precision", "inject")}
-    libraries = [version(name) for name in ("torch", "transformers", "tokenizers", "lm_eval")]
+    libraries = [version(name) for name in _LIBRARIES]
     return content_digest([kept, weights_id(spec.model), code_id, _tokenizer_id(tokenizer), libraries, setting])
 
 

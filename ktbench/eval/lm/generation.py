@@ -18,6 +18,7 @@ from transformers.utils import chat_template_utils
 
 from ktbench.engine.serving.requests import Sampling
 from ktbench.eval.lm.cache import request_key
+from ktbench.spec.wire import to_plain
 
 
 class Encoder:
@@ -210,12 +211,14 @@ class GenerationRequest:
         seed = generation.seed
         if seed is None:
             seed = int(request_key(prompt, number), 16) % (1 << _SEED_BITS)
-        penalty = generation.repetition_penalty
+        is_drawn = generation.temperature > 0  # what tokens are drawn by changes no answer without it
         sampling = Sampling(
-            temperature=generation.temperature, top_p=generation.top_p, seed=seed, repetition_penalty=penalty
+            temperature=generation.temperature,
+            top_p=generation.top_p if is_drawn else 1.0,
+            seed=seed if is_drawn else 0,
+            repetition_penalty=generation.repetition_penalty,
         )
-        drawn = [generation.temperature, generation.top_p, seed] if generation.temperature else None
-        key = request_key("generate_until", prompt, generation.until, generation.room, drawn, penalty)
+        key = request_key("generate_until", prompt, generation.until, generation.room, to_plain(sampling))
         return cls(prompt=prompt, generation=generation, sampling=sampling, key=key, place=(-len(tokens), text))
 
 

@@ -267,6 +267,16 @@ def test_two_processes_do_not_save_at_once(tmp_path: Path) -> None:
     loaded(one)
 
 
+def test_the_lock_is_a_file_of_the_folder_itself(tmp_path: Path) -> None:
+    """The folder comes from others, too: a link in it makes no file elsewhere."""
+    elsewhere, lock = tmp_path / "elsewhere", tmp_path / "packed" / "experts-int8" / "lock"
+    lock.parent.mkdir(parents=True)
+    lock.symlink_to(elsewhere)
+    with pytest.raises(Unsupported, match=r"lock: .*no regular file"):
+        loaded(cell(replace(tiny_model(), packed=str(tmp_path / "packed")), **FUSED))
+    assert not elsewhere.exists()
+
+
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(Unsupported, match=r"model\.packed=.*file"):

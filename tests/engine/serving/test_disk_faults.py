@@ -180,6 +180,17 @@ def test_a_folder_that_cannot_be_written_is_read(tmp_path: Path, caplog: pytest.
     assert len(caplog.records) == 2
 
 
+def test_a_link_for_a_lock_makes_no_file_elsewhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder, elsewhere = tmp_path / "pages", tmp_path / "elsewhere"
+    folder.mkdir()
+    (folder / "lock").symlink_to(elsewhere)
+    with opened(folder) as pages:
+        pages.put(key_of(1), b"page")
+        assert pages.counters()["disk_dropped"] == 1
+    assert not elsewhere.exists()
+    assert len(caplog.records) == 1 and "lock: it is no regular file" in caplog.text
+
+
 def test_bad_requests_are_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "plain").touch()
     for folder, limit in ((tmp_path / "plain", 1), (tmp_path / "new", 0)):

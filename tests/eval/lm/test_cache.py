@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import fields, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -13,6 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ktbench.eval.lm.cache import AnswerCache, identity_of, request_key
+from ktbench.eval.lm.generation import Generation, GenerationRequest
+from ktbench.files import NotWritten
 from ktbench.spec.engine import EngineSpec, PlacementSpec, ServingSpec
 from ktbench.spec.inject import InjectRule, InjectSpec
 from ktbench.spec.run_spec import RunSpec
@@ -91,9 +94,10 @@ def test_everything_else_that_answers_depend_on_counts(monkeypatch: pytest.Monke
     tidy = byte_tokenizer()
     tidy.clean_up_tokenization_spaces = not tidy.clean_up_tokenization_spaces
     found.append(identity(spec, tokenizer=tidy))
-    with monkeypatch.context() as patch:
-        patch.setattr("ktbench.eval.lm.cache.version", lambda name: "another" if name == "lm_eval" else version(name))
-        found.append(identity(spec))
+    for library in ("torch", "numpy", "transformers", "tokenizers", "lm_eval"):
+        with monkeypatch.context() as patch:
+            patch.setattr("ktbench.eval.lm.cache.version", lambda name, of=library: version(name) + "x" * (name == of))
+            found.append(identity(spec))
     assert len(set(found)) == len(found)
     assert identity(tiny_spec(avx512=True)) == found[0]
     assert identity(replace(spec, model=replace(spec.model, name="another name"))) == found[0]
@@ -128,6 +132,35 @@ def test_large_files_count_by_their_ends(tmp_path: Path, monkeypatch: pytest.Mon
 def test_requests_that_differ_have_other_keys() -> None:
     requests = [("a", [1, 2], [3]), ("a", [1], [2, 3]), ("b", [1, 2], [3]), ("a", [1, 2], [3], 0.5), ("a", [12], [3])]
     assert len({request_key(*one) for one in requests}) == len(requests)
+
+
+def test_how_tokens_are_drawn_counts_where_they_are() -> None:
+    usual = Generation(until=("\n",), room=4, temperature=0.7, top_p=0.9, seed=1)
+    changes: tuple[dict[str, Any], ...] = (
+        {"top_p": 0.8},
+        {"seed": 2},
+        {"temperature": 0.6},
+        {"repetition_penalty": 1.1},
+    )
+
+    def keys(one: Generation) -> list[str]:
+        generations = (one, *(replace(one, **change) for change in changes))
+        return [GenerationRequest.of("a", [1, 2], 64, each, 1).key for each in generations]
+
+    assert len(set(keys(usual))) == 5
+    greedy = keys(replace(usual, temperature=0.0))
+    assert greedy[0] == greedy[1] == greedy[2] and len({*greedy, *keys(usual)}) == 7  # 0.6 is the same draw twice
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_answers_are_written_to_files_of_their_own_alone(tmp_path: Path, kind: str) -> None:
+    """The folder comes from others, too: nothing is written through a link, and no reader of a pipe is waited for."""
+    victim, cache = tmp_path / "victim", AnswerCache(tmp_path, "one")
+    victim.write_text("a key")
+    cache.path.symlink_to(victim) if kind == "link" else os.mkfifo(cache.path)
+    with pytest.raises(NotWritten, match="no regular file"):
+        cache.put({"a": [1]})
+    assert victim.read_text() == "a key" and cache.get("a") is None
 
 
 def test_answers_come_back(tmp_path: Path) -> None:
