@@ -39,6 +39,7 @@ from ktbench.spec.sweep import axis_changes, part_name
 # Of the overrides of a sweep's own keys these are the run's; the others are for each of its parts.
 _OF_THE_RUN = ("sweep.parts", "sweep.name", "sweep.title")
 _UNSAFE = "confirm_unsafe"
+_LONGEST_KEY = 200  # characters: Hydra looks for files that are called like keys
 _MAPPINGS = ("engine", "inject", "machine", "measure", "model", "peer", "sweep", "workload")
 _WITHOUT = {f"suite={NO_SUITE}": "~suite"}  # as Hydra writes it
 
@@ -182,8 +183,8 @@ def _check_group(word: str, groups: Mapping[str, Iterable[str]]) -> None:
         raise RequestError(f"override {word!r}: expected KEY=VALUE")
     if is_launching(word):
         raise RequestError(f"{word}: only `sweep` uses launchers, leave it out")
-    if key.startswith("+") and group not in groups:
-        raise RequestError(f"{group}: unknown key{did_you_mean(group, known_keys())}")
+    if len(group) > _LONGEST_KEY or (key.startswith("+") and group not in groups):
+        raise RequestError(f"{shown(group)}: unknown key{did_you_mean(group, known_keys())}")
     options = list(groups.get(group, []))
     is_described = {"machine": is_own, "suite": _is_suite, "ablation": is_file}.get(group)
     if options and value not in options and not (is_described and is_described(value)):

@@ -83,7 +83,8 @@ def _largest_id(file: Path) -> int:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{file}: cannot be read as JSON ({error})") from None
-    vocab = content.get("model", {}).get("vocab") if isinstance(content, dict) else None
+    model = content.get("model") if isinstance(content, dict) else None
+    vocab = model.get("vocab") if isinstance(model, dict) else None
     if isinstance(vocab, list):  # scores in the order of ids
         return len(vocab) - 1
     return max((one for one in vocab.values() if isinstance(one, int)), default=-1) if isinstance(vocab, dict) else -1

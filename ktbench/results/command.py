@@ -9,17 +9,23 @@ from typing import Any
 
 from ktbench.results.settings import flattened, setting_text, shipped
 from ktbench.spec.engine import PAPER_AMX_MIN_TOKENS, EngineSpec
+from ktbench.spec.features import BY_NAME
 from ktbench.spec.inject import InjectSpec
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.peers import OURS, PeerSpec
+from ktbench.spec.record import Evidence
 from ktbench.spec.run_spec import MeasureSpec, RunSpec, WorkloadSpec
 from ktbench.spec.serving.stream import StreamSpec
 from ktbench.spec.suite import SuiteSpec
 
 
-def command_of(spec: RunSpec, planned_with: Sequence[str] = ()) -> str:
-    """`python -m ktbench run …` with every override that differs from the defaults, one line for a shell."""
-    return shell_line(_words(spec, planned_with))
+def command_of(spec: RunSpec, planned_with: Sequence[str] = (), evidence: Iterable[Evidence] = ()) -> str:
+    """`python -m ktbench run …` with every override that differs from the defaults, one line for a shell.
+
+    A feature that only the `evidence` of a log knows is among them: this version refuses it, and runs nothing else.
+    """
+    others = (one for one in evidence if one.feature not in BY_NAME and one.wanted)
+    return shell_line([*_words(spec, planned_with), *(f"engine.{one.feature}={one.asked}" for one in others)])
 
 
 def shell_line(words: Iterable[str]) -> str:

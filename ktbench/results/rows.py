@@ -67,7 +67,7 @@ def _row(
         goal=cell.spec.measure.goal,
         provenance=_provenance(cell, records),
         records=records,
-        command=command_of(cell.spec, planned_with),
+        command=command_of(cell.spec, planned_with, records[-1].evidence if records else ()),
         error=_error(records),
         agreement=worst(records),
         **(_speed(cell, records) if outcome is not None and outcome.timed else {}),

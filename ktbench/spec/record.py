@@ -45,7 +45,7 @@ class Evidence:
     """
 
     feature: str
-    asked: FeatureValue | float
+    asked: FeatureValue | float | str
     counter: str
     seen: int | None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import subprocess
 import zlib
@@ -177,7 +178,13 @@ def test_features_that_are_not_known_here_go_by_their_recorded_names(
     assert main(["compare", "fork", "again"]) == 0
     assert "gate_threshold=0.3" in capsys.readouterr().out
     assert main(["report", "fork", "md", "csv", "json", "tex", "html"]) == 0
-    assert "gate_threshold: low_gates 5, requested on" in (tmp_path / "runs/fork/report/table.md").read_text()
+    table = (tmp_path / "runs/fork/report/table.md").read_text()
+    row = next(line for line in table.splitlines() if line.startswith("| +v+d gate_threshold=0.3 "))
+    assert "low_gates 5/step" in row and table.count("low_gates") == 1
+    again = next(line for line in table.splitlines() if "engine.gate_threshold=0.3" in line)
+    assert main(shlex.split(again)[3:]) == 2 and "gate_threshold" in capsys.readouterr().err
+    assert main(["sweep", "model=tiny", "sweep.arms=[base,gate_threshold=0.3]"]) == 2
+    assert "gate_threshold" in capsys.readouterr().err
 
 
 def _of_a_fork(line: dict[str, Any]) -> bytes:

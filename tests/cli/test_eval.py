@@ -134,7 +134,7 @@ def test_a_tokenizer_of_another_model_is_refused_before_anything_loads(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Padding that was added to a tokenizer is no other model's: it is refused where a text has it."""
-    nano = checkpoint_folder("evals/nano")
+    nano = checkpoint_folder("evals/nano").resolve()
     for file in nano.iterdir():
         (tmp_path / file.name).symlink_to(file)
     content = json.loads((nano / "tokenizer.json").read_text())
