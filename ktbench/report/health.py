@@ -16,7 +16,7 @@ from ktbench.results.row import Row, control_of, groups_of, measured, place
 from ktbench.results.run import Facts, environments_of, machines_of
 from ktbench.results.settings import by_key, varying
 from ktbench.results.usage import MAX_DISAGREEMENT, are_alike, most, peak_spreads, read_spread, unmetered_reason
-from ktbench.spec.core_layout import CORE_LAYOUTS
+from ktbench.spec.core_layout import CORE_LAYOUTS, core_layout_at
 from ktbench.spec.health import MACHINE_CHECKS, TRIAL_CHECKS, Check, warnings
 from ktbench.spec.record import Record
 from ktbench.spec.system_metrics import READ_BUFFER_BYTES, PeakMemory
@@ -51,7 +51,7 @@ def roofs_sentence(rows: Sequence[Row]) -> str:
 def placement_sentence(rows: Sequence[Row]) -> str:
     """Where the cores were in how many trials; empty where it was not measured."""
     rows = measured(rows)
-    times = [roof.ping_pong_ns for one in _records(rows) for roof in one.roofs if roof.ping_pong_ns is not None]
+    times = [ns for one in _records(rows) for roof in one.roofs if (ns := roof.ping_pong_ns) and core_layout_at(ns)]
     found = Counter(str(place or "unknown") for row in rows for place in row.core_layouts.values())
     counts = {place: found[place] for place in (*CORE_LAYOUTS, "unknown") if found[place]}
     if not counts.keys() - {"unknown"}:

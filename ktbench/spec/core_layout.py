@@ -15,15 +15,17 @@ CORE_LAYOUTS: tuple[CoreLayout, ...] = get_args(CoreLayout)
 # between two complexes of Zen 4. The limits lie in the gaps.
 _NEAR_FROM_NS = 20.0
 _FAR_FROM_NS = 90.0
+# Cores of two sockets are within some hundreds: beyond this one of them was running something else.
+_NO_DISTANCE_FROM_NS = 1000.0
 _TOLD_BY_TWO = 2
 
 
 def core_layout_at(ping_pong_ns: float | None) -> CoreLayout | None:
     """Where two cores lie between which a cache line takes `ping_pong_ns` one way; None without a measurement.
 
-    "same core" below 20 ns, "near" (one last-level cache) below 90 ns, "far" from there on.
+    "same core" below 20 ns, "near" (one last-level cache) below 90 ns, "far" from there on; 1 µs is no distance.
     """
-    if ping_pong_ns is None:
+    if ping_pong_ns is None or ping_pong_ns >= _NO_DISTANCE_FROM_NS:
         return None
     if ping_pong_ns < _NEAR_FROM_NS:
         return "same core"

@@ -91,6 +91,16 @@ def test_lists_of_names_beyond_ascii_are_lists() -> None:
     assert split_lists([with_letters("peer.exports=/ä/x,/ö/y")], ()).lists == {"peer.exports": ["/ä/x", "/ö/y"]}
 
 
+@pytest.mark.parametrize(("name", "block_bytes"), [("iq3_xxs", 136), ("iq1", 110)])
+def test_formats_that_are_packed_anew_are_listed_with_the_bits_that_they_take(
+    capsys: pytest.CaptureFixture[str], name: str, block_bytes: int
+) -> None:
+    """Those of a block of 256 weights as it is held, in more bits than in its file."""
+    assert main(["list", "precisions"]) == 0
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith(f"{name} "))
+    assert f"held in {8 * block_bytes / 256:.3g} bits a weight" in line
+
+
 def test_a_plan_has_headings_and_a_time_and_no_digests(capsys: pytest.CaptureFixture[str]) -> None:
     for words in (["+ablation=decode"], ["workload.prompt=8,16", "engine.best=true"]):
         assert main(["plan", *TINY, *words]) == 0

@@ -99,6 +99,7 @@ def test_who_is_to_wait_waits_for_its_turn(
         assert [holder.pid for holder in told if holder] == [other.pid]
         assert not taken()
     assert taken()
+    assert who_times() is None
 
 
 def test_what_is_left_by_a_holder_says_nothing(lock: Path) -> None:

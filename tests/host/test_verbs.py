@@ -104,7 +104,7 @@ def test_doctor_answers_without_the_extension(
     ("verb", "argument", "allowed"),
     [
         *[(doctor, argument, "") for argument in ("fast", "out=x", "--json")],
-        *[(probe, argument, "; allowed is out=FILE$") for argument in ("fast", "out=", "to=x.yaml")],
+        *[(probe, argument, "; allowed are out=FILE and wait=true$") for argument in ("fast", "out=", "to=x.yaml")],
     ],
 )
 def test_unknown_arguments_are_refused(verb: ModuleType, argument: str, allowed: str) -> None:

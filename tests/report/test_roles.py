@@ -70,6 +70,12 @@ def test_depth_is_the_axis_that_varies_most(tmp_path: Path) -> None:
     assert axis_of(rows_of(STORES["one depth"].write(tmp_path / "one"))).key == "workload.prompt"
 
 
+def test_an_axis_of_a_described_machine_has_the_name_and_unit_of_its_constant(tmp_path: Path) -> None:
+    rows = rows_of(STORES["depth"].write(tmp_path))[:2]
+    speeds = [replace(row, settings={"machine.read_gb_per_s": 100.0 * n}) for n, row in enumerate(rows, 1)]
+    assert axis_of(speeds).name == "read bandwidth of a domain from its own memory, GB/s"
+
+
 def test_a_line_for_each_arm_over_the_context(tmp_path: Path) -> None:
     run = DEPTH.write(tmp_path)
     axes = speed_figure(run).axes[0]

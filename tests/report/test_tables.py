@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ktbench.report.conditions import cpu_title
 from ktbench.report.data import SEPARATOR, pairs_text
 from ktbench.report.figures.sheet import reach
 from ktbench.report.latex import latex
@@ -179,6 +180,14 @@ def test_rounds_that_compare_are_counted_apart(tmp_path: Path) -> None:
 
     found = {row.shown: row for row in rows_of(replace(run, records=tuple(map(moved, run.records))))}
     assert [(row.rounds, comparable(row)) for row in found.values()] == [(7, 7), (7, 6)]
+
+
+def test_a_title_has_no_numbers_of_a_processor() -> None:
+    """Conditions have them; a reader of a figure knows the microarchitecture, or the name alone."""
+    titles = {
+        model: cpu_title(f"Intel(R) Xeon(R) Processor (family 6, model {model}, stepping 1)") for model in (173, 999)
+    }
+    assert titles == {173: "Intel Xeon (Granite Rapids)", 999: "Intel Xeon"}
 
 
 def test_the_baseline_is_1_in_data_as_in_the_table(tmp_path: Path) -> None:

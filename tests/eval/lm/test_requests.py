@@ -205,6 +205,18 @@ def test_an_answer_of_logits_that_are_no_numbers_is_none(lm: EngineLM, monkeypat
     assert len(lm.generator.generate(texts, samplings, room=3, ended=lambda i, tokens: tokens[-1] == 0)) == 3
 
 
+@pytest.mark.parametrize("way", ["generate_until", "loglikelihood", "loglikelihood_rolling"])
+def test_tokens_that_the_model_does_not_know_are_refused(
+    lm: EngineLM, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """As of a tokenizer to which tokens were added that the model was not made for."""
+    vocab = lm.generator.model.shape.vocab
+    monkeypatch.setattr(lm._encoder, "_encoded", lambda text, special: [vocab] * len(text))
+    requests = {"generate_until": GENERATED, "loglikelihood": PAIRS, "loglikelihood_rolling": [("the fox",)]}
+    with pytest.raises(ValueError, match=f"token {vocab} of the tokenizer is none of the {vocab}"):
+        replies(lm, way, requests[way])
+
+
 def test_continuations_that_cannot_be_scored(lm: EngineLM) -> None:
     for tokens in ([], [1] * 600):
         with pytest.raises(ValueError, match=f"continuation has {len(tokens)} tokens, allowed are 1 to 512"):
