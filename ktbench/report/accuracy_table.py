@@ -101,17 +101,14 @@ def accuracy_columns(
 
 def _timed(rows: Sequence[AccuracyRow]) -> Iterator[AccuracyColumn]:
     """The speed and, without scores, what formats take and how near the roof they are."""
-    best = {cell: point.is_pareto for cell, point in frontier_of(rows).items()}
-    best |= {point.row.cell: point.is_best for point in plane_of_answers(rows).points}
-
-    def pareto(row: AccuracyRow) -> str:
-        return dashed(best.get(row.row.cell), lambda is_best: "yes" if is_best else "no")
+    found: dict[str, str] = {cell: point.standing for cell, point in frontier_of(rows).items()}
+    found |= {point.row.cell: point.standing for point in plane_of_answers(rows).points}
 
     if not is_graded(rows):
         yield Column("experts (GiB)", lambda row: number(experts_bytes(row.row) / 2**30, 3))
         yield Column("bits a weight", lambda row: number(stored_bits(row.row), 3))
     yield Column("speed (tokens/s)", lambda row: dashed(row.row.tokens_per_s, interval))
-    yield Column("Pareto", pareto, numeric=False)
+    yield Column("Pareto", lambda row: found.get(row.row.cell, DASH), numeric=False)
     if not is_graded(rows):
         yield Column("of roof (%)", lambda row: dashed(row.row.roof, lambda roof: number(100 * roof.share.mid, 2)))
         yield Column(

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from statistics import fmean
+from typing import Literal
 
 from ktbench.results.answers import (
     AVERAGE,
@@ -21,11 +23,12 @@ from ktbench.results.answers import (
     subjects_of,
 )
 from ktbench.results.command import eval_command
-from ktbench.results.intervals import Interval
+from ktbench.results.intervals import Interval, is_exact
 from ktbench.results.row import Row
 from ktbench.results.rows import rows_of
 from ktbench.results.run import Run
 from ktbench.results.scores import Change, Estimate, Pair, change_of, score_of
+from ktbench.results.usage import Spread
 from ktbench.spec.record import KL, SCORE, Outcome, Provenance, TaskResult
 from ktbench.spec.suite import SuiteSpec
 from ktbench.spec.sweep import PRECISIONS
@@ -283,30 +286,65 @@ def is_graded(rows: Sequence[AccuracyRow]) -> bool:
 
 
 UNTIMED = "was not timed"
+# Whether a point is on the Pareto front, by intervals.
+Standing = Literal["yes", "no", "unsure"]
+
+
+def bounds_of(value: Interval | Estimate) -> Spread:
+    """A value with the ends of its interval; without bounds where too few values gave none."""
+    if isinstance(value, Interval) and is_exact(value):
+        return Spread(low=value.mid, mid=value.mid, high=value.mid)
+    if (isinstance(value, Interval) and not value.has_ends) or value.low is None or value.high is None:
+        return Spread(low=-inf, mid=value.mid, high=inf)
+    return Spread(low=value.low, mid=value.mid, high=value.high)
+
+
+def standings(points: Sequence[tuple[Spread, Spread]]) -> list[Standing]:
+    """Of points of two quantities, of which more is better, whether intervals show that none beats them.
+
+    "no": another has as much of both by the middles, and more of one by whole intervals. "yes": every other has less of
+    one by whole intervals. Intervals are those of each point alone, wider than of differences between answers to the
+    same questions.
+    """
+    return [_standing(one, [*points[:n], *points[n + 1 :]]) for n, one in enumerate(points)]
+
+
+def _standing(one: tuple[Spread, Spread], others: Sequence[tuple[Spread, Spread]]) -> Standing:
+    for other in others:
+        pairs = list(zip(one, other, strict=True))
+        if all(his.mid >= mine.mid for mine, his in pairs) and any(his.low > mine.high for mine, his in pairs):
+            return "no"
+    apart = (any(mine.low > his.high for mine, his in zip(one, other, strict=True)) for other in others)
+    return "yes" if all(apart) else "unsure"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FrontierPoint:
     """A cell that was timed and has a score. `is_pareto`: none is both as fast and as good, and better in one.
 
-    Middles alone decide that; intervals may overlap.
+    Middles alone decide that; `standing` is what intervals allow to say.
     """
 
     row: AccuracyRow
     speed: Interval
     score: Estimate
     is_pareto: bool
+    standing: Standing
 
 
 def frontier_of(rows: Sequence[AccuracyRow]) -> dict[str, FrontierPoint]:
-    """Points by cell key, in the order of `rows`; cells that lack a speed or a score are left out."""
+    """Points of arms by cell key, in the order of `rows`; cells that lack a speed or a score are left out."""
+    arms = [row for row in rows if row.row.role == "arm"]  # its control beats no arm
     places = {
-        row.row.cell: (row, speed, score) for row in rows if (speed := row.row.tokens_per_s) and (score := row.score)
+        row.row.cell: (row, speed, score) for row in arms if (speed := row.row.tokens_per_s) and (score := row.score)
     }
     mids = [(speed.mid, score.mid) for _, speed, score in places.values()]
+    found = standings([(bounds_of(speed), bounds_of(score)) for _, speed, score in places.values()])
     return {
-        cell: FrontierPoint(row=row, speed=speed, score=score, is_pareto=not _is_beaten((speed.mid, score.mid), mids))
-        for cell, (row, speed, score) in places.items()
+        cell: FrontierPoint(
+            row=row, speed=speed, score=score, is_pareto=not _is_beaten((speed.mid, score.mid), mids), standing=standing
+        )
+        for (cell, (row, speed, score)), standing in zip(places.items(), found, strict=True)
     }
 
 

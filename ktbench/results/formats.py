@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ktbench.results.accuracy import AccuracyRow
+from ktbench.results.accuracy import AccuracyRow, Standing, bounds_of, standings
 from ktbench.results.intervals import Interval
 from ktbench.results.row import Row
 from ktbench.results.scores import Estimate
 from ktbench.results.usage import Spread, spread
-from ktbench.spec.memory import routed_bytes
+from ktbench.spec.memory import routed_bytes, routed_weights
 from ktbench.spec.peers import OURS
 from ktbench.spec.record import KL
 from ktbench.spec.weights import Precision
@@ -29,10 +29,11 @@ def experts_bytes(row: Row) -> int:
 
 
 def stored_bits(row: Row) -> float:
-    """Bits of a routed expert's weight with its part of the scales, on average."""
-    shape = row.spec.model.shape
-    weights = (1 if row.is_layer else shape.moe_layers) * shape.experts * shape.expert_params
-    return 8 * experts_bytes(row) / weights
+    """Bits of a routed expert's weight with its part of the scales, on average.
+
+    Those of its format: rows of small models that end within a block take more, which `experts_bytes` counts.
+    """
+    return 8 * experts_bytes(row) / routed_weights(row.spec)
 
 
 # What is above the axis of speeds: nats from bf16 or, without answers, the bits of a weight.
@@ -41,12 +42,16 @@ Quantity = Literal["kl", "bits"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FormatPoint:
-    """A timed cell. `is_best`: none of its phase is both as fast and as low, by the middles of the intervals."""
+    """A timed cell. `is_best`: none of its phase is both as fast and as low, by the middles of the intervals.
+
+    `standing` is what intervals allow to say of that.
+    """
 
     row: Row
     speed: Interval
     height: Spread
     is_best: bool
+    standing: Standing
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,8 +65,9 @@ class FormatPlane:
 
 def plane_of_answers(rows: Sequence[AccuracyRow]) -> FormatPlane:
     """By the divergence from the baseline, per token."""
-    found = {row.row.cell: kl for row in rows if (kl := kl_of(row)) is not None}
-    return _plane("kl", [row.row for row in rows], {cell: _spread(kl) for cell, kl in found.items()})
+    arms = [row for row in rows if row.row.role == "arm"]
+    found = {row.row.cell: kl for row in arms if (kl := kl_of(row)) is not None}
+    return _plane("kl", [row.row for row in arms], {cell: _spread(kl) for cell, kl in found.items()})
 
 
 def plane_of_rows(rows: Sequence[Row]) -> FormatPlane:
@@ -89,8 +95,11 @@ def _plane(quantity: Quantity, rows: Iterable[Row], heights: Mapping[str, Spread
     """On a logarithmic axis there is no place for 0, which is that of the baseline and of what equals it."""
     timed = [(row, row.tokens_per_s, heights[row.cell]) for row in rows if row.tokens_per_s and row.cell in heights]
     places = [(row.spec.workload.phase, speed.mid, height.mid) for row, speed, height in timed]
+    found = _standings(timed)
     points = (
-        FormatPoint(row=row, speed=speed, height=height, is_best=not _is_beaten(place, places))
+        FormatPoint(
+            row=row, speed=speed, height=height, is_best=not _is_beaten(place, places), standing=found[row.cell]
+        )
         for (row, speed, height), place in zip(timed, places, strict=True)
         if height.mid > 0
     )
@@ -99,6 +108,20 @@ def _plane(quantity: Quantity, rows: Iterable[Row], heights: Mapping[str, Spread
         points=tuple(points),
         references=tuple(row for row, _, height in timed if height.mid == 0),
     )
+
+
+def _standings(timed: Sequence[tuple[Row, Interval, Spread]]) -> dict[str, Standing]:
+    """By cells, each among those of its phase; the less of the height, the better."""
+    found: dict[str, Standing] = {}
+    for phase in dict.fromkeys(row.spec.workload.phase for row, *_ in timed):
+        among = [one for one in timed if one[0].spec.workload.phase == phase]
+        places = standings([(bounds_of(speed), _less_is_better(height)) for _, speed, height in among])
+        found |= {row.cell: place for (row, *_), place in zip(among, places, strict=True)}
+    return found
+
+
+def _less_is_better(value: Spread) -> Spread:
+    return Spread(low=-value.high, mid=-value.mid, high=-value.low)
 
 
 Place = tuple[str, float, float]

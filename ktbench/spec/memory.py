@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from math import ceil
 from typing import TypeAlias, get_args
@@ -14,8 +14,8 @@ from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.serving.pages import PageMemory, copies_bytes, page_memory, whole_cells
 from ktbench.spec.serving.stream import StreamSpec
-from ktbench.spec.shape import cached_in_all
-from ktbench.spec.weights import BY_ACCURACY, Precision, dense_bytes, expert_bytes
+from ktbench.spec.shape import MoEShape, cached_in_all
+from ktbench.spec.weights import BY_ACCURACY, Precision, dense_bytes, expert_bytes, held_weights
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,8 +112,18 @@ def estimate_memory(cells: Sequence[Cell], memory: MachineMemory) -> MemoryEstim
 
 def routed_bytes(spec: RunSpec) -> int:
     """Bytes of the routed experts that a cell runs, with their scales: of all MoE layers, of one that runs alone."""
-    is_base = spec.system == OURS and not spec.engine.fused
-    return _bytes_in(spec, [("bf16", "bf16")]) if is_base else _packed_bytes(spec)
+    return _bytes_in(spec, [("bf16", "bf16")]) if _is_base(spec) else _packed_bytes(spec)
+
+
+def routed_weights(spec: RunSpec) -> int:
+    """Weights of the routed experts that a cell runs, those included that fill rows up to whole blocks."""
+    if _is_base(spec) or _is_file(spec):
+        return _sum_over(spec, [("bf16", "bf16")], held_weights)
+    return _sum_over(spec, _packed_formats(spec), held_weights)
+
+
+def _is_base(spec: RunSpec) -> bool:
+    return spec.system == OURS and not spec.engine.fused
 
 
 def device_bytes(spec: RunSpec) -> int:
@@ -141,14 +151,22 @@ def _packed_bytes(spec: RunSpec) -> int:
 
     Which layers rules match is not known before there is a network: where they name precisions, the largest counts.
     """
-    model = spec.model
+    if _is_file(spec):
+        return sum(layer.nbytes for layer in spec.model.stored_here)
+    return _bytes_in(spec, _packed_formats(spec))
+
+
+def _is_file(spec: RunSpec) -> bool:
+    """Whether a peer runs a GGUF file of released weights, which holds them as it does."""
+    return bool(_is_mapped(spec) and spec.model.stored and str(spec.model.path).endswith(_GGUF))
+
+
+def _packed_formats(spec: RunSpec) -> Sequence[tuple[Precision, Precision]]:
     if spec.system == OURS:
         precisions = spec.precision, *spec.inject.precisions_of("experts")
-        return max(_bytes_in(spec, model.expert_formats(one)) for one in precisions)
-    if _is_mapped(spec) and model.stored and str(model.path).endswith(_GGUF):
-        return sum(layer.nbytes for layer in model.stored_here)
+        return max(map(spec.model.expert_formats, precisions), key=lambda formats: _bytes_in(spec, formats))
     held = _held_as(spec, spec.precision)
-    return _bytes_in(spec, [(held, held)])
+    return [(held, held)]
 
 
 def linear_bytes(spec: RunSpec) -> int:
@@ -159,10 +177,18 @@ def linear_bytes(spec: RunSpec) -> int:
 
 
 def _bytes_in(spec: RunSpec, formats: Sequence[tuple[Precision, Precision]]) -> int:
-    """Of experts in these formats of gate and up, and of down: those of every layer, or one pair for all."""
+    return _sum_over(spec, formats, expert_bytes)
+
+
+def _sum_over(
+    spec: RunSpec,
+    formats: Sequence[tuple[Precision, Precision]],
+    of_one: Callable[[MoEShape, Precision, Precision], int],
+) -> int:
+    """Over experts in these formats of gate and up, and of down: those of every layer, or one pair for all."""
     shape, layers = spec.model.shape, 1 if spec.workload.phase == "layer" else spec.model.shape.moe_layers
     pairs = formats[:layers] if len(formats) > 1 else [*formats] * layers
-    return shape.experts * sum(expert_bytes(shape, *pair) for pair in pairs)
+    return shape.experts * sum(of_one(shape, *pair) for pair in pairs)
 
 
 def _original(specs: Sequence[RunSpec], layout_bytes: int) -> int:

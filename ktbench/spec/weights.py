@@ -153,6 +153,12 @@ def expert_bytes(shape: MoEShape, precision: Precision, down: Precision | None =
     return round(gate_up + shape.hidden * _row_bytes(shape.expert_ffn, down or precision))
 
 
+def held_weights(shape: MoEShape, precision: Precision, down: Precision) -> int:
+    """Weights that one routed expert takes the bytes of: those of rows that are filled up to whole blocks."""
+    gate_up = 2 * shape.expert_ffn * _held_columns(shape.hidden, precision)
+    return gate_up + shape.hidden * _held_columns(shape.expert_ffn, down)
+
+
 # Formats that a CUDA device unpacks as the host packs them, and bytes of a copy, which take far longer than its start.
 DEVICE_UNPACKS: tuple[Precision, ...] = ("bf16", "int8", "int4_g32", "int4_g64", "int4_g128", "fp8")
 STREAMED_CHUNK_BYTES = 64 << 20
@@ -172,11 +178,14 @@ def dense_bytes(shape: MoEShape, precision: Precision) -> int:
 
 
 def _row_bytes(columns: int, precision: Precision) -> float:
-    row = FORMATS[precision]
+    row, columns = FORMATS[precision], _held_columns(columns, precision)
     groups = ceil(columns / row.group) if row.group else 0
-    if row.block_bytes and not row.whole_blocks:
-        columns = groups * row.group
     return ceil(columns * row.bits / 8) + groups * row.scale_bytes / row.scale_rows + row.row_bytes
+
+
+def _held_columns(columns: int, precision: Precision) -> int:
+    row = FORMATS[precision]
+    return ceil(columns / row.group) * row.group if row.block_bytes and not row.whole_blocks else columns
 
 
 def weight_bits(precision: Precision) -> int:

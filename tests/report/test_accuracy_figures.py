@@ -133,7 +133,7 @@ def test_pareto_points_are_filled_and_all_are_numbered(figures: dict[str, Figure
     filled = [one for one in axes.containers if one.lines[0].get_markerfacecolor() != "white"]
     assert len(axes.containers) == 27 and 0 < len(filled) < 27
     assert sorted(text.get_text() for text in axes.texts) == sorted([*"012345678"] * 3)
-    assert legend(figure) == ["bf16", "int8", "int4_g32", "Pareto, filled", "numbers: deferral"]
+    assert legend(figure) == ["bf16", "int8", "int4_g32", "Pareto by the middles, filled", "numbers: deferral"]
 
 
 def test_formats_lie_at_their_speed_and_divergence(runs: dict[str, Run], figures: dict[str, Figure]) -> None:

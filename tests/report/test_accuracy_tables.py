@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,8 @@ from ktbench.report.data import accuracy_json_text
 from ktbench.report.documents import page_of
 from ktbench.report.write import write_report
 from ktbench.results import Log, Run, read_run
-from ktbench.results.accuracy import accuracy_rows
+from ktbench.results.accuracy import accuracy_rows, frontier_of, standings
+from ktbench.results.usage import Spread
 from tests.report.accuracy_stores import (
     BASE,
     FOUR,
@@ -139,3 +141,32 @@ def test_none_is_better_and_faster_than_a_pareto_point(tmp_path: Path) -> None:
     for speed, score, is_pareto in points:
         beaten = any(s >= speed and v >= score and (s, v) != (speed, score) for s, v, _ in points)
         assert is_pareto is not beaten
+
+
+def test_a_second_baseline_is_no_rival_of_the_first(tmp_path: Path) -> None:
+    rows = accuracy_rows(replace(FRONTIER, suite=FOUR, questions=4).write(tmp_path))
+    twin = replace(rows[0], row=replace(rows[0].row, role="control", cell="twin"))
+    alone, beside = ({key: one.standing for key, one in frontier_of(found).items()} for found in (rows, [*rows, twin]))
+    assert beside == alone
+
+
+def around(mid: float, reach: float) -> Spread:
+    return Spread(low=mid - reach, mid=mid, high=mid + reach)
+
+
+@pytest.mark.parametrize(
+    ("points", "expected"),
+    [
+        ([(1.0, 0.1, 0.5, 0.1)], ["yes"]),
+        ([(1.0, 0.1, 0.5, 0.1), (2.0, 0.1, 0.8, 0.1)], ["no", "yes"]),
+        ([(1.0, 0.1, 0.8, 0.1), (2.0, 0.1, 0.5, 0.1)], ["yes", "yes"]),
+        ([(1.0, 0.6, 0.5, 0.1), (1.1, 0.6, 0.6, 0.1)], ["unsure", "unsure"]),  # every interval overlaps
+        ([(1.0, 0.1, 0.5, inf), (2.0, 0.1, 0.5, inf)], ["no", "yes"]),
+        ([(1.0, 0.1, 0.6, inf), (2.0, 0.1, 0.5, inf)], ["unsure", "yes"]),
+        ([(1.0, 0.0, 0.5, 0.0), (1.0, 0.0, 0.5, 0.0)], ["unsure", "unsure"]),
+    ],
+)
+def test_what_intervals_do_not_tell_apart_is_unsure(
+    points: list[tuple[float, float, float, float]], expected: list[str]
+) -> None:
+    assert standings([(around(x, dx), around(y, dy)) for x, dx, y, dy in points]) == expected

@@ -14,6 +14,8 @@ from ktbench.results.rows import rows_of
 from ktbench.spec.engine import EngineSpec
 from tests.report.accuracy_stores import FORMATS
 
+SMALL = {"hidden_size": 64, "moe_intermediate_size": 64}
+
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> tuple[Row, ...]:
@@ -29,6 +31,17 @@ def test_a_format_takes_its_numbers_and_scales(rows: tuple[Row, ...]) -> None:
     assert bits["q4_0"] == pytest.approx(4.5 + 8 * 4 * per_row)
     weights = 4 * 128 * 3 * 2048 * 768
     assert all(experts_bytes(row) == pytest.approx(weights * bits[row.spec.precision] / 8) for row in rows)
+
+
+def test_rows_that_end_within_a_block_are_no_more_bits_of_a_weight(rows: tuple[Row, ...]) -> None:
+    """Rows of 64 weights fill a quarter of a block of Q2_K (84 bytes for 256): it takes more than INT8 then."""
+    model = replace(rows[1].spec.model, config=rows[1].spec.model.config | SMALL)
+    small = {
+        name: replace(rows[1], spec=replace(rows[1].spec, model=model, precision=name)) for name in ("int8", "q2_k")
+    }
+    assert experts_bytes(small["q2_k"]) > experts_bytes(small["int8"])
+    assert stored_bits(small["q2_k"]) == pytest.approx((256 * 2 + 20 * 8 + 4 * 8) / 256)
+    assert stored_bits(small["int8"]) == pytest.approx(8 + 8 * 8 / 64)
 
 
 def test_base_runs_bf16_whatever_its_spec_says(rows: tuple[Row, ...]) -> None:

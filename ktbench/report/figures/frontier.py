@@ -60,7 +60,7 @@ def _entries(points: Sequence[FrontierPoint], names: Sequence[str]) -> list[Line
     front: dict[str, Any] = {"color": REFERENCE, "linewidth": 0.8, "marker": "o", "markersize": 3.4}
     key = words_of(points)[1] if points else ""
     numbers = [Line2D([], [], label=f"numbers: {key}", linestyle="")] if key else []
-    return [*entries, Line2D([], [], label="Pareto, filled", **front), *numbers]
+    return [*entries, Line2D([], [], label="Pareto by the middles, filled", **front), *numbers]
 
 
 def _look(name: str, names: Sequence[str], *, is_pareto: bool) -> dict[str, Any]:
