@@ -8,7 +8,7 @@ from ktbench.report.conditions import MARK, ringed_outcome, simulated_limits, so
 from ktbench.report.equal_cells import equal_cells_sentence
 from ktbench.report.health import roofs_sentence
 from ktbench.report.template import phrase, sentences
-from ktbench.report.text import names_by
+from ktbench.report.text import extremes, names_by, number
 from ktbench.results import Run
 from ktbench.results.intervals import CONFIDENCE
 from ktbench.results.row import Row, groups_of, measured, roof_rows, shows_speeds
@@ -29,7 +29,7 @@ def figure_caption(run: Run, rows: Sequence[Row]) -> str:
         figure=figure,
         baseline=part.baseline,
         is_measured=bool(here),
-        on_bars=_on_bars(rows),
+        of_baseline=_of_baseline(rows),
         shows_speeds=shows_speeds(rows),
         roofs=(drawn[0].provenance or "planned") if drawn and not drawn[0].simulated else "described" if drawn else "",
         noisy=_noisy(rows),
@@ -38,11 +38,23 @@ def figure_caption(run: Run, rows: Sequence[Row]) -> str:
     )
 
 
-def _on_bars(rows: Sequence[Row]) -> str:
-    """What the numbers on bars are."""
-    if rows[0].is_layer:
-        return "ms a layer"
-    return "ms to the first token" if any(row.is_wait for row in rows) else "tokens/s"
+def _of_baseline(rows: Sequence[Row]) -> str:
+    """What a speed-up of 1 is, `5.47 tokens/s`: from the least to the most of several baselines; empty without one."""
+    found = [_absolute(row) for row in rows if row.is_baseline and row.timed]
+    values = dict.fromkeys(number(value, 3) for value in extremes(value for value, _ in found))
+    return f"{' to '.join(values)} {found[0][1]}" if found else ""
+
+
+def _absolute(row: Row) -> tuple[float, str]:
+    """What the speed-up of a timed row is formed of, and its unit."""
+    assert row.step_s is not None
+    assert row.tokens_per_s is not None
+    if row.is_layer:
+        return row.step_s.mid * 1e3, "ms a layer"
+    if row.is_wait:
+        assert row.serving is not None
+        return row.serving.ttft_s.p50.mid * 1e3, "ms to the first token"
+    return row.tokens_per_s.mid, "tokens/s"
 
 
 def methods_of(run: Run, rows: Sequence[Row]) -> tuple[str, ...]:

@@ -17,7 +17,9 @@ import pytest
 from matplotlib.figure import Figure
 
 from ktbench.report.documents import documents_of
+from ktbench.report.figures.draw import further_figures
 from ktbench.report.figures.timeline import timeline_figure
+from ktbench.spec.record import Work
 from tests.report import (
     test_accuracy_figures,
     test_curves,
@@ -38,6 +40,19 @@ GOLDEN = Path(__file__).parent / "golden" / "figures.json"
 
 def _speeds(store: Store | LayerStore, folder: Path) -> Figure:
     return speed_figure(store.write(folder))
+
+
+def _roofline(factor: float, folder: Path) -> Figure:
+    """Of cells that do so many times the operations and bytes of others in the same time."""
+    run = Store(title="Roofs").write(folder)
+    changed = replace(run, records=tuple(replace(one, work=_times(one.work, factor)) for one in run.records))
+    return dict(further_figures(documents_of(changed)[0]))["Roofline"]
+
+
+def _times(work: Work | None, factor: float) -> Work | None:
+    if work is None:
+        return None
+    return replace(work, flops=int(factor * work.flops), weight_bytes=int(factor * work.weight_bytes))
 
 
 def _answers(store: AnswerStore, folder: Path) -> Figure:
@@ -61,6 +76,7 @@ LEVEL: dict[str, Draw] = {
 }
 TURNED: dict[str, Draw] = {
     **{f"curves: {name}": partial(_speeds, store) for name, store in test_curves.STORES.items()},
+    **{f"roofline: {name}": partial(_roofline, factor) for name, factor in (("plain", 1.0), ("small model", 1e-3))},
     "learning": lambda folder: documents_of(LearningStore().write(folder))[0].draw(),
     **{f"peers: {name}": partial(_speeds, store) for name, store in test_peer_figures.STORES.items()},
     **{f"published: {name}": partial(_published, name) for name in test_paper_figures.FORMS},

@@ -114,21 +114,10 @@ def _slot(row: Row, arm: str, *, speeds: bool, marked: bool) -> BarSlot | None:
     if row.step_s is None or row.tokens_per_s is None or height is None:
         return None
     noisy = marked and row.outcome is Outcome.NOISY
-    text = f"{'~' if noisy else ''}{number(_shown(row), 3)}{MARK if row.unproven else ''}"
-    whisker = None if row.simulated else value
+    shown = f"{number(height, 3)}{'' if speeds else '×'}"
+    text = f"{'~' if noisy else ''}{shown}{MARK if row.unproven else ''}"
+    whisker = value if value is not None and value.has_ends else None
     return BarSlot(arm=arm, cell=row.cell, text=text, height=height, whisker=whisker)
-
-
-def _shown(row: Row) -> float:
-    """The number on the bar of a row that is timed, in the unit that captions name."""
-    assert row.step_s is not None
-    assert row.tokens_per_s is not None
-    if row.is_layer:
-        return row.step_s.mid * 1e3
-    if row.is_wait:
-        assert row.serving is not None
-        return row.serving.ttft_s.p50.mid * 1e3
-    return row.tokens_per_s.mid
 
 
 # From light to dark in steps that a grey print keeps; hatches also distinguish neighbours.

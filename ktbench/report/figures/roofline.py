@@ -18,6 +18,7 @@ from ktbench.report.figures.sheet import RIGHT_IN, PanelGrid, Sheet, mark_cells
 from ktbench.results.row import Row
 from ktbench.results.usage import peak_spreads, read_spread
 
+_LEFT_IN = 0.5  # small models do few operations, which long names of ticks say
 _ROOM = 2.0  # around the outermost points and roofs, as a factor
 
 Look = Mapping[str, Any]
@@ -32,8 +33,14 @@ def draw_roofline(rows: Sequence[Row]) -> Sheet | None:
     arms = list(dict.fromkeys(row.shown for row in found))
     look_of: Mapping[str, Look] = {name: look | {"linestyle": ""} for name, look in looks(arms).items()}
     layout = PanelGrid(
-        count=len(machines), columns=1, tall_in=2.4, above_in=0.16, below_in=0.34, right_in=3 * RIGHT_IN
-    )  # the name of a tick at the right end needs room
+        count=len(machines),
+        columns=1,
+        tall_in=2.4,
+        above_in=0.16,
+        below_in=0.34,
+        left_in=_LEFT_IN,
+        right_in=3 * RIGHT_IN,  # the name of a tick at the right end needs room
+    )
     entries = [Line2D([], [], label=name, **look) for name, look in look_of.items()]
     titles = machines if len(machines) > 1 else [""]
     figure, every = layout.draw(titles, _caption(rows, found), entries)
