@@ -80,7 +80,7 @@ def compiled(makespan: Makespan) -> Makespan:
     try:
         kept(np.zeros(1), 1, 1)  # compiles and writes now: a full disk or a quota is seen here alone
     except OSError:
-        unkept: Makespan = njit(makespan)
+        unkept: Makespan = njit(cache=False)(makespan)
         return unkept
     return kept
 
