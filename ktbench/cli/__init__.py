@@ -51,7 +51,7 @@ EXIT_CODES = {
     0: "done",
     BAD_REQUEST: "the request was wrong, nothing was loaded",
     3: "`compare` found something slower",
-    FAILED: "a cell failed, or what was asked for could not be written",
+    FAILED: "a cell failed, `compare` could not judge one, or what was asked for could not be written",
     INTERRUPTED: "interrupted, what was measured is kept",
     128 + signal.SIGHUP: "the terminal was closed, what was measured is kept",
     128 + signal.SIGTERM: "asked to end, what was measured is kept",

@@ -5,17 +5,18 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ktbench.report.comparison_table import comparison_markdown, write_comparison
+from ktbench.report.table import notes_of
 from ktbench.report.text import some
 from ktbench.resources import checkout, in_checkout
 from ktbench.results import read_run
 from ktbench.results.between_runs import require_one_machine
-from ktbench.results.comparison import TOLERANCE, compare_runs
+from ktbench.results.comparison import TOLERANCE, Comparison, compare_runs
 from ktbench.results.find import Origin, find_run, origins_of, read_origin
-from ktbench.spec.errors import FAILED, RequestError
+from ktbench.spec.errors import FAILED, RequestError, one_line
 
 SLOWER = 3
 _KEYS = ("different_machines", "tolerance")
@@ -35,8 +36,9 @@ class ComparisonRequest:
 def run(overrides: Sequence[str]) -> int:
     """Print how B compares with A and write it beside the report of B.
 
-    Exit code 3 where a cell is slower, else 4 where one has too few rounds for a verdict: no gate may take that for 0.
-    Raises RequestError for runs that are not there, that are of different machines, or that have no cell in common.
+    Exit code 4 where A has a time or answers of a cell and B has neither: WRONG, CRASHED, IDLE, IMPLAUSIBLE, missing.
+    Else 3 where a cell is slower, else 4 where there is no verdict on one: no gate may take that for 0. Raises
+    RequestError for runs that are not there, that are of different machines, or that have no cell in common.
     """
     request = read_comparison(overrides)
     before, after = (read_run(origin.folder) for origin in _chosen(request))
@@ -49,12 +51,27 @@ def run(overrides: Sequence[str]) -> int:
     written = write_comparison(comparison)
     print(comparison_markdown(comparison))
     print("\n".join(f"wrote {path}" for path in written))
+    return _exit_code(comparison)
+
+
+def _exit_code(comparison: Comparison) -> int:
+    if comparison.lost:
+        _complain("timed or answered in A alone", comparison.lost)
+        return FAILED
     if comparison.is_worse:
         return SLOWER
-    if unjudged := comparison.unjudged:
-        print(f"ktbench: compare: no verdict on {some(unjudged)}: too few trials compare", file=sys.stderr)
+    if comparison.unjudged:
+        _complain("no verdict", comparison.unjudged)
+        return FAILED
+    if comparison.is_empty:
+        print("ktbench: compare: A has neither times nor graded answers: nothing is judged", file=sys.stderr)
         return FAILED
     return 0
+
+
+def _complain(what: str, reasons: Mapping[str, str]) -> None:
+    """One line; `reasons` are by the name of a cell."""
+    print(one_line(f"ktbench: compare: {what}: {some(notes_of(reasons.items()))}"), file=sys.stderr)
 
 
 def read_comparison(words: Sequence[str]) -> ComparisonRequest:

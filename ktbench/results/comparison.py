@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from ktbench.results.answers import Subject, SubjectKind, TaskAnswers, answers_of, paired, shares_of, subjects_of
@@ -86,7 +86,8 @@ class Comparison:
     """Run `after` held against run `before`, with all rows of both. Cells of one run alone are there by name.
 
     `in_turns` says whether rounds of both were measured next to each other on a machine of both. A change within
-    `tolerance` is none.
+    `tolerance` is none. `lost` says of each cell that A has a time or answers of how it ended in B, which has neither;
+    `unjudged` why there is no verdict on a cell that both have. Both are by name, without controls.
     """
 
     before: Run
@@ -99,6 +100,9 @@ class Comparison:
     only_before: tuple[str, ...]
     only_after: tuple[str, ...]
     answers: tuple[ComparedAnswers, ...]
+    lost: Mapping[str, str]
+    unjudged: Mapping[str, str]
+    is_empty: bool
 
     @property
     def is_worse(self) -> bool:
@@ -107,12 +111,6 @@ class Comparison:
             one.change and one.change.verdict is ScoreVerdict.LOWER for one in self.answers if one.kind == "average"
         )
         return self.verdicts[Verdict.SLOWER] > 0 or any(lower)
-
-    @property
-    def unjudged(self) -> tuple[str, ...]:
-        """Cells but controls that both runs have timed, in too few comparable rounds for any verdict."""
-        ratios = ((cell, cell.held.speedup) for cell in self.cells if cell.held and not cell.is_control)
-        return tuple(cell.name for cell, speedup in ratios if speedup is None or not speedup.sound)
 
     @property
     def verdicts(self) -> Counter[Verdict]:
@@ -139,6 +137,11 @@ def compare_runs(
         found = held(one, other, in_turns=in_turns, different_machines=different_machines) if timed else None
         cells.append(_compared_cell(cell, found, differ, tolerance))
     joined_keys = {row.cell for pair in pairs for row in pair}
+    graded, graded_here = _graded(before), _graded(after)
+    known = [row for row in there if row.role == "arm" and (row.timed or row.cell in graded)]
+    answers = tuple(compared_answers(before, after, pairs, names))
+    lost = dict(_lost(known, pairs, graded_here, names))
+    judged = {names[row.cell] for row in known} - lost.keys()
     return Comparison(
         before=before,
         after=after,
@@ -149,8 +152,39 @@ def compare_runs(
         cells=tuple(cells),
         only_before=tuple(names[row.cell] for row in there if row.cell not in joined_keys),
         only_after=tuple(names[row.cell] for row in here if row.cell not in joined_keys),
-        answers=tuple(compared_answers(before, after, pairs, names)),
+        answers=answers,
+        lost=lost,
+        unjudged={name: why for name, why in _unjudged(cells, answers) if name in judged},
+        is_empty=not known,
     )
+
+
+def _graded(run: Run) -> set[str]:
+    """Keys of the cells of which there are graded answers."""
+    return {cell for cell, _ in _answers(run)}
+
+
+def _lost(
+    known: Sequence[Row], pairs: Sequence[tuple[Row, Row]], graded: Set[str], names: Mapping[str, str]
+) -> Iterator[tuple[str, str]]:
+    """Rows of the first run that the second has no time of, or no answers where the first has no more than these."""
+    after = {row.cell: other for row, other in pairs}
+    for row in known:
+        other = after.get(row.cell)
+        if other is None:
+            yield names[row.cell], "is not a cell of B"
+        elif row.timed and not other.timed:
+            yield names[row.cell], other.ending
+        elif not row.timed and other.cell not in graded:
+            yield names[row.cell], "gave no graded answers in B"
+
+
+def _unjudged(cells: Sequence[ComparedCell], answers: Sequence[ComparedAnswers]) -> Iterator[tuple[str, str]]:
+    """Cells in too few comparable rounds for any verdict, and those whose answers are not to the same questions."""
+    for cell in cells:
+        if cell.held and (cell.held.speedup is None or not cell.held.speedup.sound):
+            yield cell.name, cell.held.why
+    yield from ((one.name, one.why) for one in answers if one.kind == "average" and one.change is None)
 
 
 def _compared_cell(

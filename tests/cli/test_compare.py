@@ -14,7 +14,10 @@ from typing import Any
 import pytest
 
 from ktbench.cli import compare, main
+from ktbench.spec.record import Outcome
+from tests.report.accuracy_stores import BASE, FOUR, Answering, AnswerStore
 from tests.report.comparison_runs import ARMS, HOUR_S, at_commit, kept, on_machine, run_of
+from tests.report.synthetic import Arm
 
 OLD, NEW = "0123456789abcdef" * 2 + "01234567", "fedcba9876543210" * 2 + "fedcba98"
 
@@ -67,6 +70,62 @@ def test_too_few_rounds_do_not_pass_for_no_change(
     at_commit(run_of(tmp_path / "runs", "slow", rounds=2, arms=slow, begun_s=HOUR_S), NEW)
     assert main(["compare", "few", "slow"]) == 4
     assert capsys.readouterr().err.count("\n") == 1
+
+
+BAD = (Outcome.WRONG, Outcome.CRASHED, Outcome.IDLE, Outcome.VACUOUS, Outcome.NO_MEMORY)
+
+
+@pytest.mark.parametrize("outcome", BAD)
+@pytest.mark.parametrize("bad", [1, len(ARMS)])
+def test_what_a_timed_and_b_did_not_is_no_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], outcome: Outcome, bad: int
+) -> None:
+    """One cell or all of them: of a change that breaks the kernels, no time is left to compare."""
+    monkeypatch.chdir(tmp_path)
+    broken = (*ARMS[:-bad], *(Arm(label=arm.label, outcome=outcome, why="kernel differs") for arm in ARMS[-bad:]))
+    run_of(tmp_path / "runs", "good")
+    run_of(tmp_path / "runs", "broken", arms=broken, begun_s=HOUR_S)
+    assert main(["compare", "good", "broken"]) == 4
+    out, err = capsys.readouterr()
+    assert err.count("\n") == 1 and "+v+d" in err and f"{outcome}: kernel differs" in err
+    assert out.index("kernel differs") < out.index("|"), "named before the table"
+    content = json.loads((tmp_path / "runs/broken/report/compare-good.json").read_text())
+    assert [*content["lost"]] == [arm.label for arm in ARMS[-bad:]]
+
+
+def test_a_cell_that_b_does_not_have_is_no_pass_and_comes_before_a_slower_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_of(tmp_path / "runs", "all")
+    run_of(tmp_path / "runs", "fewer", arms=(ARMS[0], replace(ARMS[1], step_ms=2 * ARMS[1].step_ms)), begun_s=HOUR_S)
+    assert main(["compare", "all", "fewer"]) == 4
+    assert "+v+d" in capsys.readouterr().err
+    assert main(["compare", "fewer", "all"]) == 0, "what B has beyond A is no loss"
+
+
+def test_what_no_run_timed_is_nothing_to_judge_and_passes_beside_others_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lacking = Arm(label="+m", outcome=Outcome.UNSUPPORTED, why="no AMX")
+    run_of(tmp_path / "runs", "none", arms=(replace(lacking, label="base"), lacking))
+    assert main(["compare", "none", "none"]) == 4
+    assert capsys.readouterr().err.count("\n") == 1
+    run_of(tmp_path / "runs", "beside", arms=(*ARMS, lacking))
+    assert main(["compare", "beside", "beside"]) == 0
+
+
+@pytest.mark.parametrize("task", ["", FOUR.tasks[0].name])
+def test_answers_that_are_missing_are_no_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str) -> None:
+    """Of an evaluation no cell is timed, what is compared are its answers: those of one task, or of all (`""`)."""
+    monkeypatch.chdir(tmp_path)
+    arms = (BASE, Answering(label="+v"))
+    AnswerStore(suite=FOUR, arms=arms, run="both").write(tmp_path / "runs")
+    crashed = (BASE, replace(arms[1], ends={task: (Outcome.CRASHED, "killed by signal 9")}))
+    AnswerStore(suite=FOUR, arms=crashed, run="one").write(tmp_path / "runs")
+    assert main(["compare", "both", "both"]) == 0
+    assert main(["compare", "both", "one"]) == 4
 
 
 def test_other_machines_are_compared_knowingly_alone(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
