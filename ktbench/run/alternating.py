@@ -1,4 +1,4 @@
-"""Alternates rounds of two builds of ktbench, each resuming its own run: A B, B A, A B."""
+"""Alternates rounds of two builds of ktbench, each resuming its own run, in drawn order: A B, B A, B A, A B."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from ktbench.results import LOG_NAME, Run, StoreError, read_run
 from ktbench.results.find import RUNS
+from ktbench.spec.cells import drawn_order
 from ktbench.spec.record import Outcome
 
 _ROUNDS = 12
@@ -42,8 +43,8 @@ class Alternation:
 
     @property
     def is_begun(self) -> bool:
-        """Whether there is a run to resume: A comes first."""
-        return (RUNS / self.runs[0] / LOG_NAME).is_file()
+        """Whether there is a run to resume: either side may come first."""
+        return any((RUNS / name / LOG_NAME).is_file() for name in self.runs)
 
     @property
     def command(self) -> str:
@@ -51,14 +52,14 @@ class Alternation:
         return shlex.join([*self.commits, *self.overrides, f"{_COUNT}={self.rounds}", f"resume={self.stamp}"])
 
     def missing_rounds(self) -> Iterator[SideRound]:
-        """The missing rounds in order; odd rounds run B first, so that drift of the machine affects both alike.
+        """The missing rounds in order; which side is first is drawn, each once in two rounds, and recurs when resumed.
 
         The runs are read once, before the first.
         """
         kept = [_read(name) for name in self.runs]
         lacking = [_lacking(run, self.rounds) for run in kept]
         for number in range(self.rounds):
-            for side in (0, 1) if number % 2 == 0 else (1, 0):
+            for side in drawn_order(2, number, self.stamp):
                 if number in lacking[side]:
                     words = self._words(side, number, begins=kept[side] is None and number == 0)
                     yield SideRound(side=side, round=number, words=words)

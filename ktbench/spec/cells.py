@@ -1,7 +1,4 @@
-"""The cells of a sweep: every arm at every point of the axes, a control beside each baseline, and their order.
-
-Every other round runs backwards, so that drift of the machine affects all cells alike.
-"""
+"""The cells of a sweep: every arm at every point of the axes, a control beside each baseline, and their order."""
 
 from __future__ import annotations
 
@@ -9,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import fields
 from itertools import product
+from random import Random
 from typing import Any
 
 from ktbench.spec.errors import RequestError, did_you_mean
@@ -122,10 +120,33 @@ def _point(cell: Cell, precision: str, work: WorkloadSpec) -> tuple[object, ...]
 
 
 def turn_order(cells: Sequence[Cell], round_number: int) -> tuple[Cell, ...]:
-    """Order of one round. In the first one black boxes come last: their logits are compared with the others'."""
-    if round_number == 0:
-        return tuple(sorted(cells, key=lambda cell: is_black_box(cell.spec.system)))
-    return tuple(cells if round_number % 2 == 0 else reversed(cells))
+    """Order of one round, drawn from the cells' keys and its number: the same where a run is resumed.
+
+    In the first one black boxes come last: their logits are compared with the others'.
+    """
+    keys = " ".join(cell.key for cell in cells)
+    order = tuple(cells[place] for place in drawn_order(len(cells), round_number, keys))
+    return order if round_number else tuple(sorted(order, key=lambda cell: is_black_box(cell.spec.system)))
+
+
+def drawn_order(count: int, number: int, seed: str) -> tuple[int, ...]:
+    """The order of `count` things in round `number`, a permutation of 0 to `count` - 1.
+
+    Drawn anew for every `count` rounds, or 2 * `count` where that is odd, in which each thing is equally often in each
+    place and right after each other one (Williams, Experimental Designs Balanced for the Estimation of Residual Effects
+    of Treatments, 1949). What recurs in step with the rounds therefore does not keep meeting the same things.
+    """
+    period = 2 * count if count % 2 else count
+    block, place = divmod(number, period)
+    rng = Random(f"{seed} {block}")
+    names, rows = _shuffled(count, rng), _shuffled(period, rng)
+    zigzag = (step // 2 if step % 2 == 0 else -1 - step // 2 for step in range(count))
+    order = tuple(names[(step + rows[place]) % count] for step in zigzag)
+    return order[::-1] if rows[place] >= count else order
+
+
+def _shuffled(count: int, rng: Random) -> list[int]:
+    return sorted(range(count), key=lambda _: rng.random())  # of `random()` alone Python keeps the numbers
 
 
 def worker_groups(cells: Sequence[Cell]) -> tuple[tuple[Cell, ...], ...]:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from ktbench.spec.cells import drawn_order
+
 Array = NDArray[np.float64]
 # (random generator, number of turns) -> how much slower than 1 s each turn is, turn after turn in time
 Noise = Callable[[np.random.Generator, int], Array]
@@ -51,7 +53,9 @@ NOISES: tuple[Noise, ...] = (quiet, loud, heavy_tails, warming, wandering, moved
 
 
 def rounds(rng: np.random.Generator, noise: Noise, cells: int, count: int) -> Array:
-    """Times [count, cells] of cells that take turns, odd rounds walking back."""
-    times = noise(rng, cells * count).reshape(count, cells)
-    times[1::2] = times[1::2, ::-1].copy()
+    """Times [count, cells] of cells that take turns in drawn orders."""
+    taken, seed = noise(rng, cells * count).reshape(count, cells), str(rng.integers(2**32))
+    times = np.empty_like(taken)
+    for number, row in enumerate(taken):
+        times[number, [*drawn_order(cells, number, seed)]] = row
     return times
