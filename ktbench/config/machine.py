@@ -24,7 +24,7 @@ ReadLocal = Callable[[], Mapping[str, Any]]
 
 # Values of `machine=` besides the names of presets.
 BESIDE_PRESETS = ("local", "FILE.yaml")
-_HERE, _LOCAL = "here", "local"
+HERE, _LOCAL = "here", "local"
 _FIELDS = tuple(f.name for f in fields(MachineSpec))
 _DEFAULTS = {f.name: f.default for f in fields(MachineSpec) if f.default is not MISSING}
 
@@ -111,16 +111,18 @@ def freeze_machine(node: Mapping[str, Any], varied: Collection[str] = ()) -> Nod
     """
     was = node["preset"]
     now = {name: was[name] if f"machine.{name}" in varied else node[name] for name in _FIELDS}
-    if was["name"] == _HERE:
+    if was["name"] == HERE:
         _require_unchanged(was, now)
         return None
     if not isinstance(now["sources"], dict):
         return now
     content = dict(was)
     for name in BY_NAME:
-        content = with_constant(content, name, now[name])
+        if now[name] != was[name]:
+            content = with_constant(content, name, now[name])
     given = {name: source for name, source in now["sources"].items() if source != was["sources"].get(name)}
-    return {**now, "sources": content["sources"] | given}
+    constants = {name: content[name] for name in BY_NAME}
+    return {**now, **constants, "sources": content["sources"] | given}
 
 
 def _require_unchanged(was: Mapping[str, Any], now: Mapping[str, Any]) -> None:

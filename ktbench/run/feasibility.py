@@ -26,7 +26,7 @@ from ktbench.run.gpu_memory import gpu_memory, gpu_workers
 from ktbench.sim.cost_search import all_features
 from ktbench.sim.simulation import rules_not_simulated
 from ktbench.spec.cells import points_of
-from ktbench.spec.engine import STREAM_MEMORY, EngineSpec
+from ktbench.spec.engine import STREAM_MEMORY, EngineSpec, PlacementSpec
 from ktbench.spec.errors import RequestError, refusing
 from ktbench.spec.features import FEATURES
 from ktbench.spec.machine import MachineSpec
@@ -182,9 +182,31 @@ def _simulation_reasons(spec: RunSpec, machine: MachineSpec) -> Iterator[Reason]
         yield Reason(f"inject={spec.inject.name}", why)
     if spec.engine.handover == "flags":
         yield Reason("engine.handover=flags", "is not simulated, leave it out or set machine=here")
+    yield from _not_simulated(spec, machine)
     work, most = spec.workload, spec.model.shape.positions
     if work.phase != "layer" and work.prompt > most:
         yield Reason(f"workload.prompt={work.prompt}", f"{spec.model.name} was made for {most:,} tokens")
+
+
+def _not_simulated(spec: RunSpec, machine: MachineSpec) -> Iterator[Reason]:
+    """Settings that a measured step depends on and a simulated one does not: their effect would be shown as none."""
+    engine, work, placement, otherwise = spec.engine, spec.workload, spec.engine.placement, "or set machine=here"
+    if engine.numa and engine.domains not in (None, machine.domains):
+        why = f"logical domains are not simulated, {machine.name} has {machine.domains}; leave it out {otherwise}"
+        yield Reason(f"engine.domains={engine.domains}", why)
+    if engine.threads is not None and machine.gpu is not None and engine.threads % machine.domains:
+        why = f"as many cores of each of the {machine.domains} domains are simulated"
+        yield Reason(f"engine.threads={engine.threads}", why)
+    if placement.profile is not None:
+        why = "experts are placed by the skew of the model's family, leave it null"
+        yield Reason(f"engine.placement.profile={placement.profile}", f"is not simulated: {why} {otherwise}")
+    if placement.every != PlacementSpec().every and work.routing != "recorded":
+        why = f"is simulated with workload.routing=recorded alone, leave it out {otherwise}"
+        yield Reason(f"engine.placement.every={placement.every}", why)
+    if work.shortest is not None:
+        yield Reason(
+            f"workload.shortest={work.shortest}", f"prompts of one length are simulated, leave it null {otherwise}"
+        )
 
 
 def _simulated_training_reasons(spec: RunSpec) -> Iterator[Reason]:

@@ -100,5 +100,5 @@ def _role_times(spec: RunSpec, found: Simulation) -> RoleTimes | None:
     if spec.workload.phase in ("layer", "train") or not spec.engine.roles_concurrent:
         return None
     host_s = found.timeline.busy_s("host")
-    alone_s = host_s - found.timeline.overlap_s("host", "device")
+    alone_s = max(0.0, host_s - found.timeline.overlap_s("host", "device"))  # both are sums that round
     return RoleTimes(host_busy_s=host_s, device_wait_s=alone_s, total_s=found.step_s)

@@ -8,7 +8,7 @@ from math import ceil
 from types import MappingProxyType
 
 from ktbench.sim.simulation import simulate
-from ktbench.spec.machine import MachineSpec
+from ktbench.spec.machine import UNITS, MachineSpec
 from ktbench.spec.run_spec import RunSpec
 
 # The constants of a machine that there can be more of, in words; what holds data or counts devices is none.
@@ -28,7 +28,6 @@ RESOURCES: Mapping[str, str] = MappingProxyType(
     }
 )
 FIXED = "fixed costs"
-_UNITS = ("vector_tflops", "vector_int8_tops", "amx_tflops", "amx_int8_tops")
 _LEAST_GAIN = 0.0005  # what one decimal of a per cent still shows
 _LEAST_BOUND = 0.5
 
@@ -91,7 +90,7 @@ def bottleneck_of(found: Sequence[Sensitivity]) -> Bottleneck:
     Of cores only what they give beyond their units counts, which are resources of their own.
     """
     shares = {one.constant: one.share for one in found}
-    shares["cores"] = max(0.0, shares["cores"] - sum(shares.get(name, 0.0) for name in _UNITS))
+    shares["cores"] = max(0.0, shares["cores"] - sum(shares.get(name, 0.0) for name in UNITS))
     total = sum(shares.values())
     if total < _LEAST_BOUND:
         return Bottleneck(title=FIXED, share=1 - total)
@@ -130,7 +129,7 @@ def _with_more(spec: RunSpec, by: float) -> Iterator[tuple[str, RunSpec, float]]
 
 def _more_cores(machine: MachineSpec, by: float) -> tuple[MachineSpec, float]:
     cores = machine.cores + max(1, ceil(round(machine.cores * by, 6)))
-    units = tuple(name for name in _UNITS if getattr(machine, name) is not None)
+    units = tuple(name for name in UNITS if getattr(machine, name) is not None)
     return replace(_scaled(machine, units, cores / machine.cores), cores=cores), cores / machine.cores - 1
 
 

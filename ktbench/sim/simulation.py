@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Literal
 
@@ -19,7 +19,7 @@ from ktbench.sim.work import step_counters, step_work
 from ktbench.spec.engine import choose_deferral, deferral_candidates, seen_features
 from ktbench.spec.features import FeatureValue
 from ktbench.spec.inject import InjectRule, InjectSpec
-from ktbench.spec.machine import MachineSpec
+from ktbench.spec.machine import MachineSpec, of_cores
 from ktbench.spec.peers import OURS
 from ktbench.spec.record import RoofSample, StepParts, Work
 from ktbench.spec.run_spec import RunSpec
@@ -69,6 +69,7 @@ def simulate(spec: RunSpec) -> Simulation:
     Raises ValueError for a cell without a machine, for a feature without a model, and for routing or placement that
     does not fit.
     """
+    spec, whole = on_used_cores(spec), spec
     machine = machine_of(spec)
     cost = read_calibration(machine.calibration)
     if (machine.gpu is None) != (cost.name == ON_CORES):
@@ -80,7 +81,7 @@ def simulate(spec: RunSpec) -> Simulation:
     resolved = with_deferral(spec, resolved_deferral(spec, cost))
     execution = execute((graph := step_graph(resolved, cost)).tasks)
     timeline = Timeline(
-        title=spec.summary, spans=tuple(_spans(graph, execution)), step_s=execution.total_s, provenance="simulated"
+        title=whole.summary, spans=tuple(_spans(graph, execution)), step_s=execution.total_s, provenance="simulated"
     )
     shares: dict[str, float] = {
         one: timeline.busy_s(one) / execution.total_s for one in RESOURCES if timeline.busy_s(one)
@@ -97,6 +98,25 @@ def simulate(spec: RunSpec) -> Simulation:
         notes=tuple(_notes(spec, resolved)),
         parts=step_parts(graph, execution) if spec.workload.phase == "train" else None,
     )
+
+
+def on_used_cores(spec: RunSpec) -> RunSpec:
+    """A cell with `engine.threads` beside a GPU as one on a machine of so many cores; any other as it is.
+
+    On machines without a GPU the cores of each role are counted where its costs are (`cost_cpu.role_cores`). Raises
+    ValueError for threads that the domains cannot share evenly.
+    """
+    machine, threads = machine_of(spec), spec.engine.threads
+    if machine.gpu is None or threads is None:
+        return spec
+    if threads > machine.domains * machine.cores or threads % machine.domains:
+        raise ValueError(
+            f"engine.threads={threads}: {machine.name} has {machine.domains} domains of {machine.cores} cores, "
+            "as many of each are simulated"
+        )
+    cores = threads // machine.domains
+    used = replace(machine, cores=cores, **of_cores(asdict(machine), cores))
+    return replace(spec, machine=used, engine=replace(spec.engine, threads=None))
 
 
 def step_parts(graph: Graph, execution: Execution) -> StepParts:
@@ -125,6 +145,7 @@ def step_graph(spec: RunSpec, cost: Calibration) -> Graph:
 
     Raises ValueError in one line for what is not simulated.
     """
+    spec = on_used_cores(spec)
     machine, resolved = machine_of(spec), with_deferral(spec, resolved_deferral(spec, cost))
     return cpu_graph(resolved, cost) if machine.gpu is None else build_graph(gpu_costs(resolved, cost))
 

@@ -125,11 +125,35 @@ class MachineSpec:
         }
 
 
+# What a core reads alone: core_read_gb_per_s of conf/calibration/ktbench.yaml.
+_CORE_READ_GB_PER_S = 27.4
+UNITS = ("vector_tflops", "vector_int8_tops", "amx_tflops", "amx_int8_tops")
+
+
 def with_constant(machine: Mapping[str, Any], name: str, value: Any) -> dict[str, Any]:
-    """A machine with another value of a constant, whose source then tells what it was; both plain content."""
+    """A machine with another value of a constant, whose source then tells what it was; both plain content.
+
+    Cores bring their vector and AMX units, and fewer of them read no more than they can (see `of_cores`).
+    """
     was = machine[name]
     if value == was:
         return dict(machine)
-    amount = "none" if was is None else f"{was:g} {BY_NAME[name].unit}".strip()
-    source = f"{_CHANGED} ({machine['name']}: {amount})"
-    return {**machine, name: value, "sources": {**machine["sources"], name: source}}
+    has_cores = name == "cores" and isinstance(value, int) and value > 0  # anything else is left for the spec to refuse
+    more = of_cores(machine, value) if has_cores else {}
+    changed = {name: value} | {other: new for other, new in more.items() if new != machine[other]}
+    amounts = {
+        other: "none" if machine[other] is None else f"{machine[other]:g} {BY_NAME[other].unit}" for other in changed
+    }
+    sources = {other: f"{_CHANGED} ({machine['name']}: {amount.strip()})" for other, amount in amounts.items()}
+    return {**machine, **changed, "sources": {**machine["sources"], **sources}}
+
+
+def of_cores(machine: Mapping[str, Any], cores: float) -> dict[str, float]:
+    """What so many cores of a domain have of its peaks and bandwidths: their share of units, and what they can read.
+
+    A core alone reads _CORE_READ_GB_PER_S, or its share of what all read where that is more.
+    """
+    share = cores / machine["cores"]
+    own = cores * max(_CORE_READ_GB_PER_S, machine["read_gb_per_s"] / machine["cores"])
+    reads = {name: min(machine[name], own) for name in ("read_gb_per_s", "remote_gb_per_s")}
+    return reads | {name: share * machine[name] for name in UNITS if machine[name] is not None}

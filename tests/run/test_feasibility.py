@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -14,10 +14,11 @@ from ktbench.host.capabilities import feature_reasons
 from ktbench.resources import data_folder
 from ktbench.run.feasibility import Machine, feasibility, unsupported_simulated
 from ktbench.run.request import cells_of, read_request
+from ktbench.sim.simulation import simulate
 from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.errors import RequestError
 from ktbench.spec.inject import InjectRule, InjectSpec
-from ktbench.spec.machine import MachineSpec
+from ktbench.spec.machine import MachineSpec, with_constant
 from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.support import features_missing
@@ -54,7 +55,7 @@ def changed(spec: RunSpec, **changes: Any) -> str:
         cell_on(testbed(), device="cuda", amx=True, numa=True, cuda_graph=True),
         cell_on(HOST_ONLY, packed_dense=True),
         cell_on(HOST_ONLY, roles="split", device_threads=30, deferral=3),
-        cell_on(testbed(domains=1), device="cuda", numa=True, domains=2),
+        cell_on(testbed(domains=2), device="cuda", numa=True, domains=2, threads=36),
         cell_on(testbed(), device="cuda", avx512=False, dynamic=False),
     ],
 )
@@ -74,10 +75,95 @@ def test_what_the_machine_has_it_can_run(spec: RunSpec) -> None:
         (testbed(), {"device": "cpu"}, "engine.device=cpu: testbed is simulated with its GPU"),
         (testbed(), {"device": "cuda", "handover": "flags"}, "engine.handover=flags: is not simulated"),
         (HOST_ONLY, {"threads": 73}, "engine.threads=73: allowed are 1 to 72"),
+        (testbed(), {"device": "cuda", "threads": 73}, "engine.threads=73: "),
+        (testbed(), {"device": "cuda", "threads": 35}, "engine.threads=35: "),
+        (testbed(), {"device": "cuda", "numa": True, "domains": 4}, "engine.domains=4: "),
+        (HOST_ONLY, {"numa": True, "domains": 4}, "engine.domains=4: "),
+        (
+            testbed(),
+            {"device": "cuda", "placement": PlacementSpec(policy="frequency", ratio=0.5, profile="counts.npz")},
+            "engine.placement.profile=counts.npz: is not simulated",
+        ),
+        (
+            testbed(),
+            {"device": "cuda", "placement": PlacementSpec(policy="dynamic", ratio=0.5, every=4)},
+            "engine.placement.every=4: ",
+        ),
     ],
 )
 def test_what_it_lacks_is_named(machine: MachineSpec, engine: dict[str, Any], said: str) -> None:
     assert on(machine, **engine).startswith(said)
+
+
+# What a step depends on, by key: a value that a measured step of the machine would be slower or faster with.
+DEVICE: dict[str, Any] = {"device": "cuda", "amx": True}
+KNOBS: tuple[tuple[MachineSpec, dict[str, Any], dict[str, Any]], ...] = (
+    *(
+        (testbed(), DEVICE, knob)
+        for knob in (
+            {"threads": 8},
+            {"numa": True},
+            {"numa": True, "domains": 4},
+            {"dynamic": False},
+            {"cuda_graph": True},
+            {"avx512": False},
+            {"amx": False, "avx512": False, "dynamic": False},
+            {"deferral": 2},
+            {"skipping": 2},
+            {"packed_dense": True},
+            {"handover": "flags"},
+            {"placement": PlacementSpec(policy="uniform", ratio=0.5)},
+            {"placement": PlacementSpec(policy="dynamic", ratio=0.5, every=2)},
+            {"placement": PlacementSpec(policy="frequency", ratio=0.5, profile="counts.npz")},
+        )
+    ),
+    *(
+        (testbed(gpu=None, calibration="ktbench"), {}, knob)
+        for knob in (
+            {"threads": 2},
+            {"roles": "split", "device_threads": 1},
+            {"roles": "split", "device_threads": 60},
+            {"numa": True},
+            {"numa": True, "domains": 4},
+            {"packed_dense": True},
+            {"deferral": 2},
+            {"skipping": 2},
+            {"avx512": False, "dynamic": False},
+        )
+    ),
+)
+
+
+@pytest.mark.parametrize(("machine", "engine", "knob"), KNOBS, ids=lambda one: str(one)[:60])
+def test_a_setting_changes_a_simulated_step_or_is_refused(
+    machine: MachineSpec, engine: dict[str, Any], knob: dict[str, Any]
+) -> None:
+    """Nothing that is not modelled is shown as without an effect."""
+    usual, other = (cell_on(machine, **engine | changes) for changes in ({}, knob))
+    assert why(usual) == ""
+    assert why(other) or simulate(other).step_s != pytest.approx(simulate(usual).step_s, rel=1e-4)
+
+
+@pytest.mark.parametrize("phase", ["decode", "prefill"])
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_fewer_cores_are_slower_and_no_faster_than_one_can_read(phase: str, device: str) -> None:
+    """As threads of a machine beside a GPU, and as a machine that a request gives fewer cores."""
+    machine = testbed() if device == "cuda" else testbed(gpu=None, calibration="ktbench")
+    whole = cell_on(machine, device=device, phase=phase, prompt=512)
+    fewer = MachineSpec(**with_constant(asdict(machine), "cores", 1))
+    two = replace(whole, machine=fewer)
+    threads = replace(whole, engine=replace(whole.engine, threads=2))
+    assert why(two) == why(threads) == ""
+    assert simulate(two).step_s > 1.5 * simulate(whole).step_s
+    assert simulate(threads).step_s > 1.5 * simulate(whole).step_s
+    if device == "cuda":
+        assert simulate(threads).step_s == pytest.approx(simulate(two).step_s)
+    assert fewer.vector_tflops == pytest.approx(machine.vector_tflops / machine.cores)
+    assert {"cores", "read_gb_per_s", "vector_tflops"} <= {*fewer.changed}
+
+
+def test_prompts_of_unlike_length_are_not_simulated() -> None:
+    assert changed(SPEC, workload=replace(SPEC.workload, batch=4, shortest=8)).startswith("workload.shortest=8: ")
 
 
 @pytest.mark.parametrize("system", ["llama.cpp", "transformers", "kt-kernel", "fiddler"])

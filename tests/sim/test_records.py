@@ -101,6 +101,22 @@ def test_role_times_exist_where_roles_are_apart(simulate: Simulator) -> None:
     assert simulated(cell(device="cpu"), HERE).roles is None
 
 
+def test_a_host_that_never_works_alone_is_waited_for_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """0.1 - ((0.1 + 0.3) - 0.3) is below 0 in floating point, which no record takes."""
+    host, device = (
+        Span(resource=name, name=name, kind="other", begin_s=0.0, end_s=end_s)  # type: ignore[arg-type]
+        for name, end_s in (("host", 0.1), ("device", 0.3))
+    )
+
+    def inside(spec: RunSpec) -> Simulation:
+        return replace(simulation(spec), timeline=replace(simulation(spec).timeline, spans=(host, device)))
+
+    monkeypatch.setattr(simulator, "simulate", inside)
+    found = simulated(cell(), HERE)
+    assert found.outcome is Outcome.OK and found.roles is not None
+    assert found.roles.device_wait_s == 0
+
+
 def test_a_simulation_that_raises_is_unsupported_with_its_message(simulate: Simulator) -> None:
     found = simulated(cell(amx=True), HERE)
     assert (found.outcome, found.why, found.samples_s) == (Outcome.UNSUPPORTED, "no constants for AMX", ())
