@@ -18,8 +18,8 @@ from ktbench.config.axes import overridden, with_nodes
 from ktbench.config.files import OWN
 from ktbench.config.keys import known_keys, register_defaults
 from ktbench.config.launcher import is_launching
-from ktbench.config.lists import SplitOverrides, key_of, parsed, split_lists, with_letters
-from ktbench.config.machine import ReadLocal, is_own, no_local, preset, register_own
+from ktbench.config.lists import Lists, SplitOverrides, key_of, parsed, split_lists, with_letters
+from ktbench.config.machine import HERE, ReadLocal, is_own, no_local, preset, register_own
 from ktbench.config.options import (
     NO_SUITE,
     REGISTERED,
@@ -112,14 +112,27 @@ def _part(ablation: str, words: SplitOverrides, read_local: ReadLocal) -> dict[s
 
 def _content(overrides: Sequence[str], words: SplitOverrides, read_local: ReadLocal) -> dict[str, Any]:
     """The composed content of overrides with the remaining axes, and models and machines on them as nodes."""
+    keys = {key_of(word): word.partition("=")[2] for word in words.overrides}
+    is_whole = _simulates_alone(keys, words.lists) and "model.layers" not in keys
+
+    def composed(own: Sequence[str]) -> dict[str, Any]:
+        content = compose_once(own, read_local)
+        if is_whole:  # ablations cut models to what can be measured here
+            content["model"]["layers"] = None
+        return content
 
     @cache
     def node_of(group: str, name: str) -> Any:
         others = [word for word in overrides if key_of(word) != group]
-        return compose_once([*others, f"{group}={name}"], read_local)[group]
+        return composed([*others, f"{group}={name}"])[group]
 
-    keys = {key_of(word) for word in words.overrides}
-    return with_nodes(overridden(compose_once(overrides, read_local), keys, words.lists), node_of)
+    return with_nodes(overridden(composed(overrides), keys, words.lists), node_of)
+
+
+def _simulates_alone(values: Mapping[str, str], lists: Lists) -> bool:
+    """Whether a command line names described machines, and not this one."""
+    machines = lists.get("machine") or [values.get("machine", HERE)]
+    return HERE not in machines
 
 
 def _is_for_parts(word: str) -> bool:

@@ -142,7 +142,7 @@ def _model_words(spec: RunSpec, free: Container[str]) -> str:
         return f"One MoE layer of {title}"
     if "model.layers" in free or not model.is_slice:
         return title
-    return f"{title}, {model.shape.layers} of {model.full_layers} layers"
+    return f"{title}, {model.depth}"
 
 
 def software_sentence(facts: Facts) -> str:
@@ -180,11 +180,6 @@ def simulated_limits(rows: Sequence[Row]) -> tuple[str, ...]:
         _phrase("described_roofs", title=title, read=read_spread(found), peaks=peak_spreads(found))
         for title, found in records.items()
     )
-
-
-def marks_noise(rows: Sequence[Row]) -> bool:
-    """Whether NOISY values have a mark in figures: where all are a sentence says so, once."""
-    return ringed_outcome(rows) is not None
 
 
 def ringed_outcome(rows: Sequence[Row]) -> Outcome | None:
@@ -254,7 +249,13 @@ def conditions_of(run: Run, rows: Sequence[Row]) -> tuple[str, ...]:
     here = measured(rows)
     free = set(varying([group[0].settings for group in groups_of(rows)]))
     sentences = (
-        _phrase("model", spec=next(iter([*here, *rows])).spec, free=free, is_layer=rows[0].is_layer),
+        _phrase(
+            "model",
+            spec=next(iter([*here, *rows])).spec,
+            free=free,
+            is_layer=rows[0].is_layer,
+            is_extrapolated=any(row.whole_tokens_per_s for row in rows),
+        ),
         _workload(rows, free),
         system_sentence(run, rows, free),
         *equal_work_sentences(rows),

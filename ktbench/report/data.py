@@ -126,6 +126,8 @@ _NUMBERS = {"precision": "spec.precision", "dtype": "spec.dtype", "tokens_per_ex
 _VALUES: Mapping[str, str | Callable[[Row], Any]] = {
     "step_s": "step_s",
     "tokens_per_s": "tokens_per_s",
+    "of_layers": lambda row: row.spec.model.full_layers if row.spec.model.is_slice else None,
+    "whole_tokens_per_s": "whole_tokens_per_s",
     "speedup": lambda row: exact(1.0) if row.is_baseline and row.timed else row.speedup,
     "comparable_rounds": comparable,
     "verdict": lambda row: None if row.speedup is None else row.verdict,
@@ -164,7 +166,7 @@ _VALUES: Mapping[str, str | Callable[[Row], Any]] = {
 }
 # Those that are intervals have columns for their ends beside them.
 _INTERVALS = {
-    *("step_s", "tokens_per_s", "speedup", "gain", "roof_share"),
+    *("step_s", "tokens_per_s", "whole_tokens_per_s", "speedup", "gain", "roof_share"),
     *("host_busy", "device_busy", "overlap", "joules_per_token"),
     *_OF_SERVING,
     *_OF_TRAINING,

@@ -14,11 +14,11 @@ RowColumn = Column[Row]
 _KEY_SHARES = ("p50", "p99")  # of those that a table in a paper has room for
 
 
-def serving_columns(time: Callable[[Row], str], compared: Sequence[RowColumn]) -> tuple[RowColumn, ...]:
-    """Rates first, as the comparison is about them, then what a user waits for."""
+def serving_columns(time: Callable[[Row], str], compared: Sequence[RowColumn], of: str) -> tuple[RowColumn, ...]:
+    """Rates first, as the comparison is about them, then what a user waits for; ` of 4 of 48 layers` is what is of."""
     return (
         Column("time (ms/output token)", time, key=True),
-        Column("output (tokens/s)", _served(lambda one: interval(one.output_per_s)), key=True),
+        Column(f"output{of} (tokens/s)", _served(lambda one: interval(one.output_per_s)), key=True),
         *compared,
         Column("prompts and output (tokens/s)", _served(lambda one: _middle(one.total_per_s))),
         Column("a user's (tokens/s)", _served(lambda one: _middle(one.user_per_s)), key=True),

@@ -94,20 +94,28 @@ def _outcome(rows: Sequence[Row]) -> RowColumn:
 
 def _speed(rows: Sequence[Row]) -> tuple[RowColumn, ...]:
     if rows[0].is_serving:
-        return serving_columns(_milliseconds, _COMPARED)
+        return serving_columns(_milliseconds, _COMPARED, _of_slice(rows))
     return _layer_speed(rows) if rows[0].is_layer else _model_speed(rows)
 
 
 def _model_speed(rows: Sequence[Row]) -> tuple[RowColumn, ...]:
     return (
         Column("time (ms/step)", _milliseconds, key=True),
-        Column("speed (tokens/s)", lambda row: dashed(row.tokens_per_s, interval), key=True),
+        Column(f"speed{_of_slice(rows)} (tokens/s)", lambda row: dashed(row.tokens_per_s, interval), key=True),
+        Column("whole model, extrapolated (tokens/s)", lambda row: dashed(row.whole_tokens_per_s, interval)),
         *_COMPARED,
         _READ,
         _arithmetic(rows),
         Column("of roof (%)", lambda row: dashed(row.roof, lambda r: number(r.share.mid * 100, 2)), key=True),
         _LIMIT,
     )
+
+
+def _of_slice(rows: Sequence[Row]) -> str:
+    """` of 4 of 48 layers`, or that some rows are of slices; empty where all are of whole models."""
+    slices = {row.spec.model.depth for row in rows if row.spec.model.is_slice}
+    alike = len(slices) == 1 and all(row.spec.model.is_slice for row in rows)
+    return f" of {next(iter(slices))}" if alike else " of slices and whole models" if slices else ""
 
 
 def _layer_speed(rows: Sequence[Row]) -> tuple[RowColumn, ...]:

@@ -41,10 +41,19 @@ def row_line(row: Row, width: int = 16) -> str:
     mark, spread = "~" if row.outcome is Outcome.NOISY else "", plus_minus(row.step_s)
     time = f"{mark + number(row.step_s.mid * 1e3):>9} ms/{row.spec.workload.unit} {spread:>7}"
     rated = DASH if row.flops_per_s is None else rate(row.flops_per_s, row.spec.dtype)
-    speed = f"{rated:>14}" if row.is_layer else f"{number(row.tokens_per_s.mid):>9} tokens/s"
+    speed = f"{rated:>14}" if row.is_layer else f"{number(row.tokens_per_s.mid):>9} tokens/s{_of_slice(row)}"
     share = "" if row.roof is None else f"{number(row.roof.share.mid * 100, 2):>5}% of {row.roof.limit}"
     rounds = "simulated" if row.simulated else f"{row.rounds:2d} rounds"
     return f"{name} {time}  {speed}  {_speedup_word(row):<33}  {share:<20}  {rounds}"
+
+
+def _of_slice(row: Row) -> str:
+    """` of 4/48 layers (whole  0.456, extrapolated)`: which part of a model a speed is of, and that of all."""
+    model, whole = row.spec.model, row.whole_tokens_per_s
+    if not model.is_slice:
+        return ""
+    extrapolated = f" (whole {number(whole.mid):>6}, extrapolated)" if whole else ""
+    return f" of {model.shape.layers}/{model.full_layers} layers{extrapolated}"
 
 
 def accuracy_line(row: AccuracyRow, width: int = 16) -> str:

@@ -192,7 +192,8 @@ def _compared_cell(
 ) -> ComparedCell:
     if found is None:
         return replace(cell, why=_untimed(cell))
-    verdict, roof = judge(found.speedup, noise, tolerance), roof_ratio(cell.before, cell.after)
+    found = replace(found, speedup=found.speedup and found.speedup.with_spread(noise))
+    verdict, roof = judge(found.speedup, tolerance), roof_ratio(cell.before, cell.after)
     doubt = found.why or (_MACHINE_TOO if _moves_with_roof(found.speedup, verdict, roof, tolerance) else "")
     return replace(cell, held=found, verdict=verdict, roof=roof, why=doubt)
 

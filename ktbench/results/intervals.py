@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from math import comb, exp, isfinite
+from math import comb, exp, hypot, isfinite, log
 from statistics import median
 
 from ktbench.spec.record import Record
@@ -48,6 +48,18 @@ class Interval:
     def per(self, amount: float) -> Interval:
         """The interval of `amount` / value, as a rate is made from a time. Values must be above 0."""
         return replace(self, low=amount / self.high, mid=amount / self.mid, high=amount / self.low)
+
+    def with_spread(self, equal: Interval | None) -> Interval:
+        """The interval of a ratio with what the ratio of two equal things, which is 1 in truth, differed by beside it.
+
+        How far an end lies from the middle, and how far `equal` reaches beyond 1 on the other side, are errors that do
+        not depend on each other, and add up as their squares do, on a logarithmic scale. None widens nothing.
+        """
+        if equal is None:
+            return self
+        below = hypot(log(self.mid / self.low), max(log(equal.high), 0.0))
+        above = hypot(log(self.high / self.mid), max(-log(equal.low), 0.0))
+        return replace(self, low=self.mid * exp(-below), high=self.mid * exp(above))
 
     def exponential(self) -> Interval:
         """The factor that logarithms stand for."""

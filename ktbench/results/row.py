@@ -34,7 +34,8 @@ class Row:
     """A cell over all its rounds. `outcome` is None before its first trial.
 
     `step_s` is the median over rounds of the rounds' median step in seconds; it and all that follows from it are None
-    unless the outcome is timed. `speedup` is over the baseline of the group, the rows of the same `part` with equal
+    unless the outcome is timed. `whole_tokens_per_s` is the speed of the whole model, extrapolated from that of a
+    measured slice. `speedup` is over the baseline of the group, the rows of the same `part` with equal
     `settings`, `gain` over the row of equal precision that lacks only its last feature; both are formed inside rounds
     between trials with the cores in the same place. `roles` is there where they are separate, `parts` where a
     model was trained. `error` is the largest of
@@ -63,6 +64,7 @@ class Row:
     command: str
     step_s: Interval | None = None
     tokens_per_s: Interval | None = None
+    whole_tokens_per_s: Interval | None = None
     read_bytes_per_s: float | None = None
     flops_per_s: float | None = None
     roof: RoofShare | None = None
@@ -192,9 +194,13 @@ def baseline_of(group: Sequence[Row]) -> Row | None:
 
 def control_of(group: Sequence[Row]) -> Row | None:
     """The baseline of a group a second time; None where it was not planned."""
+    return next(iter(controls_of(group)), None)
+
+
+def controls_of(group: Sequence[Row]) -> list[Row]:
+    """The baseline of a group again, each time that it was planned; copies of other arms show noise of these alone."""
     base = baseline_of(group)
-    same = (row for row in group if row.role == "control" and base and row.spec_id == base.spec_id)
-    return next(same, None)
+    return [row for row in group if row.role == "control" and base and row.spec_id == base.spec_id]
 
 
 def comparable(row: Row) -> int | None:

@@ -82,6 +82,7 @@ def _speed(cell: Cell, records: Sequence[Record]) -> dict[str, Any]:
     return {
         "step_s": step_s,
         "tokens_per_s": serving.output_per_s if serving else step_s.per(cell.spec.workload.tokens_per_step),
+        "whole_tokens_per_s": _of_whole(cell.spec, step_s),
         "read_bytes_per_s": work and work.weight_bytes / step_s.mid,
         "flops_per_s": work and work.flops / step_s.mid,
         "roof": roof_share(records, cell.spec.measure),
@@ -94,6 +95,18 @@ def _speed(cell: Cell, records: Sequence[Record]) -> dict[str, Any]:
     }
 
 
+def _has_whole(spec: RunSpec) -> bool:
+    """Whether a step is a measured one of a slice, which the whole model has as well."""
+    return spec.model.is_slice and spec.machine is None and spec.workload.phase in ("decode", "prefill")
+
+
+def _of_whole(spec: RunSpec, step_s: Interval) -> Interval | None:
+    """Tokens/s of the whole model, every layer and the output head taking as long as in the slice."""
+    factor = spec.model.whole_over_slice
+    return step_s.per(spec.workload.tokens_per_step / factor) if factor and _has_whole(spec) else None
+
+
+_NO_WHOLE = "layers or output head of the slice are not in the whole model's proportion"
 _UNKNOWN_WORK = "the work of a token depends on which requests share a step"
 
 
@@ -103,6 +116,7 @@ def _missing(row: Row) -> Iterator[tuple[str, str]]:
     reasons = {
         "step_s": row.ending,
         "tokens_per_s": row.ending,
+        **({"whole_tokens_per_s": _NO_WHOLE} if _has_whole(row.spec) else {}),
         "read_bytes_per_s": unknown,
         "flops_per_s": unknown,
         "roof": unknown if row.is_serving else _no_roof(row.records),
@@ -220,7 +234,7 @@ def unchecked_reason(spec: RunSpec, agreement: Agreement | None) -> str:
 
 
 def compared(row: Row, group: Sequence[Row]) -> Row:
-    """The row with its comparisons, each judged against what the control of its group shows that noise alone does."""
+    """The row with its comparisons; their intervals include what the control of its group differs by."""
     base = baseline_of(group)
     noise = _noise(base, group) if row.role == "arm" else None
     row = _with_gain(row, group, noise)
@@ -230,14 +244,16 @@ def compared(row: Row, group: Sequence[Row]) -> Row:
     speedup = _ratio(base, row)
     if speedup is None:
         return replace(row, missing=row.missing | {"speedup": _unpaired(row, base)})
-    return replace(row, speedup=speedup, verdict=judge(speedup, noise))
+    speedup = speedup.with_spread(noise)
+    return replace(row, speedup=speedup, verdict=judge(speedup))
 
 
 def equals_of(row: Row, group: Sequence[Row]) -> tuple[Row, ...]:
     """Arms of a row's group that are neither slower nor faster than it, as far as can be told."""
     noise = _noise(baseline_of(group), group)
     others = [one for one in group if one.role == "arm" and one.label != row.label and one.provenance == row.provenance]
-    verdicts = ((other, judge(_ratio(other, row), noise)) for other in others if other.timed)
+    ratios = ((other, _ratio(other, row)) for other in others if other.timed)
+    verdicts = ((other, judge(ratio and ratio.with_spread(noise))) for other, ratio in ratios)
     return tuple(other for other, verdict in verdicts if verdict in (Verdict.SAME, Verdict.UNSURE))
 
 
@@ -288,7 +304,8 @@ def _with_gain(row: Row, group: Sequence[Row], noise: Interval | None) -> Row:
     ratio = _ratio(below, row)
     if ratio is None:
         return replace(row, missing=row.missing | {"gain": _unpaired(row, below)})
-    return replace(row, gain=Gain(over=below.label, ratio=ratio, verdict=judge(ratio, noise)))
+    ratio = ratio.with_spread(noise)
+    return replace(row, gain=Gain(over=below.label, ratio=ratio, verdict=judge(ratio)))
 
 
 def _below(row: Row, group: Sequence[Row]) -> Row | None:

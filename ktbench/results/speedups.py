@@ -75,21 +75,20 @@ class Verdict(StrEnum):
     SAME = "same"
 
 
-def judge(speedup: Interval | None, noise: Interval | None = None, margin: float = MARGIN) -> Verdict:
-    """The verdict on a speed-up (1 means equal).
+def judge(speedup: Interval | None, margin: float = MARGIN) -> Verdict:
+    """The verdict on a speed-up (1 means equal), whose interval includes what equal cells differ by if that is known.
 
-    `noise` is the interval of the A/A control in the same rounds: what equal cells differ by. FASTER and SLOWER need
-    the whole interval beyond both the margin and that noise; SAME needs it within the margin. The margin is a ratio:
-    from 1 / (1 + margin) to 1 + margin, so that exchanging two cells exchanges FASTER and SLOWER and nothing else.
+    FASTER and SLOWER need the whole interval beyond the margin, SAME needs it within. The margin is a ratio: from
+    1 / (1 + margin) to 1 + margin, so that exchanging two cells exchanges FASTER and SLOWER and nothing else.
     """
     if speedup is None or not speedup.sound:
         return Verdict.UNSURE
     least, most = 1 / (1 + margin), 1 + margin
     if least <= speedup.low and speedup.high <= most:
         return Verdict.SAME
-    if speedup.low > max(most, noise.high if noise else most):
+    if speedup.low > most:
         return Verdict.FASTER
-    if speedup.high < min(least, noise.low if noise else least):
+    if speedup.high < least:
         return Verdict.SLOWER
     return Verdict.UNSURE
 

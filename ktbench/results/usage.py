@@ -22,10 +22,10 @@ MAX_DISAGREEMENT = 1.2
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RoofShare:
-    """Share of the nearer roof reached, as an interval over rounds, and which roof that was.
+    """Share of the nearer roof reached, as an interval over the same rounds as the time, and which roof that was.
 
-    `left_out` counts the trials that were not used because the machine changed during them; where it did so in all of
-    them `steady` is False and they are used all the same.
+    `left_out` counts the trials whose own roofs were not used because the machine changed during them; where it did so
+    in all of them `steady` is False and they are used all the same.
     """
 
     share: Interval
@@ -54,22 +54,26 @@ def roof_share(records: Sequence[Record], measure: MeasureSpec) -> RoofShare | N
     """Least time over taken time, a round at a time, each round against the roofs sampled next to it.
 
     Least time is the larger of bytes over read bandwidth and operations over arithmetic peak (Williams, Waterman and
-    Patterson, Roofline, CACM 52(4), 2009). Without a known peak the read roof alone counts. Turns during which the
-    cores were moved, or whose two read roofs differ by more than 20 %, are left out where others remain.
-    None where no record has both work and roofs.
+    Patterson, Roofline, CACM 52(4), 2009). Without a known peak the read roof alone counts. A trial during
+    which the cores were moved, or whose two read roofs differ by more than 20 %, counts with the median least time of
+    the others, where there are any: a share of other trials than the time would contradict it. None where no record has
+    both work and roofs.
     """
     usable = [(record, record.work) for record in records if record.work and record.roofs and record.samples_s]
     if not usable:
         return None
     steady = [(record, work) for record, work in usable if _is_steady(record)]
     counted = steady or usable
-    least_s = [_least_s(work, record.roofs) for record, work in counted]
-    rounds = zip(least_s, counted, strict=True)
-    shares = {record.round: max(least) / median(record.samples_s) for least, (record, _) in rounds}
+    least_s = {record.round: _least_s(work, record.roofs) for record, work in counted}
+    usual_s = median(map(max, least_s.values()))
+    shares = {
+        record.round: (max(least_s[record.round]) if record.round in least_s else usual_s) / median(record.samples_s)
+        for record, _ in usable
+    }
     roof = counted[-1][0].roofs[0]
     return RoofShare(
         share=summary(shares, records, measure),
-        limit="arithmetic" if median(computing - reading for reading, computing in least_s) > 0 else "read",
+        limit="arithmetic" if median(computing - reading for reading, computing in least_s.values()) > 0 else "read",
         peak_isa=roof.peak_isa,
         peak_dtype=roof.peak_dtype,
         left_out=len(usable) - len(counted),

@@ -11,7 +11,7 @@ from ktbench.spec.inject import InjectSpec
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.peers import OURS, PeerSpec, peer_of, system_label
 from ktbench.spec.serving.stream import StreamSpec
-from ktbench.spec.shape import LoraNumbers, MoEShape, moe_shape
+from ktbench.spec.shape import LoraNumbers, MoEShape, moe_shape, text_config
 from ktbench.spec.weights import FORMATS, Dtype, Precision, StoredLayer, stands_for_all
 
 Phase = Literal["prefill", "decode", "layer", "serve", "train"]
@@ -19,6 +19,7 @@ Phase = Literal["prefill", "decode", "layer", "serve", "train"]
 Adapters = Literal["attention", "experts", "both"]
 Routing = Literal["model", "balanced", "zipf", "concentrated", "recorded"]
 _FEW_STEPS = 3
+_MOST_OFF = 0.02  # of a slice's part of the vocabulary, which is rounded
 # A simulation asks for every layer, and reading a configuration takes many times longer than finding it here.
 _SHAPES: dict[str, MoEShape] = {}
 
@@ -76,6 +77,27 @@ class ModelSpec:
     def is_slice(self) -> bool:
         """Whether layers were left out."""
         return self.shape.layers < self.full_layers
+
+    @property
+    def depth(self) -> str:
+        """How many layers there are, of how many where some were left out: `4 of 48 layers`."""
+        layers = self.shape.layers
+        return f"{layers} of {self.full_layers} layers" if self.is_slice else f"{layers} layers"
+
+    @property
+    def whole_over_slice(self) -> float | None:
+        """How many times the work of a step of this slice one of the whole model is; None where that is not known.
+
+        A slice has the whole model's layers and output head in their proportion: its vocabulary was cut as its depth,
+        every layer has routed experts, and kinds of attention recur in it.
+        """
+        config, layers = text_config(self.config), self.shape.layers
+        share, kinds = layers / self.full_layers, config.get("layer_types") or []
+        every = config.get("full_attention_interval") or 1
+        recurs = len({*kinds}) < 2 or (layers % 2 == 0 and kinds[: layers // 2] == kinds[layers // 2 :])
+        has_head = abs(self.shape.vocab / self.full_vocab - share) <= _MOST_OFF * share
+        alike = recurs and layers % every == 0 and not self.shape.dense_layers and not self.stored
+        return 1 / share if alike and has_head and self.is_slice else None
 
     @property
     def stored_here(self) -> tuple[StoredLayer, ...]:
@@ -390,12 +412,11 @@ class RunSpec:
         if work.phase == "layer":
             layer = f"one MoE layer of {shape.experts} experts"
             return f"{self.model.name}, {layer}, batch {work.batch}, {self.precision}{where}"
-        of = f"{shape.layers} of {self.model.full_layers}" if self.model.is_slice else f"{shape.layers}"
         if work.stream is not None:
-            return f"{self.model.name} ({of} layers), {work.stream.summary}, {self.precision}{where}"
+            return f"{self.model.name} ({self.model.depth}), {work.stream.summary}, {self.precision}{where}"
         depth = "at context depth" if work.phase == "decode" else "of"
         return (
-            f"{self.model.name} ({of} layers), {work.phase} {depth} {work.prompt}, batch {work.batch}, "
+            f"{self.model.name} ({self.model.depth}), {work.phase} {depth} {work.prompt}, batch {work.batch}, "
             f"{self.precision}{where}"
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -11,10 +12,11 @@ import pytest
 
 from ktbench.config import ModelFiles, Request, ablation_names, compose, freeze
 from ktbench.config.freeze import freeze_model
-from ktbench.resources import data_folder
+from ktbench.resources import data_folder, option_files
 from ktbench.spec.cells import plan_cells
 from ktbench.spec.errors import RequestError
 from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.shape import MoEShape
 from ktbench.spec.weights import Precision
 from tests.tiny import CONFIG
 
@@ -83,6 +85,45 @@ def test_routings_of_one_layer_are_general_over_formats() -> None:
     assert {point["workload.routing"] for point in part.sweep.points} == {"balanced", "zipf", "concentrated"}
     (other,) = requested("+ablation=kernels/routing", "precision=int8").parts
     assert {cell.spec.precision for cell in plan_cells(other.spec, other.sweep)} == {"int8"}
+
+
+MODELS = sorted(option_files("model").keys() - {"nano", "tiny"})
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_work_of_a_whole_model_over_its_slice_is_that_of_its_weights(name: str) -> None:
+    """None where the first layers are dense, of which a slice has another share."""
+    part, whole = (spec_of(f"model={name}", f"model.layers={layers}").model for layers in ("4", "null"))
+    factor = part.whole_over_slice
+    assert whole.whole_over_slice is None
+    assert (factor is None) == (part.shape.dense_layers > 0)
+    if factor:
+        assert factor == pytest.approx(_met_by_a_token(whole.shape) / _met_by_a_token(part.shape), rel=0.01)
+    full = replace(part, config=part.config | {"vocab_size": whole.shape.vocab})
+    assert full.whole_over_slice is None
+
+
+def _met_by_a_token(shape: MoEShape) -> int:
+    """Weights that a token passes: of every layer, and the output head's."""
+    experts = shape.moe_layers * (shape.top_k * shape.expert_params + 3 * shape.hidden * shape.shared_ffn)
+    dense = shape.dense_layers * 3 * shape.hidden * shape.dense_ffn
+    return shape.layers * shape.attention_params + experts + dense + shape.vocab * shape.hidden
+
+
+@pytest.mark.parametrize(
+    ("words", "layers"),
+    [
+        ([], {4}),
+        (["machine=paper_a100"], {48}),
+        (["machine=paper_a100,paper_4080"], {48}),
+        (["machine=paper_a100,here"], {4}),
+        (["machine=paper_a100", "model.layers=4"], {4}),
+        (["machine=paper_a100", "model=qwen3_30b_a3b,mixtral_8x7b"], {48, 32}),
+    ],
+)
+def test_where_nothing_is_measured_models_are_whole(words: list[str], layers: set[int]) -> None:
+    (part,) = requested("+ablation=decode", *words).parts
+    assert {cell.spec.model.shape.layers for cell in plan_cells(part.spec, part.sweep)} == layers
 
 
 def test_slice_keeps_width_and_the_heads_share() -> None:

@@ -59,6 +59,12 @@ def test_arms_without_a_bar_take_no_place_and_are_named_once(tmp_path: Path) -> 
     assert "+m (WRONG, layer 2: relative error 0.127, tolerance 0.01)" in wrong
 
 
+def test_every_noisy_bar_has_its_mark_also_where_all_are(tmp_path: Path) -> None:
+    for rounds, marked in ((3, {True}), (12, {False})):
+        ((group,), _) = slots_of(rows_of(Store(arms=MESSY[:1], rounds=rounds, drift=0.0).write(tmp_path / str(rounds))))
+        assert {slot.text.startswith("~") for slot in group.slots} == marked
+
+
 def test_fills_differ_in_grey(tmp_path: Path) -> None:
     axes = speed_figure(STORES["deferral"].write(tmp_path)).axes[0]
     grey = [np.dot(to_rgb(bar.get_facecolor()), (0.299, 0.587, 0.114)) for bar in axes.patches]

@@ -60,7 +60,7 @@ def test_bars_of_answers_of_one_token_are_of_the_time_to_it(tmp_path: Path) -> N
     words = ("workload.stream.shared_prefix=128", "sweep.arms=[+v+d+l,+v+d+l+p warm]", "sweep.control=false")
     run = served_run(tmp_path, "prefix_cache", *words, rounds=2)
     rows = rows_of(run)
-    shown = {text.get_text() for axes in speed_figure(run).axes for text in axes.texts}
+    shown = {text.get_text().lstrip("~") for axes in speed_figure(run).axes for text in axes.texts}
     base, other = rows
     assert base.serving is not None and other.speedup is not None
     assert shown == {"1.00×", f"{number(other.speedup.mid, 3)}×"}

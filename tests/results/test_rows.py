@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import exp, hypot, log
 from pathlib import Path
 from statistics import median
 
@@ -80,10 +81,14 @@ def test_each_group_has_its_own_baseline(tmp_path: Path) -> None:
     groups = groups_of(rows)
     assert [[r.label for r in group] for group in groups] == [["base", "+v", "base (A/A)"]] * 2
     for group in groups:
-        base, fast, _ = group
-        assert fast.speedup is not None
-        ratios = sorted(base.round_s[n] / fast.round_s[n] for n in range(12))
-        assert (fast.speedup.low, fast.speedup.high) == (ratios[2], ratios[9])
+        base, fast, control = group
+        assert fast.speedup and control.speedup
+        ratios, equal = (sorted(base.round_s[n] / row.round_s[n] for n in range(12)) for row in (fast, control))
+        assert (control.speedup.low, control.speedup.high) == (equal[2], equal[9])
+        middle = median(ratios)
+        below = hypot(log(middle / ratios[2]), max(log(equal[9]), 0))
+        above = hypot(log(ratios[9] / middle), max(-log(equal[2]), 0))
+        assert (fast.speedup.low, fast.speedup.high) == pytest.approx((middle * exp(-below), middle * exp(above)))
 
 
 def test_gain_is_over_the_row_without_the_last_feature(tmp_path: Path) -> None:
@@ -203,6 +208,33 @@ def test_the_nearer_roof_decides(tmp_path: Path, read: float, peak: float | None
     assert found.roof is not None
     assert found.roof.limit == limit
     assert found.roof.share.mid == pytest.approx(share, rel=0.01)
+
+
+def test_a_share_of_the_roof_is_over_the_trials_of_the_time(tmp_path: Path) -> None:
+    """Where the roofs of slow trials are unsteady, those of the others alone would say that the cell is fast."""
+    run = Store(arms=(Arm(label="base", step_ms=100.0, noise=0.0),), drift=0.0, control=False).write(tmp_path)
+
+    def slow(record: Record) -> Record:
+        if record.round % 3 == 0:
+            return record
+        before, after = record.roofs
+        roofs = (before, replace(after, read_bytes_per_s=3 * after.read_bytes_per_s))
+        return replace(record, samples_s=tuple(2 * s for s in record.samples_s), roofs=roofs)
+
+    (still,), (found,) = rows_of(run), rows_of(replace(run, records=tuple(map(slow, run.records))))
+    assert still.step_s and found.step_s and still.roof and found.roof
+    assert found.step_s.mid == pytest.approx(2 * still.step_s.mid, rel=0.01)
+    assert found.roof.share.mid == pytest.approx(still.roof.share.mid / 2, rel=0.01)
+    assert (found.roof.share.n, found.roof.left_out, found.roof.steady) == (12, 8, True)
+
+
+def test_the_whole_model_s_speed_is_extrapolated_from_a_measured_slice(tmp_path: Path) -> None:
+    """Four of 48 layers, with as much of the output head: a step of all takes twelve times as long."""
+    for found in rows_of(Store(arms=PAIR).write(tmp_path)):
+        assert found.spec.model.depth == "4 of 48 layers"
+        assert found.tokens_per_s and found.whole_tokens_per_s
+        assert found.whole_tokens_per_s.mid == pytest.approx(found.tokens_per_s.mid / 12)
+        assert "4/48 layers" in row_line(found)
 
 
 def test_records_of_two_provenances_are_refused(tmp_path: Path) -> None:

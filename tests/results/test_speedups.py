@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from itertools import combinations
 from math import comb, exp, log
 from random import Random
@@ -185,9 +186,46 @@ def test_exchanging_the_cells_exchanges_faster_and_slower() -> None:
 
 def test_a_difference_that_the_control_shows_too_is_not_one() -> None:
     speedup = interval(1.05, 1.10)
-    assert judge(speedup, noise=interval(0.99, 1.01)) is Verdict.FASTER
-    assert judge(speedup, noise=interval(0.99, 1.06)) is Verdict.UNSURE
-    assert judge(interval(0.90, 0.95), noise=interval(0.94, 1.01)) is Verdict.UNSURE
+    assert judge(speedup.with_spread(interval(0.99, 1.01))) is Verdict.FASTER
+    assert judge(speedup.with_spread(interval(0.99, 1.06))) is Verdict.UNSURE
+    assert judge(interval(0.90, 0.95).with_spread(interval(0.94, 1.01))) is Verdict.UNSURE
+
+
+@pytest.mark.parametrize(
+    ("noise", "ends"), [((-4, 4), (-5, 5)), ((2, 4), (-5, 3)), ((-4, -2), (-3, 5)), ((0, 0), (-3, 3))]
+)
+def test_an_interval_includes_what_equal_cells_differ_by(noise: tuple[int, int], ends: tuple[int, int]) -> None:
+    """In per cent on a logarithmic scale, where 3 and 4 make 5; each side by what noise reaches beyond 1."""
+    alone = replace(interval(exp(-0.03), exp(0.03)), mid=1.0)
+    found = alone.with_spread(interval(*(exp(end / 100) for end in noise)))
+    assert (log(found.low), log(found.high)) == pytest.approx(tuple(end / 100 for end in ends))
+    assert replace(found, low=alone.low, high=alone.high) == alone.with_spread(None)
+
+
+def first_is_slow(rng: np.random.Generator, turns: int) -> Array:
+    """Of every five turns the first is 10 % slower, whoever takes it."""
+    return np.asarray((1 + 0.1 * (np.arange(turns) % 5 == 0)) * np.exp(rng.normal(0, 0.01, turns)))
+
+
+def every_two_rounds(rng: np.random.Generator, turns: int) -> Array:
+    """A neighbour whose load comes and goes in step with rounds of five turns."""
+    wave = np.sin(rng.uniform(0, 2 * np.pi) + np.pi * np.arange(turns) / 5)
+    return np.asarray((1 + 0.1 * wave) * np.exp(rng.normal(0, 0.01, turns)))
+
+
+@pytest.mark.parametrize("noise", [first_is_slow, every_two_rounds])
+@pytest.mark.parametrize("count", [12, 40])
+def test_intervals_hold_the_truth_where_noise_keeps_step_with_rounds(noise: Noise, count: int) -> None:
+    """Orders that walk back and forth hold it in 2 to 60 % of runs."""
+    rng = np.random.default_rng(count)
+    found = [paired_interval(*sides(rounds(rng, noise, 5, count))) for _ in range(200)]
+    assert sum(one is not None and one.low <= 1 <= one.high for one in found) >= 180
+
+
+def sides(times: Array) -> tuple[dict[int, float], dict[int, float]]:
+    """The first two columns by round."""
+    one, other = (dict(enumerate(column.tolist())) for column in times.T[:2])
+    return one, other
 
 
 def measured(rng: np.random.Generator, noise: Noise, cells: int, speedups: Array | None = None) -> Array:
@@ -205,7 +243,8 @@ def verdicts(times: Array, control: bool) -> list[Verdict]:
     """Verdicts on all columns but the first, the baseline; with `control` the last one is its A/A control."""
     base, *others = ({n: float(value) for n, value in enumerate(column)} for column in times.T)
     noise = paired_interval(base, others[-1]) if control else None
-    return [judge(paired_interval(base, other), noise) for other in (others[:-1] if control else others)]
+    found = [paired_interval(base, other) for other in (others[:-1] if control else others)]
+    return [judge(one and one.with_spread(noise)) for one in found]
 
 
 LONG = ((7, True, 1000), (2, False, 2000))

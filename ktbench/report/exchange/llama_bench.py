@@ -39,7 +39,7 @@ def _cells(row: Row, cores: int | None) -> Iterator[str]:
     machine = spec.machine
     threads = spec.engine.threads or (cores if machine is None else machine.domains * machine.cores)
     title = model_title(spec.model.name)
-    depth = f", {shape.layers} of {spec.model.full_layers} layers" if spec.model.is_slice else ""
+    depth = f", {spec.model.depth}" if spec.model.is_slice else ""
     yield f"{title}{depth} {format_of(row)}"
     yield f"{_nbytes(row) / 2**30:.2f} GiB"
     yield f"{(shape.routed_params + shape.other_params) / 1e9:.2f} B"

@@ -12,7 +12,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
-from ktbench.report.conditions import MARK, arm_namer, marks_noise
+from ktbench.report.conditions import MARK, arm_namer
 from ktbench.report.figures.curves import reason_of
 from ktbench.report.figures.sheet import (
     COLUMN_IN,
@@ -74,10 +74,10 @@ def slots_of(rows: Sequence[Row]) -> tuple[tuple[BarGroup, ...], tuple[str, ...]
     """Groups of slots, and the sentences on arms without a bar, which take no place."""
     arms = [found for group in groups_of(rows) if (found := [row for row in group if row.role == "arm"])]
     free = varying([group[0].settings for group in arms])
-    speeds, marked = shows_speeds(rows), marks_noise(rows)
+    speeds = shows_speeds(rows)
     names = [_name(group[0], free) for group in arms]
     named = arm_namer(rows)
-    slots = [[_slot(row, named(row), speeds=speeds, marked=marked) for row in group] for group in arms]
+    slots = [[_slot(row, named(row), speeds=speeds) for row in group] for group in arms]
     drawn = {slot.arm for found in slots for slot in found if slot}
     absent = not_drawn(
         (
@@ -107,13 +107,13 @@ def _named(key: str, row: Row) -> str:
     return str(value) if isinstance(value, str) else f"{key.rpartition('.')[2]} {value}"
 
 
-def _slot(row: Row, arm: str, *, speeds: bool, marked: bool) -> BarSlot | None:
+def _slot(row: Row, arm: str, *, speeds: bool) -> BarSlot | None:
     value = row.tokens_per_s if speeds else row.speedup
     middle = None if value is None else value.mid
     height = 1.0 if row.is_baseline and not speeds else middle
     if row.step_s is None or row.tokens_per_s is None or height is None:
         return None
-    noisy = marked and row.outcome is Outcome.NOISY
+    noisy = row.outcome is Outcome.NOISY
     shown = f"{number(height, 3)}{'' if speeds else '×'}"
     text = f"{'~' if noisy else ''}{shown}{MARK if row.unproven else ''}"
     whisker = value if value is not None and value.has_ends else None

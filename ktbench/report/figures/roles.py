@@ -11,7 +11,6 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from ktbench.report.conditions import marks_noise
 from ktbench.report.figures.curves import reason_of
 from ktbench.report.figures.sheet import (
     COLUMN_IN,
@@ -122,9 +121,8 @@ def _draw_speed(axes: Axes, group: _RoleGroup) -> None:
     axes.set_ylim(0, max((speed.high for _, _, speed in drawn), default=1.0) * 1.22)
     axes.set_xticks(range(len(group.rows)), [""] * len(group.rows))
     axes.set_ylabel("tokens/s")
-    doubtful = {row.cell for row in group.rows if row.outcome is Outcome.NOISY} if marks_noise(group.rows) else ()
     for n, row, speed in drawn:
-        text = f"{'~' if row.cell in doubtful else ''}{number(speed.mid, 3)}"
+        text = f"{'~' if row.outcome is Outcome.NOISY else ''}{number(speed.mid, 3)}"
         if width_in(text) <= 0.95 * group.width_in / len(group.rows):
             text_above(axes, n, speed.high, text, upright=False)
 

@@ -9,7 +9,16 @@ from dataclasses import dataclass
 from ktbench.report.attribution_table import context_text, group_name, settings_shown
 from ktbench.report.learning_table import difference_text, learned_name
 from ktbench.report.learning_table import settings_shown as settings_of_arms
-from ktbench.report.text import SURE_MARK, change_text, number, percent, ratio, score_interval_text, spread_text
+from ktbench.report.text import (
+    SURE_MARK,
+    change_text,
+    counted,
+    number,
+    percent,
+    ratio,
+    score_interval_text,
+    spread_text,
+)
 from ktbench.results.accuracy import AccuracyRow
 from ktbench.results.attribution import Attribution
 from ktbench.results.intervals import Interval, is_exact
@@ -17,7 +26,7 @@ from ktbench.results.row import Row, groups_of, place
 from ktbench.results.rows import equals_of
 from ktbench.results.scores import ScoreVerdict
 from ktbench.results.settings import by_key, varying
-from ktbench.results.speedups import Verdict
+from ktbench.results.speedups import MARGIN, Verdict
 from ktbench.results.training.learning import Learned
 from ktbench.spec.record import Provenance
 
@@ -48,7 +57,7 @@ def findings_of(rows: Sequence[Row]) -> tuple[FindingGroup, ...]:
         ("faster", "What helped", _judged(arms, Verdict.FASTER)),
         ("slower", "What was slower", _judged(arms, Verdict.SLOWER)),
         ("same", "What made no difference", _judged(arms, Verdict.SAME)),
-        ("unsure", "What is within the noise", _judged(arms, Verdict.UNSURE)),
+        ("unsure", "What is uncertain, and why", _judged(arms, Verdict.UNSURE)),
         ("absent", "What could not run, and why", _absent(rows)),
     )
 
@@ -87,7 +96,17 @@ def _judged(arms: dict[tuple[str, Provenance | None], list[Row]], verdict: Verdi
 
 
 def _one(row: Row, speedup: Interval) -> str:
-    return f"{_times(speedup)} the speed of {row.baseline} ({_speed(row)}){_gain(row)}"
+    doubt = f": {_doubt(speedup)}" if row.verdict is Verdict.UNSURE else ""
+    return f"{_times(speedup)} the speed of {row.baseline} ({_speed(row)}){_gain(row)}{doubt}"
+
+
+def _doubt(speedup: Interval) -> str:
+    """Why an interval allows no verdict."""
+    if not speedup.sound:
+        return f"{counted(speedup.n, 'comparable round')} of the six that an interval needs"
+    if speedup.low <= 1 <= speedup.high:
+        return "within the noise"
+    return f"the interval reaches into the ±{MARGIN:.0%} that count as equal"
 
 
 def _several(found: Sequence[tuple[Row, Interval]], of: int) -> str:
@@ -95,7 +114,9 @@ def _several(found: Sequence[tuple[Row, Interval]], of: int) -> str:
     ordered = sorted((speedup for _, speedup in found), key=lambda speedup: speedup.mid)
     where = f"at all {of} points" if len(found) == of else f"at {len(found)} of {of} points"
     ends = " to ".join(map(_times, dict.fromkeys((ordered[0], ordered[-1]))))
-    return f"{where}, {ends} the speed of {found[0][0].baseline}"
+    unsure = (speedup for row, speedup in found if row.verdict is Verdict.UNSURE)
+    doubts = "; ".join(dict.fromkeys(map(_doubt, unsure)))
+    return f"{where}, {ends} the speed of {found[0][0].baseline}{f': {doubts}' if doubts else ''}"
 
 
 def _times(value: Interval) -> str:
@@ -107,7 +128,8 @@ def _times(value: Interval) -> str:
 def _speed(row: Row) -> str:
     if row.is_layer and row.step_s is not None:
         return f"{number(row.step_s.mid * 1e3)} ms a layer"
-    return "" if row.tokens_per_s is None else f"{number(row.tokens_per_s.mid)} tokens/s"
+    of = f" of {row.spec.model.depth}" if row.spec.model.is_slice else ""
+    return "" if row.tokens_per_s is None else f"{number(row.tokens_per_s.mid)} tokens/s{of}"
 
 
 def _gain(row: Row) -> str:

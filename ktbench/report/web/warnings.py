@@ -8,7 +8,7 @@ from ktbench.report.conditions import UNPROVEN, damage_sentence
 from ktbench.report.health import machine_warnings, roof_warnings, trial_warnings
 from ktbench.report.template import sentences
 from ktbench.results import Run
-from ktbench.results.row import Row, measured
+from ktbench.results.row import Row, controls_of, groups_of, measured
 from ktbench.results.run import environments_of
 
 
@@ -16,7 +16,8 @@ def warnings_of(rows: Sequence[Row]) -> tuple[str, ...]:
     """What the rows of a part give reason to doubt."""
     here = measured(rows)
     layouts = [layout for row in here for layout in row.core_layouts.values()]
-    found = sentences("warnings.txt.j2", "of_rows", rows=here, layouts=layouts, doubt=UNPROVEN)
+    controls = [row for group in groups_of(here) for row in controls_of(group)]
+    found = sentences("warnings.txt.j2", "of_rows", rows=here, controls=controls, layouts=layouts, doubt=UNPROVEN)
     return (*found, *roof_warnings(here), *trial_warnings(here, lambda row: row.shown))
 
 

@@ -42,7 +42,7 @@ def test_a_paper_has_room_for_key_columns_and_the_conditions_stand_apart(tmp_pat
     write_report(run, ["kit", "tex", "figure"])
     folder = run.folder / "report" / "kit"
     heading = (folder / "table.tex").read_text().partition("\\toprule\n")[2].partition("\n")[0]
-    assert heading.startswith("arm & outcome & time (ms/step) & speed (tokens/s) & speed-up")
+    assert heading.startswith("arm & outcome & time (ms/step) & speed of 4 of 48 layers (tokens/s) & speed-up")
     assert "evidence" not in heading and "evidence" in (folder.parent / "table.tex").read_text()
     conditions = (folder / "conditions.tex").read_text()
     assert "Workload: decode" in conditions and "python -m ktbench run" in conditions

@@ -141,7 +141,8 @@ def test_the_summary_says_what_helped_what_did_not_and_what_could_not_run() -> N
         "absent": [("+v+d+n", None)],
     }
     assert re.fullmatch(
-        r"2\.0\d× \[[\d.]+, [\d.]+\] the speed of base \([\d.]+ tokens/s\)", found["faster"].statements[0].text
+        r"2\.0\d× \[[\d.]+, [\d.]+\] the speed of base \([\d.]+ tokens/s of 4 of 48 layers\)",
+        found["faster"].statements[0].text,
     )
     assert found["absent"].statements[0].text == f"UNSUPPORTED: {NO_NUMA}"
 
@@ -186,6 +187,22 @@ def test_doubts_name_noise_a_lacking_control_and_code_that_no_commit_holds() -> 
     run = in_memory(DECODE)
     dirty = replace(run.environments[0], facts={**run.environments[0].facts, "dirty": True})
     assert "The code had changes that no commit holds." in warnings_of_run(replace(run, environments=(dirty,)))
+
+
+def test_only_the_baseline_again_shows_what_its_noise_is() -> None:
+    """Copies of other arms are as much faster as these are, which is no noise."""
+    store = replace(DECODE, arms=DECODE.arms[:2], control=False, copies=3)
+    assert not any("against itself" in doubt for doubt in warnings_of(rows_of(in_memory(store))))
+    assert any("There is no control" in doubt for doubt in warnings_of(rows_of(in_memory(replace(store, copies=0)))))
+
+
+@pytest.mark.parametrize(("noise", "rounds", "doubt"), [(0.5, 12, "noise"), (0.5, 4, "six"), (0.004, 12, "equal")])
+def test_what_is_uncertain_says_why(noise: float, rounds: int, doubt: str) -> None:
+    """Within the noise, in too few rounds, or not beyond what counts as equal."""
+    arms = (Arm(label="base", step_ms=100.0, noise=noise), Arm(label="+v", step_ms=98.0, noise=noise))
+    found = findings_of(rows_of(in_memory(Store(arms=arms, rounds=rounds, control=False, drift=0.0))))
+    (unsure,) = [finding for finding in found if finding.kind == "unsure"]
+    assert doubt in unsure.statements[0].text
 
 
 @pytest.mark.parametrize("rounds", [1, 3])
