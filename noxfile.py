@@ -206,8 +206,8 @@ def _append_ours(packages: Path) -> None:
 def regress(session: nox.Session) -> None:
     """Measure two commits in alternating rounds and compare them: `-- A B [overrides]`, such as `-- HEAD~1 HEAD`.
 
-    Each is built once, in its own worktree. `measure.max_rounds=N` sets the number of rounds of each. After an
-    interruption the printed command with `resume=` continues.
+    Each is built once, in its own worktree. `measure.max_rounds=N` sets the number of rounds of each, `tolerance=T` the
+    relative change that counts as none. After an interruption the printed command with `resume=` continues.
     """
     from ktbench.run.alternating import read_alternation
 
@@ -225,7 +225,7 @@ def regress(session: nox.Session) -> None:
         if alternation.is_begun:
             session.warn(f"what was measured is kept; continue with: nox -s regress -- {alternation.command}")
         raise
-    session.run("python", "-m", "ktbench", "compare", *alternation.runs, external=True)
+    session.run("python", "-m", "ktbench", "compare", *alternation.runs, *alternation.tolerance, external=True)
 
 
 def _built(session: nox.Session, commit: str) -> str:

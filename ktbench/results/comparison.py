@@ -154,7 +154,7 @@ def compare_runs(
         only_after=tuple(names[row.cell] for row in here if row.cell not in joined_keys),
         answers=answers,
         lost=lost,
-        unjudged={name: why for name, why in _unjudged(cells, answers) if name in judged},
+        unjudged={name: why for name, why in _unjudged(cells, answers, tolerance) if name in judged},
         is_empty=not known,
     )
 
@@ -179,11 +179,19 @@ def _lost(
             yield names[row.cell], "gave no graded answers in B"
 
 
-def _unjudged(cells: Sequence[ComparedCell], answers: Sequence[ComparedAnswers]) -> Iterator[tuple[str, str]]:
-    """Cells in too few comparable rounds for any verdict, and those whose answers are not to the same questions."""
+def _unjudged(
+    cells: Sequence[ComparedCell], answers: Sequence[ComparedAnswers], tolerance: float
+) -> Iterator[tuple[str, str]]:
+    """Cells in too few comparable rounds, or that may be slower than tolerated; those with answers to other questions.
+
+    What is unsure passes where its whole interval is above that: it is not slower, whether or not it is faster.
+    """
     for cell in cells:
-        if cell.held and (cell.held.speedup is None or not cell.held.speedup.sound):
+        speedup = cell.held and cell.held.speedup
+        if cell.held and (speedup is None or not speedup.sound):
             yield cell.name, cell.held.why
+        elif speedup and cell.verdict is Verdict.UNSURE and speedup.low < 1 / (1 + tolerance):
+            yield cell.name, f"may take {1 / speedup.low - 1:.0%} longer, {tolerance:.0%} are tolerated"
     yield from ((one.name, one.why) for one in answers if one.kind == "average" and one.change is None)
 
 

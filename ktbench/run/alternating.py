@@ -12,7 +12,7 @@ from ktbench.spec.cells import drawn_order
 from ktbench.spec.record import Outcome
 
 _ROUNDS = 12
-_COUNT, _LEAST = "measure.max_rounds", "measure.min_rounds"
+_COUNT, _LEAST, _TOLERANCE = "measure.max_rounds", "measure.min_rounds", "tolerance"
 _UNLIMITED = "measure.max_minutes=1440"  # both sides get the same number of rounds
 # Keys that are set for each round.
 _RESERVED = ("run_name", "resume_changed", _LEAST, "measure.reload_blocks")
@@ -29,12 +29,16 @@ class SideRound:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Alternation:
-    """Two commits and the overrides that both measure in `rounds` rounds, into runs with `stamp` in their names."""
+    """Two commits and the overrides that both measure in `rounds` rounds, into runs with `stamp` in their names.
+
+    `tolerance` is the word `tolerance=…` that `compare` is given, if any.
+    """
 
     commits: tuple[str, str]
     overrides: tuple[str, ...]
     rounds: int
     stamp: str
+    tolerance: tuple[str, ...] = ()
 
     @property
     def runs(self) -> tuple[str, str]:
@@ -49,7 +53,8 @@ class Alternation:
     @property
     def command(self) -> str:
         """The arguments that resume after an interruption."""
-        return shlex.join([*self.commits, *self.overrides, f"{_COUNT}={self.rounds}", f"resume={self.stamp}"])
+        words = [*self.commits, *self.overrides, *self.tolerance]
+        return shlex.join([*words, f"{_COUNT}={self.rounds}", f"resume={self.stamp}"])
 
     def missing_rounds(self) -> Iterator[SideRound]:
         """The missing rounds in order; which side is first is drawn, each once in two rounds, and recurs when resumed.
@@ -74,6 +79,8 @@ class Alternation:
 def read_alternation(words: Sequence[str], stamp: str) -> Alternation:
     """The alternation of `A B [overrides]`; `measure.max_rounds=N` sets the number of rounds of each side.
 
+    `tolerance=T` is for the comparison.
+
     `stamp` makes names of runs unique; `resume=STAMP` resumes those of another stamp. Raises ValueError in one line for
     anything else.
     """
@@ -86,9 +93,10 @@ def read_alternation(words: Sequence[str], stamp: str) -> Alternation:
     again = given.pop("resume", "")
     found = Alternation(
         commits=(commits[0], commits[1]),
-        overrides=tuple(word for key, word in given.items() if key != _COUNT),
+        overrides=tuple(word for key, word in given.items() if key not in (_COUNT, _TOLERANCE)),
         rounds=_rounds(given.get(_COUNT, f"{_COUNT}={_ROUNDS}")),
         stamp=again.partition("=")[2] or stamp,
+        tolerance=tuple(word for key, word in given.items() if key == _TOLERANCE),
     )
     if again and not found.is_begun:
         raise ValueError(f"regress {again}: there is no run {RUNS / found.runs[0]}")

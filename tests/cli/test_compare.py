@@ -93,6 +93,18 @@ def test_what_a_timed_and_b_did_not_is_no_pass(
     assert [*content["lost"]] == [arm.label for arm in ARMS[-bad:]]
 
 
+@pytest.mark.parametrize(("step_ms", "noise", "code"), [(61.0, 0.3, 4), (60.5, 0.02, 0), (55.0, 0.03, 0)])
+def test_what_may_be_slower_does_not_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step_ms: float, noise: float, code: int
+) -> None:
+    """Under noise that hides a slowdown a gate knows nothing; it does where the whole interval is above one."""
+    monkeypatch.chdir(tmp_path)
+    for number, ms in enumerate((61.0, step_ms)):
+        arms = (replace(ARMS[0], noise=0.002), replace(ARMS[1], step_ms=ms, noise=noise))
+        run_of(tmp_path / "runs", f"run{number}", arms=arms, begun_s=HOUR_S * number)
+    assert main(["compare", "run0", "run1"]) == code
+
+
 def test_a_cell_that_b_does_not_have_is_no_pass_and_comes_before_a_slower_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -64,6 +64,13 @@ def test_one_cell_is_a_run_and_twelve_rounds_are_usual() -> None:
     assert Counter(turn.side for turn in turns) == {0: 12, 1: 12}
 
 
+def test_the_tolerance_is_for_the_comparison() -> None:
+    asked = read_alternation(["a", "b", "model=tiny", "tolerance=0.1"], "now")
+    assert asked.tolerance == ("tolerance=0.1",)
+    assert not any("tolerance" in word for turn in asked.missing_rounds() for word in turn.words)
+    assert "tolerance=0.1" in asked.command
+
+
 def test_minutes_of_the_request_come_after_ours() -> None:
     turn = next(read_alternation(["a", "b", "measure.max_minutes=2"], "now").missing_rounds())
     assert turn.words[1:3] == ("measure.max_minutes=1440", "measure.max_minutes=2")
