@@ -53,9 +53,10 @@ class Interval:
         """The interval of a ratio with what the ratio of two equal things, which is 1 in truth, differed by beside it.
 
         How far an end lies from the middle, and how far `equal` reaches beyond 1 on the other side, are errors that do
-        not depend on each other, and add up as their squares do, on a logarithmic scale. None widens nothing.
+        not depend on each other, and add up as their squares do, on a logarithmic scale. None widens nothing, and
+        nothing widens what is exact.
         """
-        if equal is None:
+        if equal is None or is_exact(self):
             return self
         below = hypot(log(self.mid / self.low), max(log(equal.high), 0.0))
         above = hypot(log(self.high / self.mid), max(-log(equal.low), 0.0))

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import mannwhitneyu
 
-from ktbench.results.intervals import Interval
+from ktbench.results.intervals import Interval, exact
 from ktbench.results.speedups import (
     Verdict,
     judge,
@@ -200,6 +200,7 @@ def test_an_interval_includes_what_equal_cells_differ_by(noise: tuple[int, int],
     found = alone.with_spread(interval(*(exp(end / 100) for end in noise)))
     assert (log(found.low), log(found.high)) == pytest.approx(tuple(end / 100 for end in ends))
     assert replace(found, low=alone.low, high=alone.high) == alone.with_spread(None)
+    assert exact(1.5).with_spread(interval(0.5, 2.0)) == exact(1.5)
 
 
 def first_is_slow(rng: np.random.Generator, turns: int) -> Array:
