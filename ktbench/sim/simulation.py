@@ -69,7 +69,7 @@ def simulate(spec: RunSpec) -> Simulation:
     Raises ValueError for a cell without a machine, for a feature without a model, and for routing or placement that
     does not fit.
     """
-    spec, whole = on_used_cores(spec), spec
+    spec = on_used_cores(spec)
     machine = machine_of(spec)
     cost = read_calibration(machine.calibration)
     if (machine.gpu is None) != (cost.name == ON_CORES):
@@ -81,7 +81,7 @@ def simulate(spec: RunSpec) -> Simulation:
     resolved = with_deferral(spec, resolved_deferral(spec, cost))
     execution = execute((graph := step_graph(resolved, cost)).tasks)
     timeline = Timeline(
-        title=whole.summary, spans=tuple(_spans(graph, execution)), step_s=execution.total_s, provenance="simulated"
+        title=spec.summary, spans=tuple(_spans(graph, execution)), step_s=execution.total_s, provenance="simulated"
     )
     shares: dict[str, float] = {
         one: timeline.busy_s(one) / execution.total_s for one in RESOURCES if timeline.busy_s(one)
