@@ -133,14 +133,16 @@ UNITS = ("vector_tflops", "vector_int8_tops", "amx_tflops", "amx_int8_tops")
 def with_constant(machine: Mapping[str, Any], name: str, value: Any) -> dict[str, Any]:
     """A machine with another value of a constant, whose source then tells what it was; both plain content.
 
-    Cores bring their vector and AMX units, and fewer of them read no more than they can (see `of_cores`).
+    Cores bring their vector and AMX units, and fewer of them read no more than they can (see `of_cores`), but for what
+    the same request has set.
     """
     was = machine[name]
     if value == was:
         return dict(machine)
     has_cores = name == "cores" and isinstance(value, int) and value > 0  # anything else is left for the spec to refuse
     more = of_cores(machine, value) if has_cores else {}
-    changed = {name: value} | {other: new for other, new in more.items() if new != machine[other]}
+    kept = {other for other, source in machine["sources"].items() if str(source).startswith(_CHANGED)}
+    changed = {name: value} | {other: new for other, new in more.items() if new != machine[other] and other not in kept}
     amounts = {
         other: "none" if machine[other] is None else f"{machine[other]:g} {BY_NAME[other].unit}" for other in changed
     }
