@@ -187,10 +187,12 @@ def _unjudged(
     What is unsure passes where its whole interval is above that: it is not slower, whether or not it is faster.
     """
     for cell in cells:
-        speedup = cell.held and cell.held.speedup
-        if cell.held and (speedup is None or not speedup.sound):
+        if cell.held is None:
+            continue
+        speedup = cell.held.speedup
+        if speedup is None or not speedup.sound:
             yield cell.name, cell.held.why
-        elif speedup and cell.verdict is Verdict.UNSURE and speedup.low < 1 / (1 + tolerance):
+        elif cell.verdict is Verdict.UNSURE and speedup.low < 1 / (1 + tolerance):
             yield cell.name, f"may take {1 / speedup.low - 1:.0%} longer, {tolerance:.0%} are tolerated"
     yield from ((one.name, one.why) for one in answers if one.kind == "average" and one.change is None)
 

@@ -150,7 +150,7 @@ def with_constant(machine: Mapping[str, Any], name: str, value: Any) -> dict[str
     return {**machine, **changed, "sources": {**machine["sources"], **sources}}
 
 
-def of_cores(machine: Mapping[str, Any], cores: float) -> dict[str, float]:
+def of_cores(machine: Mapping[str, Any], cores: float) -> dict[str, Any]:
     """What so many cores of a domain have of its peaks and bandwidths: their share of units, and what they can read.
 
     A core alone reads _CORE_READ_GB_PER_S, or its share of what all read where that is more.
