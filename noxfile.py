@@ -107,6 +107,12 @@ def gpu(session: nox.Session) -> None:
 
 
 @nox.session
+def families(session: nox.Session) -> None:
+    """Save families as they are released, in bf16 and FP8, and compare them with Transformers; `-- NAME` for some."""
+    session.run("python", "-W", "ignore", "-m", "tests.engine.families.releases", *session.posargs, external=True)
+
+
+@nox.session
 def faults(session: nox.Session) -> None:
     """Kill every verb, fill disks, flip bits, stop processes, and report what was lost; `-- --kills 50` for fewer.
 

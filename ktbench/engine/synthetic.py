@@ -12,7 +12,14 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import (
+    CONFIG_MAPPING,
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 
 from ktbench.engine.forms import ExpertMatrices, ExpertStore, is_experts, read_form
 from ktbench.engine.loading.progress import SILENT, LoadProgress
@@ -32,19 +39,33 @@ def skeleton(model: ModelSpec) -> PreTrainedModel:
     Raises ValueError in one line for a configuration of which Transformers builds none.
     """
     build: Any = AutoModelForCausalLM.from_config
+    kind = str(model.config.get("model_type"))
+    if kind in CONFIG_MAPPING and CONFIG_MAPPING[kind] not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise ValueError(f"model={model.name}: Transformers has no causal language model of a {kind}")
     try:
         with torch.device("meta"):
-            network: PreTrainedModel = build(
-                AutoConfig.for_model(**model.config), dtype=torch.bfloat16, experts_implementation="eager"
-            )
+            network: PreTrainedModel = build(family_config(model), dtype=torch.bfloat16, experts_implementation="eager")
     except Exception as error:  # whatever a family's own code makes of the numbers
         why = " ".join(f"{type(error).__name__}: {error}".split())[:_SHOWN]
-        kind = model.config.get("model_type")
         raise ValueError(
             f"model={model.name}: Transformers cannot build a {kind} of its configuration ({why})"
         ) from error
     network.train(False)
     return network
+
+
+def family_config(model: ModelSpec) -> PreTrainedConfig:
+    """The configuration of a model as its family has it in Transformers.
+
+    A padding token that only the family's defaults name may be beyond a smaller vocabulary, which has none then.
+    """
+    decoded = PreTrainedConfig._decode_special_floats(model.config)
+    config: PreTrainedConfig = AutoConfig.for_model(**decoded)
+    text = config.get_text_config()
+    pad, vocab = getattr(text, "pad_token_id", None), getattr(text, "vocab_size", None)
+    if model.path is None and pad is not None and vocab is not None and pad >= vocab:
+        text.pad_token_id = None
+    return config
 
 
 def distinct_tensors(network: PreTrainedModel) -> list[str]:
@@ -108,10 +129,12 @@ def fill_experts(module: nn.Module, matrices: ExpertStore) -> None:
 
 
 def _set(network: PreTrainedModel, name: str, tensor: Tensor) -> None:
-    """A parameter in its own type; a buffer as it was read: what corrects routers is float32 in Transformers, too."""
+    """A parameter in its own type; a buffer in that or in float32, where a file has it so: such correct routers."""
     owner, last = network.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]
     if isinstance(held := getattr(owner, last), nn.Parameter):
         tensor = nn.Parameter(tensor.to(held.dtype), requires_grad=False)
+    else:
+        tensor = tensor.to(torch.promote_types(tensor.dtype, held.dtype))
     tensor._is_hf_initialized = True  # type: ignore[attr-defined]
     setattr(owner, last, tensor)
 

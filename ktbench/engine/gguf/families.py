@@ -20,7 +20,7 @@ from ktbench.engine.gguf.changes import (
     TensorChange,
     VectorRow,
 )
-from ktbench.engine.gguf.facts import Config, Entry, Value, is_sigmoid
+from ktbench.engine.gguf.facts import IDLE, NEUTRAL, Config, Entry, Value, is_sigmoid
 from ktbench.engine.gguf.metadata import ENTRIES
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ WeightClass = Literal["exact", "half", "dense"]
 # In what matrices are written.
 GgufType = Literal["F16", "BF16", "Q8_0", "Q4_0", "MXFP4"]
 
+_SHOWN = 60  # characters of a value in a message
 _EXPERTS = re.compile(r"model\.layers\.(\d+)\.mlp\.experts")
 _HALF = ("model.embed_tokens", "self_attn.kv_b_proj")
 _EXACT = ("mlp.gate", "mlp.router", "mlp.shared_expert_gate", "linear_attn.conv1d")
@@ -151,7 +152,8 @@ class Family:
         """The configuration of a file: its metadata by whole keys as plain values, and the names of its tensors.
 
         What no file holds (dropout, how weights are initialised, special tokens) is left to the family's defaults.
-        Raises ValueError naming a field that is missing.
+        Raises ValueError naming a field that is missing, that asks for another computation than the family's, or of
+        which nothing says that it cannot.
         """
         fields = _fields(metadata, self.architecture)
         facts: dict[str, Any] = {"model_type": self.model_type}
@@ -160,7 +162,19 @@ class Family:
                 facts |= entry.read(fields, tensors)
         except KeyError as missing:
             raise ValueError(f"GGUF metadata has no {self.architecture}.{missing.args[0]}") from None
+        except ValueError as error:
+            raise ValueError(f"GGUF metadata: {self.architecture}.{error}") from None
+        self._require_known(fields)
         return facts
+
+    def _require_known(self, fields: Mapping[str, Any]) -> None:
+        """Raise ValueError for a field that no entry reads, and that is not known to change nothing."""
+        read = IDLE.union(*(entry.fields for entry in self.entries))
+        for name, value in fields.items():
+            allowed = NEUTRAL.get(name, ())
+            if name not in read and value not in allowed:
+                only = f", read is {' or '.join(map(str, allowed))}" if allowed else ""
+                raise ValueError(f"GGUF metadata: {self.architecture}.{name}={_shown(value)}: not read here{only}")
 
     def mapped(self, name: str) -> TensorNames:
         """Where the network's tensor `name` lies in a file. Raises ValueError where llama.cpp has none such.
@@ -178,6 +192,11 @@ class Family:
             raise ValueError(f"{self.model_type} as GGUF: llama.cpp has no tensor for {name}")
         change = self.changes.get(module, TensorChange())
         return TensorNames(names=tuple(prefix + one for one in names), kind=kind_of(module, last), change=change)
+
+
+def _shown(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 def _fields(metadata: Mapping[str, Any], architecture: str) -> dict[str, Any]:
