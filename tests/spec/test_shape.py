@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ktbench.spec import shape as shape_module
+from ktbench.spec.config_facts import Count, require_counted
 from ktbench.spec.shape import MoEShape, known_config, moe_shape, text_config, with_experts
 from tests.tiny import CONFIG
 
@@ -84,6 +86,12 @@ def test_width_of_shared_experts(keys: dict[str, Any], width: int) -> None:
 def test_a_key_that_decides_no_size_of_the_language_model_is_read_over() -> None:
     others = {"vision_hidden_size": 1152, "mtp_layer_ids": [61], "router_aux_loss_coef": 0.01, "moe_latent_size": None}
     assert moe_shape(CONFIG | others | {"use_expert_bias": True}) == moe_shape(CONFIG)
+
+
+def test_every_key_that_sizes_are_counted_by_is_known() -> None:
+    keys = {key for one in vars(shape_module).values() if isinstance(one, Count) for key in one.keys}
+    for key in keys:
+        require_counted({key: 7})
 
 
 def test_a_head_dim_beside_latent_attention_decides_nothing() -> None:
