@@ -45,6 +45,7 @@ NEUTRAL: Mapping[str, tuple[Value, ...]] = {
     "rope.scaling.yarn_ext_factor": (1.0,),
     "use_parallel_residual": (False,),
 }
+SHOWN = 60  # characters of a value in a message
 _SOFTMAX, _SIGMOID = 1, 2  # LLAMA_EXPERT_GATING_FUNC_TYPE
 _SCALED = ("linear", "yarn")
 _BETAS = {"beta_fast": 32.0, "beta_slow": 1.0}  # the only ones of llama.cpp, whatever a file holds
@@ -104,7 +105,7 @@ class Fact(Entry):
     def read(self, fields: Fields, tensors: Collection[str]) -> dict[str, Any]:
         value = fields[self.field] if self.absent is None else fields.get(self.field, self.absent)
         if not isinstance(value, int | float):
-            raise ValueError(f"{self.field} holds {type(value).__name__}, read is one value for all layers")
+            raise ValueError(f"{self.field}={str(value)[:SHOWN]!r}: read is one number for all layers")
         read = short(value) if self.kind == "float" else _KINDS[self.kind](value)
         return {self.keys[0]: None if read == self.none else read}
 

@@ -20,7 +20,7 @@ from ktbench.engine.gguf.changes import (
     TensorChange,
     VectorRow,
 )
-from ktbench.engine.gguf.facts import IDLE, NEUTRAL, Config, Entry, Value, is_sigmoid
+from ktbench.engine.gguf.facts import IDLE, NEUTRAL, SHOWN, Config, Entry, Value, is_sigmoid
 from ktbench.engine.gguf.metadata import ENTRIES
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ WeightClass = Literal["exact", "half", "dense"]
 # In what matrices are written.
 GgufType = Literal["F16", "BF16", "Q8_0", "Q4_0", "MXFP4"]
 
-_SHOWN = 60  # characters of a value in a message
 _EXPERTS = re.compile(r"model\.layers\.(\d+)\.mlp\.experts")
 _HALF = ("model.embed_tokens", "self_attn.kv_b_proj")
 _EXACT = ("mlp.gate", "mlp.router", "mlp.shared_expert_gate", "linear_attn.conv1d")
@@ -174,7 +173,7 @@ class Family:
             allowed = NEUTRAL.get(name, ())
             if name not in read and value not in allowed:
                 only = f", read is {' or '.join(map(str, allowed))}" if allowed else ""
-                raise ValueError(f"GGUF metadata: {self.architecture}.{name}={_shown(value)}: not read here{only}")
+                raise ValueError(f"GGUF metadata: {self.architecture}.{name}={str(value)[:SHOWN]}: not read here{only}")
 
     def mapped(self, name: str) -> TensorNames:
         """Where the network's tensor `name` lies in a file. Raises ValueError where llama.cpp has none such.
@@ -192,11 +191,6 @@ class Family:
             raise ValueError(f"{self.model_type} as GGUF: llama.cpp has no tensor for {name}")
         change = self.changes.get(module, TensorChange())
         return TensorNames(names=tuple(prefix + one for one in names), kind=kind_of(module, last), change=change)
-
-
-def _shown(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 def _fields(metadata: Mapping[str, Any], architecture: str) -> dict[str, Any]:

@@ -131,7 +131,7 @@ def differences(name: str, folder: Path, layout: Layout) -> dict[str, float]:
 
 
 def _fitting(network: PreTrainedModel) -> InjectSpec:
-    """The lean rules, but for modules that they do not fit: some linear layers have an output for each of four heads."""
+    """The lean rules, but for modules that they do not fit: some linear layers have an output for a head."""
     fits = {name: OPERATORS[name].fits for name in ("linear", "rms_norm")}
     rules = []
     for rule in LEAN.rules:

@@ -68,7 +68,7 @@ UNREAD: list[tuple[str, dict[str, Any], str]] = [
     ("qwen3_30b_a3b", {"rope.dimension_count": 64}, "rope.dimension_count=64"),
     ("qwen3_30b_a3b", {"rope.dimension_sections": [16, 24, 24, 0]}, "rope.dimension_sections=[16"),
     ("qwen3_30b_a3b", {"attention.value_length": 64}, "attention.value_length=64"),
-    ("qwen3_30b_a3b", {"attention.head_count_kv": [4, 4, 2]}, "attention.head_count_kv holds list"),
+    ("qwen3_30b_a3b", {"attention.head_count_kv": [4, 4, 2]}, "attention.head_count_kv='[4, 4, 2]'"),
     ("qwen3_30b_a3b", {"made_up": 0}, "made_up=0"),
     ("mixtral_8x7b", {"expert_weights_norm": False}, "expert_weights_norm=False"),
     ("gpt_oss_20b", {"expert_gating_func": 2}, "expert_gating_func=2"),
