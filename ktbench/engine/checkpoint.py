@@ -21,7 +21,7 @@ from ktbench.engine.stored.methods import read_method
 from ktbench.engine.stored.sizes import require_sizes
 from ktbench.engine.training.adapter_folder import merged
 from ktbench.resources import checkpoint_folder
-from ktbench.spec.shape import MoEShape, is_untied, moe_shape
+from ktbench.spec.shape import MoEShape, moe_shape, text_config, told_tied
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel
@@ -53,8 +53,7 @@ def inspect_checkpoint(folder: str | Path) -> dict[str, Any]:
     shape = moe_shape(config)
     sizes = {name: size for name, size in weights.shapes.items() if not is_extra(name, shape.layers)}
     require_sizes(sizes, shape, f"model.path={path}")
-    if is_untied(config):
-        _require_head(weights, shape, path)
+    _require_head(weights, shape, config, path)
     _require_int4(weights)
     return config
 
@@ -150,15 +149,24 @@ def _require_part(matrix: StoredMatrix, part: str, array: NDArray[Any]) -> None:
         raise ValueError(f"{matrix.file}: {matrix.parts[part]} reorders columns (desc_act), which is not read")
 
 
-def _require_head(weights: StoredWeights, shape: MoEShape, path: str) -> None:
+def _require_head(weights: StoredWeights, shape: MoEShape, config: Mapping[str, Any], path: str) -> None:
     """Raise ValueError where a model that has a head of its own has nothing that could be it."""
-    names = weights.shapes
-    tables = [name for name, size in names.items() if size == (shape.vocab, shape.hidden)]
-    if len(tables) == 1 and _EMBEDDING.fullmatch(tables[0]):
+    size = (shape.vocab, shape.hidden)
+    tables = [name for name, held in weights.shapes.items() if held == size and not _LAYER.search(name)]
+    if len(tables) == 1 and _EMBEDDING.fullmatch(tables[0]) and not _is_tied(config):
         raise ValueError(
-            f"model.path={path}: no weights for lm_head.weight, and config.json says that it is not the embedding "
-            "(tie_word_embeddings)"
+            f"model.path={path}: no weights for lm_head.weight, which is not the embedding (tie_word_embeddings)"
         )
+
+
+def _is_tied(config: Mapping[str, Any]) -> bool:
+    """Whether the head is the embedding: by the configuration, else by the default of its family in Transformers."""
+    if (told := told_tied(config)) is not None:
+        return told
+    from transformers import CONFIG_MAPPING
+
+    kind = text_config(config).get("model_type")
+    return kind not in CONFIG_MAPPING or bool(CONFIG_MAPPING[kind]().tie_word_embeddings)
 
 
 def is_mxfp4(path: str) -> bool:

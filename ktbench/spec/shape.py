@@ -192,9 +192,10 @@ def _require_routing(facts: Mapping[str, Any], shape: MoEShape) -> None:
         raise wrong("topk_group", taken, f"a token gets {found} and cannot take them from so many")
 
 
-def is_untied(config: Mapping[str, Any]) -> bool:
-    """Whether a configuration says that the output head is not the embedding; without a word its family decides."""
-    return text_config(config).get("tie_word_embeddings", config.get("tie_word_embeddings")) is False
+def told_tied(config: Mapping[str, Any]) -> bool | None:
+    """Whether a configuration says that the output head is the embedding; None where it leaves that to its family."""
+    told = text_config(config).get("tie_word_embeddings", config.get("tie_word_embeddings"))
+    return None if told is None else bool(told)
 
 
 def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
