@@ -105,7 +105,8 @@ class Fact(Entry):
     def read(self, fields: Fields, tensors: Collection[str]) -> dict[str, Any]:
         value = fields[self.field] if self.absent is None else fields.get(self.field, self.absent)
         if not isinstance(value, int | float):
-            raise ValueError(f"{self.field}={str(value)[:SHOWN]!r}: read is one number for all layers")
+            kind = type(value).__name__
+            raise ValueError(f"{self.field}={str(value)[:SHOWN]!r}: is a {kind}, read is one number for all layers")
         read = short(value) if self.kind == "float" else _KINDS[self.kind](value)
         return {self.keys[0]: None if read == self.none else read}
 
