@@ -50,8 +50,24 @@ def skeleton(model: ModelSpec) -> PreTrainedModel:
         raise ValueError(
             f"model={model.name}: Transformers cannot build a {kind} of its configuration ({why})"
         ) from error
+    _require_rotated_width(network, model)
     network.train(False)
     return network
+
+
+def _require_rotated_width(network: PreTrainedModel, model: ModelSpec) -> None:
+    """Raise ValueError where a family with latent attention rotates as many numbers as another key says.
+
+    Most families ignore a `head_dim` beside `qk_rope_head_dim`; a few, such as deepseek_v3, rotate by it.
+    """
+    facts = text_config(model.config)
+    width = facts.get("qk_rope_head_dim") if facts.get("kv_lora_rank") else None
+    rotated = [2 * buffer.numel() for name, buffer in network.named_buffers() if name.endswith("inv_freq")]
+    if width is not None and any(one != width for one in rotated):
+        raise ValueError(
+            f"model={model.name}: head_dim={facts.get('head_dim')} must be qk_rope_head_dim={width}: "
+            f"a {facts.get('model_type')} rotates so many numbers of a head"
+        )
 
 
 def family_config(model: ModelSpec) -> PreTrainedConfig:
@@ -95,8 +111,7 @@ def fill(
 ) -> None:
     """Give memory and content to everything on `meta` but the expert modules: what `read` gives for each of `names`.
 
-    Buffers that no file has, such as rotary frequencies, are set by
-    the model's own initialisation.
+    Buffers that no file has, such as rotary frequencies, are set by the model's own initialisation.
     """
     unread = filling.unread(network)
     for name, module in network.named_modules():

@@ -441,8 +441,9 @@ class LatentWidths:
 
 
 def latent_widths(config: Mapping[str, Any]) -> LatentWidths:
-    """Those of a configuration with a `kv_lora_rank`: no part of it is `head_dim` wide, whatever releases say there."""
+    """Those of a configuration with a `kv_lora_rank`: none is `head_dim`, whatever releases mean by it there."""
     nope, rope, value, rank = _widths(config, "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "kv_lora_rank")
+    count_in(config, _HEAD_DIM, rope)
     return LatentWidths(heads=count_in(config, _HEADS), nope=nope, rope=rope, value=value, rank=rank)
 
 

@@ -130,3 +130,18 @@ def test_a_model_that_is_no_causal_language_model_is_refused_in_a_line() -> None
     with pytest.raises(ValueError, match="Transformers has no causal language model of a qwen3_vl_moe") as refused:
         skeleton(ModelSpec(name="seeing", config=config, full_layers=4, full_vocab=256))
     assert len(str(refused.value)) < 120
+
+
+@pytest.mark.parametrize(("name", "is_refused"), [("deepseek_v3", True), ("glm_moe_dsa", False), ("hy_v4", False)])
+def test_a_head_dim_beside_latent_attention_is_refused_where_the_family_rotates_by_it(
+    name: str, is_refused: bool
+) -> None:
+    """GLM-5.2 has 192 there beside 64 rotated numbers. Transformers cannot run a DeepSeek-V3 like that."""
+    model = families.tiny(name)
+    model = replace(model, config=model.config | {"head_dim": 32})
+    if is_refused:
+        with pytest.raises(ValueError, match="head_dim=32 must be qk_rope_head_dim=16"):
+            skeleton(model)
+        return
+    widths = {2 * held.numel() for key, held in skeleton(model).named_buffers() if key.endswith("inv_freq")}
+    assert widths == {16}

@@ -201,6 +201,7 @@ LATENT = CONFIG | {
         ({"shared_expert_intermediate_size": 1.5}, "shared_expert_intermediate_size=1.5: must be a whole number"),
         (LATENT | {"kv_lora_rank": -1}, "kv_lora_rank=-1: allowed are 1 to"),
         (LATENT | {"q_lora_rank": 0}, "q_lora_rank=0: allowed are 1 to"),
+        (LATENT | {"head_dim": 10**8}, "head_dim=100000000: allowed are 1 to"),
         ({"routed_expert_hidden_size": 3584}, "routed_expert_hidden_size=3584: decides a size"),
         ({"moe_latent_size": 1024}, "moe_latent_size=1024: decides a size"),
         ({"hybrid_override_pattern": "MEM*E"}, "hybrid_override_pattern='MEM\\*E': decides a size"),
