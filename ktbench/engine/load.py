@@ -67,8 +67,7 @@ def load_components(
     """What an engine is made of, holding what `plan` lists, on the cores of `host`.
 
     Where only packed experts stay, they are packed one by one; with `model.packed` they are saved there, or mapped.
-    Raises ValueError for a checkpoint that
-    is not whole and for rules that do not fit, and as `open_packed`.
+    Raises ValueError for a checkpoint that is not whole and for rules that do not fit, and as `open_packed`.
     """
     with open_packed(_parts_kept(model, plan)) as files:
         return _components(model, plan, host, files, progress)

@@ -51,6 +51,8 @@ _SCALED = ("linear", "yarn")
 _BETAS = {"beta_fast": 32.0, "beta_slow": 1.0}  # the only ones of llama.cpp, whatever a file holds
 _BASE = 10000.0
 _INTERVAL = 4  # of layers with full attention, where nothing else is said
+_LINEAR, _FULL = "linear_attention", "full_attention"
+_RECURRENT = "attention.recurrent_layers"  # a yes or no for each
 # llama.cpp divides it out again, for the sake of old files.
 _LOG_MULTIPLIER = 0.1
 _KINDS: Mapping[str, type[int | float | bool]] = {"int": int, "float": float, "bool": bool}
@@ -253,7 +255,7 @@ class Interval(Entry):
 
     @property
     def fields(self) -> frozenset[str]:
-        return frozenset({"full_attention_interval"})
+        return frozenset({"full_attention_interval", _RECURRENT})
 
     def differs(self, config: Config) -> str:
         kinds = config.get("layer_types")
@@ -264,19 +266,25 @@ class Interval(Entry):
         return {"full_attention_interval": self._interval(config)}
 
     def read(self, fields: Fields, tensors: Collection[str]) -> dict[str, Any]:
-        interval = int(fields.get("full_attention_interval", _INTERVAL))
-        return {"layer_types": self._kinds(int(DEPTH.read(fields, tensors)["num_hidden_layers"]), interval)}
+        layers = int(DEPTH.read(fields, tensors)["num_hidden_layers"])
+        if (recurrent := fields.get(_RECURRENT)) is not None:  # newer files; llama.cpp looks at nothing else there
+            if not isinstance(recurrent, list) or len(recurrent) < layers:
+                raise ValueError(
+                    f"{_RECURRENT}={str(recurrent)[:SHOWN]}: read is a yes or no for each of {layers} layers"
+                )
+            return {"layer_types": [_LINEAR if one else _FULL for one in recurrent[:layers]]}
+        return {"layer_types": self._kinds(layers, int(fields.get("full_attention_interval", _INTERVAL)))}
 
     @staticmethod
     def _interval(config: Config) -> int:
         kinds = list(config.get("layer_types") or ())
         if not kinds:
             return int(config.get("full_attention_interval") or _INTERVAL)
-        return kinds.index("full_attention") + 1 if "full_attention" in kinds else len(kinds) + 1
+        return kinds.index(_FULL) + 1 if _FULL in kinds else len(kinds) + 1
 
     @staticmethod
     def _kinds(layers: int, interval: int) -> list[str]:
-        return ["linear_attention" if (layer + 1) % interval else "full_attention" for layer in range(layers)]
+        return [_LINEAR if (layer + 1) % interval else _FULL for layer in range(layers)]
 
 
 class DeltaWidths(Entry):
@@ -361,7 +369,7 @@ class Rope(Entry):
         kind = self._kind(fields)
         rope: dict[str, Any] = {"rope_type": kind, "rope_theta": short(fields.get("rope.freq_base", _BASE))}
         if self.partial:
-            rope["partial_rotary_factor"] = fields["rope.dimension_count"] / fields["attention.key_length"]
+            rope["partial_rotary_factor"] = fields["rope.dimension_count"] / _read_width(fields)
         if kind in _SCALED:
             rope["factor"] = short(fields["rope.scaling.factor"])
         if kind == "yarn":

@@ -1,15 +1,18 @@
-"""Every family through a folder as released: Transformers saves it, our loader reads it, and both compute.
+"""Every family through checkpoints as released: Transformers saves a folder, our loader reads it, and both compute.
 
-`python -m tests.engine.families.releases` prints families × layouts; it ends with 1 where any differs. Names in the
-folder are those of the release, experts and all, because Transformers turns its own back when it saves.
+`python -m tests.engine.families.releases [NAME…]` prints families × layouts and ends with 1 where any differs;
+`--llama.cpp FOLDER` adds GGUF files that the converter in llama.cpp's sources makes, `--write` keeps the table in the
+docs. Tensors in a folder have the names of the release, experts and all: Transformers turns its own back when it saves.
 """
 
 from __future__ import annotations
 
 import json
+import platform
 import re
 import sys
-from collections.abc import Sequence
+from argparse import ArgumentParser
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,13 +31,15 @@ from ktbench.spec.inject import InjectSpec
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
 from ktbench.spec.shape import moe_shape
 from tests.engine.engines import FUSED, LEAN, cell, engine_for, logits, plain, relative, stirred
+from tests.engine.families.converter import Converter, UnconvertedError
 from tests.engine.families.plain import build
 from tests.engine.families.zoo import FAMILIES, tiny
 from tests.engine.prompts import together
 from tests.engine.tiny import decode, prefill
 
-Layout = Literal["bf16", "fp8"]
-LAYOUTS: tuple[Layout, ...] = ("bf16", "fp8")
+Layout = Literal["bf16", "fp8", "gguf"]
+LAYOUTS: tuple[Layout, ...] = ("bf16", "fp8")  # gguf needs the converter
+CELLS = ("base", "fused", "+l")
 # Of a cell on native weights against Transformers on the same numbers in bf16, which rounds at 2^-9 in four layers.
 TOLERANCE = 0.05
 WORK = (prefill(batch=2), decode(batch=3))
@@ -45,23 +50,51 @@ _QUANTISED = re.compile(
 )
 _SCALE = {"fmt": "e4m3", "quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
 _E4M3_MAX, _SIDE = 448.0, 128
+# A GGUF file of an architecture that is not read here.
+_UNREAD = re.compile(r"GGUF of architecture [\w.-]+")
+_SHOWN = 100  # characters of a reason
+FILE = Path(__file__).parents[3] / "docs" / "families_released.md"
+_HEAD = """\
+# Families as released
+
+Written by `nox -s families -- --write` with {packages}. Each tiny model of [families.md](families.md), with random
+weights, norms and biases that differ from their initial values, is saved by Transformers under the names of its
+release: in bf16, in FP8 (e4m3, squares of 128 × 128 for attention and routed experts), and as GGUF in bf16 by
+llama.cpp's converter. What the engine loads from there is compared with plain Transformers on the same numbers, in
+prefill and in decode on a cache.
+
+A cell holds relative errors of the logits: base / fused experts / with `+l`, too. *same* means every bit; a feature
+may differ by {tolerance}, as it rounds once where Transformers rounds after every operation. A dash says why there is
+no such checkpoint.
+
+"""
 
 
-def released(name: str, folder: Path, layout: Layout) -> tuple[ModelSpec, PreTrainedModel]:
-    """A tiny model of a family as our loader sees its folder, and Transformers' own on the numbers that it holds."""
-    there, truth = folder / layout, folder / "plain"
+def released(name: str, folder: Path, layout: Layout, converter: Converter | None) -> tuple[ModelSpec, PreTrainedModel]:
+    """A tiny model of a family as our loader sees its checkpoint, and Transformers' on the numbers that it holds."""
+    truth = folder / "plain"
     stir(build(tiny(name))).save_pretrained(truth)
-    if layout == "fp8":
-        there.mkdir()
-        _quantise(truth, there)
-    path = str(truth if layout == "bf16" else there)
+    path = _written(truth, folder, layout, converter)
     config = inspect_checkpoint(path)
-    shape, stored = moe_shape(config), stored_formats(path)
+    shape, stored = moe_shape(config), stored_formats(str(path))
     kept = stored.layers if layout == "fp8" else ()
     model = ModelSpec(
-        name=name, config=config, full_layers=shape.layers, full_vocab=shape.vocab, path=path, stored=kept
+        name=name, config=config, full_layers=shape.layers, full_vocab=shape.vocab, path=str(path), stored=kept
     )
-    return model, plain(replace(model, path=str(truth)))
+    return model, plain(replace(model, config=inspect_checkpoint(truth), path=str(truth)))
+
+
+def _written(truth: Path, folder: Path, layout: Layout, converter: Converter | None) -> Path:
+    """The checkpoint of a layout, beside a plain folder in bf16."""
+    if layout == "bf16":
+        return truth
+    if layout == "fp8":
+        (there := folder / layout).mkdir()
+        _quantise(truth, there)
+        return there
+    assert converter is not None
+    converter.convert(truth, file := folder / "model.gguf")
+    return file
 
 
 @torch.no_grad()
@@ -105,25 +138,29 @@ def fp8(weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return codes, scale, codes.float() * whole
 
 
-def differences(name: str, folder: Path, layout: Layout) -> dict[str, float]:
-    """Relative errors of the logits by kind of cell: of base, 0 only where every bit is the same."""
-    model, network = released(name, folder, layout)
-    fused = {**FUSED, "precision": layout}
-    cells: dict[str, dict[str, Any]] = {
+def differences(name: str, folder: Path, layout: Layout, converter: Converter | None = None) -> dict[str, float]:
+    """Relative errors of the logits by kind of cell: of base, 0 only where every bit is the same.
+
+    Raises UnconvertedError for a family that the converter makes no GGUF of, ValueError as the loader does.
+    """
+    model, network = released(name, folder, layout, converter)
+    precision = "fp8" if layout == "fp8" else "bf16"
+    fused = {**FUSED, "precision": precision}
+    cells: Mapping[str, dict[str, Any]] = {
         "base": {},
         "fused": fused,
-        "lean": {**fused, "packed_dense": True, "device_precision": layout},
+        "+l": {**fused, "packed_dense": True, "device_precision": precision},
     }
     rules = _fitting(network)
 
     def spec(work: WorkloadSpec, kind: str) -> RunSpec:
         return replace(cell(model, work, **cells[kind]), inject=rules)
 
-    system = engine_for(*(spec(WORK[0], kind) for kind in reversed(cells)))
-    found = dict.fromkeys(cells, 0.0)
+    system = engine_for(*(spec(WORK[0], kind) for kind in reversed(CELLS)))
+    found = dict.fromkeys(CELLS, 0.0)
     for work in WORK:
         truth = together(network, work)
-        for kind in cells:
+        for kind in CELLS:
             seen = logits(system, spec(work, kind))
             same = all(map(torch.equal, seen, truth))
             found[kind] = max(found[kind], 0.0 if same else relative(seen, truth))
@@ -141,27 +178,55 @@ def _fitting(network: PreTrainedModel) -> InjectSpec:
     return replace(LEAN, rules=tuple(rules))
 
 
-def main(names: Sequence[str]) -> int:
-    """Prints a row for each family as it is done."""
+def main(words: Sequence[str]) -> int:
+    """Print a row for each family as it is done."""
+    parser = ArgumentParser(prog="python -m tests.engine.families.releases")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="families, all where none is named")
+    parser.add_argument("--llama.cpp", dest="sources", type=Path, help="its sources, for GGUF")
+    parser.add_argument("--write", action="store_true", help=f"keep the table in {FILE.relative_to(FILE.parents[1])}")
+    asked = parser.parse_args(words)
     transformers.logging.disable_progress_bar()
     transformers.logging.set_verbosity_error()
-    print(f"{'family':22s}" + "".join(f"{layout:>10s}: base   fused    +l  " for layout in LAYOUTS), flush=True)
-    wrong = 0
-    for name in names or FAMILIES:
-        row = f"{name:22s}"
-        for layout in LAYOUTS:
-            with TemporaryDirectory() as folder:
-                try:
-                    found = differences(name, Path(folder), layout)
-                except Exception as error:  # a family that does not load is a row like the others
-                    row += f" {type(error).__name__}: {' '.join(str(error).split())[:160]}"
-                    wrong += 1
-                    continue
-            base = found.pop("base")
-            wrong += base > 0 or max(found.values()) > TOLERANCE
-            row += f"{format(base, '.4f') if base else 'same':>16s}" + "".join(f" {one:7.4f}" for one in found.values())
-        print(row, flush=True)
+    converter = None if asked.sources is None else Converter(asked.sources)
+    layouts: tuple[Layout, ...] = LAYOUTS if converter is None else (*LAYOUTS, "gguf")
+    rows, wrong = list[Sequence[str]](), 0
+    for name in asked.names or FAMILIES:
+        results = [result(name, layout, converter) for layout in layouts]
+        wrong += any(failed for _, failed in results)
+        rows.append((f"`{name}`", *(text for text, _ in results)))
+        print(
+            f"{name:20s}  "
+            + "  ".join(f"{layout}: {text:24s}" for layout, (text, _) in zip(layouts, results, strict=True)),
+            flush=True,
+        )
+    if asked.write:
+        FILE.write_text(page(layouts, rows), encoding="utf-8")
     return int(wrong > 0)
+
+
+def result(name: str, layout: Layout, converter: Converter | None) -> tuple[str, bool]:
+    """Errors of the cells in words, or why there are none, and whether that is a fault."""
+    with TemporaryDirectory() as folder:
+        try:
+            found = differences(name, Path(folder), layout, converter)
+        except UnconvertedError as error:
+            return f"– ({str(error)[:_SHOWN]})", False
+        except Exception as error:  # a family that does not load is a row like the others
+            words = " ".join(str(error).split()).replace(folder, "")
+            if layout == "gguf" and (unread := _UNREAD.search(words)):
+                return f"– (refused: {unread[0]})", False
+            return f"{type(error).__name__}: {words[:_SHOWN]}", True
+    shown = ("same" if found[kind] == 0 else f"{found[kind]:.3f}" for kind in CELLS)
+    is_wrong = max(found.values()) > TOLERANCE or (layout in LAYOUTS and found["base"] > 0)
+    return " / ".join(shown), is_wrong
+
+
+def page(layouts: Sequence[Layout], rows: Sequence[Sequence[str]]) -> str:
+    """The table as a file of the docs."""
+    packages = f"Transformers {transformers.__version__}, PyTorch {torch.__version__}, {platform.machine()}"
+    head = ("family", *(layout.replace("fp8", "FP8").replace("gguf", "GGUF") for layout in layouts))
+    lines = [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]
+    return _HEAD.format(packages=packages, tolerance=TOLERANCE) + "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

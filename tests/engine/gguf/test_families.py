@@ -114,6 +114,27 @@ def test_a_field_that_changes_nothing_is_read_over(name: str, fields: dict[str, 
     assert family.config(with_fields(name, fields), TENSORS) == family.config(with_fields(name, {}), TENSORS)
 
 
+def test_newer_files_say_of_each_layer_whether_its_attention_is_linear() -> None:
+    """Those of llama.cpp's converter have the interval, too, and layers that predict further tokens in the list."""
+    layers = config_of("qwen3_next_80b_a3b")["num_hidden_layers"]
+    linear = [layer % 2 == 0 for layer in range(layers)]
+    fields = {"attention.recurrent_layers": [*linear, False], "full_attention_interval": 4}
+    read = family_of(config_of("qwen3_next_80b_a3b")).config(with_fields("qwen3_next_80b_a3b", fields), TENSORS)
+    assert read["layer_types"] == ["linear_attention" if one else "full_attention" for one in linear]
+
+
+def test_a_width_that_heads_share_is_rotated_in_part() -> None:
+    """As llama.cpp's converter writes a GLM-4.5 that has no head_dim of its own."""
+    stored = with_fields("glm_4_5_air", {})
+    heads = {f"glm4moe.attention.{one}_length" for one in ("key", "value")}
+    width = stored["glm4moe.embedding_length"] // stored["glm4moe.attention.head_count"]
+    shared = {key: one for key, one in stored.items() if key not in heads} | {
+        "glm4moe.rope.dimension_count": width // 2
+    }
+    read = family_of(config_of("glm_4_5_air")).config(shared, TENSORS)
+    assert read["rope_parameters"]["partial_rotary_factor"] * width == width // 2
+
+
 def test_a_factor_alone_scales_linearly_as_in_llama_cpp() -> None:
     read = family_of(config_of("qwen3_30b_a3b")).config(with_fields("qwen3_30b_a3b", {"rope.scaling.factor": 4.0}), ())
     assert read["rope_parameters"] == {"rope_type": "linear", "rope_theta": 1000000.0, "factor": 4.0}
