@@ -165,8 +165,8 @@ def _is_tied(config: Mapping[str, Any]) -> bool:
         return told
     from transformers import CONFIG_MAPPING
 
-    kind = text_config(config).get("model_type")
-    return kind not in CONFIG_MAPPING or bool(CONFIG_MAPPING[kind]().tie_word_embeddings)
+    kind = str(text_config(config).get("model_type"))
+    return kind not in CONFIG_MAPPING or bool(getattr(CONFIG_MAPPING[kind](), "tie_word_embeddings", True))
 
 
 def is_mxfp4(path: str) -> bool:

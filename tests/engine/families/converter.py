@@ -17,8 +17,9 @@ import torch
 # What releases say in config.json, the converter asks for, and Transformers leaves out when it saves.
 _RELEASED: dict[str, dict[str, Any]] = {
     "deepseek_v3": {"scoring_func": "sigmoid"},
-    "glm4_moe_lite": {"scoring_func": "sigmoid"},
+    "glm4_moe_lite": {"scoring_func": "sigmoid", "first_k_dense_replace": 1},
     "minimax_m2": {"scoring_func": "sigmoid", "rotary_dim": 16},
+    "solar_open": {"intermediate_size": 96, "partial_rotary_factor": 1.0},
 }
 
 
