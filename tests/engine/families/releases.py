@@ -50,6 +50,8 @@ _QUANTISED = re.compile(
 )
 _SCALE = {"fmt": "e4m3", "quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]}
 _E4M3_MAX, _SIDE = 448.0, 128
+# Where all releases differ from the default of Transformers, and llama.cpp knows nothing else.
+_AS_RELEASED: Mapping[str, dict[str, Any]] = {"qwen3_moe": {"norm_topk_prob": True}}
 # A GGUF file of an architecture that is not read here.
 _UNREAD = re.compile(r"GGUF of architecture [\w.-]+")
 _SHOWN = 100  # characters of a reason
@@ -75,7 +77,9 @@ there is no such checkpoint.
 def released(name: str, folder: Path, layout: Layout, converter: Converter | None) -> tuple[ModelSpec, PreTrainedModel]:
     """A tiny model of a family as our loader sees its checkpoint, and Transformers' on the numbers that it holds."""
     truth = folder / "plain"
-    stir(build(tiny(name))).save_pretrained(truth)
+    model = tiny(name)
+    model = replace(model, config=model.config | _AS_RELEASED.get(name, {}))
+    stir(build(model)).save_pretrained(truth)
     path = _written(truth, folder, layout, converter)
     config = inspect_checkpoint(path)
     shape, stored = moe_shape(config), stored_formats(str(path))

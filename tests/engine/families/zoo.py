@@ -155,7 +155,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "qwen2_moe": {},
     "qwen3_5_moe": {_NESTED: {}},  # the text model of a multimodal configuration
     "qwen3_5_moe_text": _HYBRID,
-    "qwen3_moe": {"norm_topk_prob": True},  # as all releases; llama.cpp knows no other
+    "qwen3_moe": {},
     "qwen3_next": _HYBRID,
     "qwen4_exp_text": {
         "layer_types": ["linear_attention", "indexed_attention"] * 2,
