@@ -21,6 +21,7 @@ nox.options.sessions = ["lint", "types", "tests"]
 nox.options.default_venv_backend = "none"  # the environment that bootstrap.py has set up holds everything
 
 _BUILT = "ktbench_moe"  # how files of the distribution `ktbench-moe` begin
+_LLAMA = Path(".nox") / "llama_programs"
 _OWN_EXTRAS = re.compile(r"ktbench-moe\[([\w,]+)\]")
 
 
@@ -107,6 +108,21 @@ def gpu(session: nox.Session) -> None:
 
 
 @nox.session
+def families(session: nox.Session) -> None:
+    """Save families as they are released and compare them with Transformers: `-- NAME` for some.
+
+    In bf16, in FP8, and as GGUF where the sources of llama.cpp with its converter are there or can be fetched;
+    `-- --write` keeps the table in docs/families_released.md.
+    """
+    words = ["python", "-W", "ignore", "-m", "tests.engine.families.releases", *session.posargs]
+    if (sources := _llama_sources(session)) is None:
+        session.warn("without GGUF: no sources of llama.cpp, whose converter makes such files, and no network")
+    else:
+        words += ["--llama.cpp", str(sources)]
+    session.run(*words, external=True)
+
+
+@nox.session
 def faults(session: nox.Session) -> None:
     """Kill every verb, fill disks, flip bits, stop processes, and report what was lost; `-- --kills 50` for fewer.
 
@@ -168,23 +184,31 @@ def llama_programs(session: nox.Session) -> None:
 
     Their source is that of the newest llama-cpp-python, kept beside them.
     """
-    home = Path(".nox") / "llama_programs"
-    source, build = home / "source", home / "build"
-    if not source.is_dir():
-        fetch = ["download", "--no-deps", "--no-binary=llama-cpp-python", f"--dest={home}", "llama-cpp-python"]
-        session.run("python", "-m", "pip", *fetch, external=True)
-        part = home / "source.part"
-        part.mkdir(exist_ok=True)
-        (archive,) = map(str, home.glob("llama_cpp_python-*.tar.gz"))
-        session.run("tar", "-xzf", archive, "-C", str(part), "--strip-components=1", external=True)
-        part.rename(source)
+    if (source := _llama_sources(session)) is None:
+        session.error("the sources of llama-cpp-python cannot be fetched: no network?")
+    build = _LLAMA / "build"
     left_out = ("LLAMA_USE_PREBUILT_UI", "LLAMA_BUILD_TESTS", "LLAMA_BUILD_EXAMPLES", "LLAMA_BUILD_APP")
     options = ["-DCMAKE_BUILD_TYPE=Release", *(f"-D{name}=OFF" for name in ("BUILD_SHARED_LIBS", *left_out))]
     options += shlex.split(_without_amx().get("CMAKE_ARGS", ""))
-    where = ["-S", str(source / "vendor" / "llama.cpp"), "-B", str(build), "-G", "Ninja"]
+    where = ["-S", str(source), "-B", str(build), "-G", "Ninja"]
     session.log("llama.cpp is built from source the first time: about 15 minutes on 2 cores")
     session.run("cmake", *where, *options, external=True)
     session.run("cmake", "--build", str(build), "--target", "llama-server", "llama-bench", external=True)
+
+
+def _llama_sources(session: nox.Session) -> Path | None:
+    """The sources of llama.cpp that the newest llama-cpp-python has, kept in `.nox`; None where there is no network."""
+    kept = _LLAMA / "source"
+    if not kept.is_dir():
+        fetch = ["download", "--no-deps", "--no-binary=llama-cpp-python", f"--dest={_LLAMA}", "llama-cpp-python"]
+        session.run("python", "-m", "pip", *fetch, external=True, success_codes=[0, 1])
+        if not (archives := list(_LLAMA.glob("llama_cpp_python-*.tar.gz"))):
+            return None
+        part = _LLAMA / "source.part"
+        part.mkdir(exist_ok=True)
+        session.run("tar", "-xzf", str(archives[0]), "-C", str(part), "--strip-components=1", external=True)
+        part.rename(kept)
+    return kept / "vendor" / "llama.cpp"
 
 
 def _without_amx() -> dict[str, str]:

@@ -20,7 +20,7 @@ from ktbench.spec.machine import MachineSpec
 from ktbench.spec.peers import OURS, require_system
 from ktbench.spec.record import LATEST
 from ktbench.spec.run_spec import MeasureSpec, RunSpec
-from ktbench.spec.shape import MoEShape, moe_shape, with_experts
+from ktbench.spec.shape import MoEShape, moe_shape, sliced_config, with_experts
 from ktbench.spec.suite import SuiteSpec, only
 from ktbench.spec.sweep import SweepSpec, axis_changes
 from ktbench.spec.weights import StoredLayer
@@ -261,7 +261,7 @@ def freeze_model(model: Mapping[str, Any], files: ModelFiles, *, phase: str) -> 
     name, full = files.named(model)
     shape = moe_shape(full)
     layers = _layers(model, shape, phase)
-    config = _sliced(full, shape.layers, layers, _vocab(model, shape.vocab, layers / shape.layers))
+    config = sliced_config(full, shape.layers, layers, _vocab(model, shape.vocab, layers / shape.layers))
     return {
         "name": name,
         "config": config if model["experts"] is None else with_experts(config, _experts(model, shape, phase)),
@@ -310,17 +310,6 @@ def _experts(model: Mapping[str, Any], shape: MoEShape, phase: str) -> int:
             f"allowed are {shape.top_k} to {shape.experts} and null"
         )
     return min(experts, shape.experts)
-
-
-def _sliced(config: Mapping[str, Any], full_layers: int, layers: int, vocab: int) -> dict[str, Any]:
-    """Facts kept per layer (attention kinds, say) are lists as long as the model is deep: they are cut with it."""
-    if config.get("text_config") is not None:
-        return dict(config) | {"text_config": _sliced(config["text_config"], full_layers, layers, vocab)}
-    cut = {
-        key: value[:layers] if isinstance(value, list) and len(value) == full_layers else value
-        for key, value in config.items()
-    }
-    return cut | {"num_hidden_layers": layers, "vocab_size": vocab}
 
 
 def _vocab(model: Mapping[str, Any], full: int, depth: float) -> int:

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import json
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from ktbench.engine.gguf.inspecting import inspect_gguf, is_gguf
 from ktbench.engine.loading.config_file import checked_config, read_object
 from ktbench.engine.stored.headers import BUFFERS, read_weights
-from ktbench.engine.stored.matrices import StoredTensor, StoredWeights, is_plain_order
+from ktbench.engine.stored.matrices import StoredMatrix, StoredTensor, StoredWeights, is_plain_order, require_symmetric
 from ktbench.engine.stored.methods import read_method
 from ktbench.engine.stored.sizes import require_sizes
 from ktbench.engine.training.adapter_folder import merged
 from ktbench.resources import checkpoint_folder
-from ktbench.spec.shape import moe_shape
+from ktbench.spec.shape import MoEShape, moe_shape, text_config, told_tied
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel
@@ -32,6 +34,7 @@ _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
 _INDEX_BYTES = 32 << 20
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+_EMBEDDING = re.compile(r"(?:\w+\.)*embed_tokens\.weight")
 _LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
 # What predicts further tokens, and what sees images.
 _BESIDES = ("mtp.", "vision_tower.", "mm_projector.")
@@ -40,7 +43,8 @@ _BESIDES = ("mtp.", "vision_tower.", "mm_projector.")
 def inspect_checkpoint(folder: str | Path) -> dict[str, Any]:
     """The configuration in a local Hugging Face folder or a GGUF file, once its weight files have been found whole.
 
-    Raises ValueError as `stored_weights`, `checkpoint_config`, `moe_shape` and `require_sizes`.
+    Raises ValueError as `stored_weights`, `checkpoint_config`, `moe_shape` and `require_sizes`, and naming a tensor
+    whose content says that it is read otherwise, or an output head that is missing.
     """
     path = str(folder)
     if is_gguf(checkpoint_folder(path)):
@@ -49,6 +53,8 @@ def inspect_checkpoint(folder: str | Path) -> dict[str, Any]:
     shape = moe_shape(config)
     sizes = {name: size for name, size in weights.shapes.items() if not is_extra(name, shape.layers)}
     require_sizes(sizes, shape, f"model.path={path}")
+    _require_head(weights, shape, config, path)
+    _require_int4(weights)
     return config
 
 
@@ -115,17 +121,52 @@ def _on_the_hub(name: str) -> str:
 
 
 def _require_plain_order(weights: StoredWeights) -> None:
-    """Raise ValueError for the first matrix whose groups are no runs of columns: desc_act alone does not tell."""
+    """Raise ValueError for the first matrix whose groups may be no runs of columns: desc_act alone does not tell."""
     for matrix in weights.matrices.values():
-        order = matrix.parts.get("order")
-        if order is None or not is_plain_order(_array(weights.tensors[order].file, order), matrix.groups):
-            raise ValueError(f"{matrix.file}: {order or matrix.name} reorders columns (desc_act), which is not read")
+        if "order" not in matrix.parts:
+            raise ValueError(f"{matrix.file}: {matrix.name} reorders columns (desc_act), which is not read")
 
 
-def _array(file: Path, name: str) -> NDArray[Any]:
-    with safe_open(file, framework="numpy") as held:
-        array: NDArray[Any] = held.get_tensor(name)
-    return array
+def _require_int4(weights: StoredWeights) -> None:
+    """Raise ValueError for the first matrix of INT4 that reorders columns, or has zero points that it denies."""
+    by_file = defaultdict[Path, list[tuple[StoredMatrix, str]]](list)
+    for matrix in weights.matrices.values():
+        parts = ["order", *(["zeros"] if matrix.format != "int4_zp" else [])]
+        for part in parts:
+            if part in matrix.parts:
+                by_file[weights.tensors[matrix.parts[part]].file].append((matrix, part))
+    for file, held in by_file.items():
+        with safe_open(file, framework="numpy") as tensors:
+            for matrix, part in held:
+                _require_part(matrix, part, tensors.get_tensor(matrix.parts[part]))
+
+
+def _require_part(matrix: StoredMatrix, part: str, array: NDArray[Any]) -> None:
+    if part == "zeros":
+        pairs = array.view(np.uint8)
+        require_symmetric(matrix, np.stack([pairs & 15, pairs >> 4]))
+    elif not is_plain_order(array, matrix.groups):
+        raise ValueError(f"{matrix.file}: {matrix.parts[part]} reorders columns (desc_act), which is not read")
+
+
+def _require_head(weights: StoredWeights, shape: MoEShape, config: Mapping[str, Any], path: str) -> None:
+    """Raise ValueError where a model that has a head of its own has nothing that could be it."""
+    size = (shape.vocab, shape.hidden)
+    tables = [name for name, held in weights.shapes.items() if held == size and not _LAYER.search(name)]
+    if len(tables) == 1 and _EMBEDDING.fullmatch(tables[0]) and not _is_tied(config):
+        raise ValueError(
+            f"model.path={path}: no weights for lm_head.weight, which is not the embedding (tie_word_embeddings)"
+        )
+
+
+def _is_tied(config: Mapping[str, Any]) -> bool:
+    """Whether the head is the embedding: by the configuration, else by the default of its family in Transformers."""
+    if (told := told_tied(config)) is not None:
+        return told
+    from transformers import CONFIG_MAPPING
+
+    kind = str(text_config(config).get("model_type"))
+    return kind not in CONFIG_MAPPING or bool(getattr(CONFIG_MAPPING[kind](), "tie_word_embeddings", True))
 
 
 def is_mxfp4(path: str) -> bool:
@@ -195,7 +236,9 @@ def read_checkpoint(model: ModelSpec) -> PreTrainedModel:
     `inspect_checkpoint`), lacks weights of the architecture, or has others or has them in other shapes.
     """
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
+
+    from ktbench.engine.synthetic import family_config
 
     assert model.path is not None
     inspect_checkpoint(model.path)
@@ -203,7 +246,7 @@ def read_checkpoint(model: ModelSpec) -> PreTrainedModel:
     try:
         network, report = read(
             checkpoint_folder(model.path),
-            config=AutoConfig.for_model(**model.config),
+            config=family_config(model),
             key_mapping={r"^language_model\.": ""},
             dtype=torch.bfloat16,
             experts_implementation="eager",

@@ -6,8 +6,10 @@ Routed experts come stacked as in memory, or separately as on the Hub. Any matri
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -31,20 +33,16 @@ from ktbench.engine.forms import (
     read_form,
 )
 from ktbench.engine.gguf.reading import linear_names
+from ktbench.engine.loading.names import CheckpointNames, Source
 from ktbench.engine.stored.blocks import as_blocks, blocks_of, numbers_of
-from ktbench.engine.stored.matrices import StoredWeights
+from ktbench.engine.stored.matrices import StoredMatrix, StoredWeights
 from ktbench.engine.synthetic import PLAIN, WeightFilling, distinct_tensors, fill, fill_experts, skeleton
 from ktbench.engine.weight_plan import WeightPlan
 from ktbench.spec.run_spec import ModelSpec
 from ktbench.spec.weights import Precision, stands_for_all
 
-# Of models that see images, too.
-_PREFIX = "language_model."
-# Mixtral's block goes by another name on the Hub, and so do its projections: gate, up, down.
-_BLOCK, _OTHER_BLOCK = ".mlp.", ".block_sparse_moe."
-_PROJECTIONS = {"gate": ("gate_proj", "w1"), "up": ("up_proj", "w3"), "down": ("down_proj", "w2")}
-_HEAD, _EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 _STACKED = ("gate_up_proj", "down_proj")
+_NUMBER = re.compile(r"\.\d+\.(?!.*\.\d+\.)")  # the last in a name
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,77 +62,104 @@ class Folder:
 
     def __init__(self, path: str, network: PreTrainedModel, weights: StoredWeights) -> None:
         self._path, self._network, self._weights = path, network, weights
-        self._exact: tuple[str, ...] = tuple(getattr(network, "_keep_in_fp32_modules_strict", None) or ())
-        files: dict[Path, Any] = {
+        self._held: Mapping[str, Tensor] = network.state_dict(keep_vars=True)
+        self._files: dict[Path, Any] = {
             file: safe_open(file, "pt") for file in {one.file for one in weights.tensors.values()}
         }
-        self._stored = {name.removeprefix(_PREFIX): (files[one.file], name) for name, one in weights.tensors.items()}
-        self._matrices = {name.removeprefix(_PREFIX): matrix for name, matrix in weights.matrices.items()}
-        self._used: set[str] = set()
+        self._names = CheckpointNames.of(network, (name for name in weights.shapes if not weights.is_beside(name)))
+        self._tied: Mapping[str, str] = getattr(network, "all_tied_weights_keys", None) or {}
+        self._other_name = {**{source: target for target, source in self._tied.items()}, **self._tied}
 
     def tensor(self, name: str) -> Tensor:
-        """A tensor of the network outside of its routed experts. A tied head is the embedding."""
-        exact = any(part in name for part in self._exact)
-        return self._numbers(self._place(name)).to(torch.float32 if exact else torch.bfloat16, copy=True)
+        """A tensor of the network outside of its routed experts, in the type that Transformers keeps it in."""
+        held, source = self._held[name], self._source(name)
+
+        def read(stored: str) -> Tensor:
+            numbers = self._numbers(stored)
+            if numbers.is_floating_point() != held.is_floating_point():
+                raise ValueError(
+                    f"model.path={self._path}: {stored} holds {numbers.dtype}, the model needs {held.dtype}"
+                )
+            return numbers.to(held.dtype, copy=True)
+
+        made = self._made(source, read)
+        # A part would keep the memory of the whole.
+        return made[source.target] if source.converter is None else made[name].clone()
 
     def is_in(self, name: str, kind: str) -> bool:
         """Whether a matrix of the network is stored in whole blocks of format `kind`."""
-        matrix = self._matrices.get(self._place(name))
+        matrix = self._matrix(name)
         return matrix is not None and matrix.format == kind and matrix.is_whole
 
     def blocks(self, name: str) -> Blocks:
         """The rows of a matrix that `is_in` a format of blocks."""
-        return self._blocks(self._place(name))
+        return self._blocks(self._source(name).names[0])
 
     def require(self, name: str, shape: tuple[int, ...]) -> None:
         """Raise ValueError where the folder has no such tensor of the network, or in another shape."""
-        self._require(self._place(name), shape)
+        source = self._source(name)
+        if source.converter is None:
+            self._require(source.names[0], shape)
+            return
+        shapes = self._weights.shapes
+        made = self._made(source, lambda stored: torch.empty(shapes[stored], device="meta"))
+        if (found := tuple(made[name].shape)) != shape:
+            raise self._wrong(", ".join(source.names), found, shape)
 
     def require_all_used(self) -> None:
-        """Raise ValueError for a tensor that none of the calls before has asked for."""
-        parts = {
-            part for place in self._used if place in self._matrices for part in self._matrices[place].parts.values()
-        }
-        unknown = sorted(self._stored.keys() - self._used - {part.removeprefix(_PREFIX) for part in parts})
+        """Raise ValueError for a tensor that the network has no place for, and for a tied one that differs."""
         layers = self._network.config.get_text_config().num_hidden_layers
-        idle = (self._weights.is_beside, lambda name: is_extra(name, layers), self._is_idle_bias)
-        if unknown := [one for one in unknown if not any(is_idle(one) for is_idle in idle)]:
+        idle = (lambda name: is_extra(name, layers), self._is_idle_bias)
+        if unknown := [one for one in self._names.unknown if not any(is_idle(one) for is_idle in idle)]:
             name = type(self._network).__name__
             raise ValueError(
                 f"model.path={self._path}: {name} has no place for {unknown[0]} and {len(unknown) - 1} others"
             )
+        for target, source in self._tied.items():
+            if {target, source} <= self._names.sources.keys() and not torch.equal(*map(self.tensor, (target, source))):
+                raise ValueError(f"model.path={self._path}: {target} differs from {source}, config.json ties them")
 
     def _is_idle_bias(self, name: str) -> bool:
         """AutoGPTQ gives every linear layer a bias, of zeros where the model has none."""
         owner, _, last = name.rpartition(".")
-        matrix = self._matrices.get(f"{owner}.weight")
+        matrix = self._weights.matrices.get(f"{owner}.weight")
         return last == "bias" and matrix is not None and matrix.layout == "gptq" and not self._read(name).any()
 
     def experts(self, name: str) -> StoredExperts:
         """The routed experts of module `name`, one at a time."""
         module = self._network.get_submodule(name)
         form, shapes = read_form(module), {key: tuple(held.shape) for key, held in module.named_parameters()}
-        if self._has(f"{name}.{_STACKED[0]}"):
+        sources = [self._source(f"{name}.{key}") for key in _STACKED]
+        if all(one.converter is None for one in sources):
             return self._stacked(name, form, shapes)
-        return self._separate(name, form)
+        if all(one.stacks_experts for one in sources):
+            return self._separate(form, sources)
+        return self._converted(name, form, shapes)
 
     def _stacked(self, name: str, form: ExpertsForm, shapes: Mapping[str, tuple[int, ...]]) -> StoredExperts:
         """As in memory. MXFP4 lies by output rows, whichever way the family holds its matrices."""
-        matrices = {key: self._matrices.get(f"{name}.{key}") for key in _STACKED}
+        places = {key: self._source(f"{name}.{key}").names[0] for key in shapes}
+        matrices = {key: self._weights.matrices.get(places[key]) for key in _STACKED}
         turned = {key for key, one in matrices.items() if form.transposed and one and one.layout == "mxfp4"}
         for key, (first, *rest) in shapes.items():
-            self._require(f"{name}.{key}", (first, *(reversed(rest) if key in turned else rest)))
+            self._require(places[key], (first, *(reversed(rest) if key in turned else rest)))
 
         def part(key: str, i: int) -> Tensor:
-            numbers = self._numbers(f"{name}.{key}", i).to(torch.bfloat16)
+            numbers = self._numbers(places[key], i).to(torch.bfloat16)
             return numbers.T if key in turned else numbers
 
-        def blocks(i: int) -> ExpertBlocks:
-            both, down = (torch.from_numpy(self._blocks(f"{name}.{key}", i)) for key in _STACKED)
-            gate, up = map(as_blocks, form.halves(both))
-            return _packed(gate, up, down.numpy(), kind, self._biases(name, form, i))
+        def biases(i: int) -> Biases | None:
+            if not form.biases:
+                return None
+            both, down = (part(f"{key}_bias", i) for key in _STACKED)
+            return Biases(*form.halves(both), down)
 
-        kind = self._common([f"{name}.{key}" for key in _STACKED])
+        def blocks(i: int) -> ExpertBlocks:
+            both, down = (torch.from_numpy(self._blocks(places[key], i)) for key in _STACKED)
+            gate, up = map(as_blocks, form.halves(both))
+            return _packed(gate, up, down.numpy(), kind, biases(i))
+
+        kind = self._common([places[key] for key in _STACKED])
         by_rows = not form.transposed or len(turned) == len(_STACKED)
         kept = kind != "bf16" and by_rows
         return StoredExperts(
@@ -143,77 +168,96 @@ class Folder:
             format=kind if kept else "bf16",
         )
 
-    def _separate(self, name: str, form: ExpertsForm) -> StoredExperts:
+    def _separate(self, form: ExpertsForm, sources: Sequence[Source]) -> StoredExperts:
         """Each matrix is a tensor of its own."""
-        shapes = {"gate": (form.ffn, form.hidden), "up": (form.ffn, form.hidden), "down": (form.hidden, form.ffn)}
-        owners = (name, name.replace(_BLOCK, _OTHER_BLOCK))
-        places = [
-            {
-                field: self._first(*(f"{owner}.{i}.{word}.weight" for owner in owners for word in words))
-                for field, words in _PROJECTIONS.items()
-            }
-            for i in range(form.experts)
-        ]
+        by_field = [names for source in sources for names in source.by_expert()]
+        shapes = ((form.ffn, form.hidden), (form.ffn, form.hidden), (form.hidden, form.ffn))
+        for names in by_field:
+            self._require_experts(names, form.experts)
+        places = [tuple(names[i] for names in by_field) for i in range(form.experts)]
         for place in places:
-            for field, stored in place.items():
-                self._require(stored, shapes[field])
-        kind = self._common([stored for place in places for stored in place.values()])
+            for stored, shape in zip(place, shapes, strict=True):
+                self._require(stored, shape)
+        kind = self._common([stored for place in places for stored in place])
 
         def matrices(i: int) -> ExpertMatrices:
-            gate, up, down = (self._numbers(stored).to(torch.bfloat16) for stored in places[i].values())
+            gate, up, down = (self._numbers(stored).to(torch.bfloat16) for stored in places[i])
             return ExpertMatrices(gate=gate, up=up, down=down, glu=form.glu)
 
         def blocks(i: int) -> ExpertBlocks:
-            gate, up, down = map(self._blocks, places[i].values())
+            gate, up, down = map(self._blocks, places[i])
             return _packed(gate, up, down, kind)
 
         return StoredExperts(matrices=matrices, blocks=None if kind == "bf16" else blocks, format=kind)
 
-    def _biases(self, name: str, form: ExpertsForm, i: int) -> Biases | None:
-        if not form.biases:
-            return None
-        both, down = (self._read(f"{name}.{key}_bias", i).to(torch.bfloat16) for key in _STACKED)
-        return Biases(*form.halves(both), down)
+    def _converted(self, name: str, form: ExpertsForm, shapes: Mapping[str, tuple[int, ...]]) -> StoredExperts:
+        """All of a layer at a time, where Transformers does more than to stack them."""
+        for key, shape in shapes.items():
+            self.require(f"{name}.{key}", shape)
+
+        @lru_cache(maxsize=1)
+        def whole() -> dict[str, Tensor]:
+            return {key: self.tensor(f"{name}.{key}") for key in shapes}
+
+        return StoredExperts(matrices=lambda i: form.split({key: one[i] for key, one in whole().items()}))
+
+    def _require_experts(self, names: Mapping[int, str], experts: int) -> None:
+        """Raise ValueError for an expert that is missing, and for one too many."""
+        if lost := [i for i in range(experts) if i not in names]:
+            other = next(iter(names.values()))
+            raise self._missing(_NUMBER.sub(f".{lost[0]}.", other))
+        if more := [name for i, name in names.items() if i >= experts]:
+            raise ValueError(f"model.path={self._path}: the model has {experts} experts, and no place for {more[0]}")
+
+    def _made(self, source: Source, read: Callable[[str], Tensor]) -> dict[str, Tensor]:
+        try:
+            return source.make(self._network, read)
+        except (RuntimeError, IndexError, KeyError) as error:  # sizes that do not go together, a part that is missing
+            why = " ".join(str(error).split())
+            raise ValueError(f"model.path={self._path}: {source.target} cannot be made of its parts ({why})") from None
+
+    def _matrix(self, name: str) -> StoredMatrix | None:
+        """The quantised matrix that is the network's tensor `name`, where one is."""
+        source = self._source(name)
+        return self._weights.matrices.get(source.names[0]) if source.converter is None else None
 
     def _numbers(self, place: str, i: int | None = None) -> Tensor:
         """A tensor, or its part `i`; of a quantised matrix what it stands for, float32."""
-        if place in self._matrices:
-            return numbers_of(self._matrices[place], lambda name: self._read(name, i))
+        if (matrix := self._weights.matrices.get(place)) is not None:
+            return numbers_of(matrix, lambda name: self._read(name, i))
         return self._read(place, i)
 
     def _blocks(self, place: str, i: int | None = None) -> Blocks:
-        return as_blocks(blocks_of(self._matrices[place], lambda name: self._read(name, i)))
+        return as_blocks(blocks_of(self._weights.matrices[place], lambda name: self._read(name, i)))
 
     def _read(self, name: str, i: int | None = None) -> Tensor:
-        file, stored = self._stored[name.removeprefix(_PREFIX)]
-        read: Tensor = file.get_tensor(stored) if i is None else file.get_slice(stored)[i]
+        file = self._files[self._weights.tensors[name].file]
+        read: Tensor = file.get_tensor(name) if i is None else file.get_slice(name)[i]
         return read
-
-    def _has(self, name: str) -> bool:
-        return name in self._stored or name in self._matrices
 
     def _common(self, places: Iterable[str]) -> Precision:
         """The format in whose whole blocks all are stored; bf16 where there is none."""
-        held = (self._matrices.get(one) for one in places)
+        held = (self._weights.matrices.get(one) for one in places)
         found: set[Precision] = {one.format if one is not None and one.is_whole else "bf16" for one in held}
         return found.pop() if len(found) == 1 else "bf16"
 
-    def _place(self, name: str) -> str:
-        return self._first(name, name.replace(_BLOCK, _OTHER_BLOCK), *((_EMBEDDING,) if name == _HEAD else ()))
-
-    def _first(self, *names: str) -> str:
-        """The first of the names that the folder has."""
-        found = next((name for name in names if self._has(name)), None)
+    def _source(self, name: str) -> Source:
+        """What makes a tensor of the network; a tied one may be stored by either name."""
+        found = self._names.sources.get(name) or self._names.sources.get(self._other_name.get(name, ""))
         if found is None:
-            raise ValueError(f"model.path={self._path}: no weights for {names[0]}")
-        self._used.add(found)
+            raise self._missing(name)
         return found
 
+    def _missing(self, name: str) -> ValueError:
+        return ValueError(f"model.path={self._path}: no weights for {name}")
+
     def _require(self, stored: str, shape: tuple[int, ...]) -> None:
-        place = self._first(stored)
-        held = (self._matrices.get(place) or self._weights.tensors[self._stored[place][1]]).shape
+        held = (self._weights.matrices.get(stored) or self._weights.tensors[stored]).shape
         if held != shape:
-            raise ValueError(f"model.path={self._path}: tensor {stored} is {held}, the model needs {shape}")
+            raise self._wrong(stored, held, shape)
+
+    def _wrong(self, stored: str, held: tuple[int, ...], shape: tuple[int, ...]) -> ValueError:
+        return ValueError(f"model.path={self._path}: tensor {stored} is {held}, the model needs {shape}")
 
 
 def _packed(gate: Blocks, up: Blocks, down: Blocks, kind: Precision, biases: Biases | None = None) -> ExpertBlocks:
@@ -277,18 +321,10 @@ class FolderModel:
 
 
 def open_folder(model: ModelSpec, holding: WeightPlan, filling: WeightFilling = PLAIN) -> FolderModel | None:
-    """The network of a folder; None where its tensors have names that only Transformers knows, or are not whole, and
-    where an adapter is merged into them, for which all have to be there.
+    """The network of a folder; None where an adapter is merged into its weights, for which all have to be there.
 
-    Raises ValueError as `stored_weights`; quantised weights are read here or not at all.
+    Raises ValueError as `stored_weights` and `FolderModel`.
     """
     assert model.path is not None
     weights = stored_weights(model.path)
-    if model.adapter is not None:
-        return None
-    try:
-        return FolderModel(model, weights, holding, filling)
-    except ValueError:
-        if weights.is_quantised:
-            raise
-        return None
+    return FolderModel(model, weights, holding, filling) if model.adapter is None else None

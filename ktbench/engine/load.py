@@ -66,9 +66,8 @@ def load_components(
 ) -> EngineComponents:
     """What an engine is made of, holding what `plan` lists, on the cores of `host`.
 
-    Where only packed experts stay, they are packed one by one, those of a folder with names that only Transformers
-    knows layer by layer; with `model.packed` they are saved there, or mapped. Raises ValueError for a checkpoint that
-    is not whole and for rules that do not fit, and as `open_packed`.
+    Where only packed experts stay, they are packed one by one; with `model.packed` they are saved there, or mapped.
+    Raises ValueError for a checkpoint that is not whole and for rules that do not fit, and as `open_packed`.
     """
     with open_packed(_parts_kept(model, plan)) as files:
         return _components(model, plan, host, files, progress)

@@ -12,7 +12,14 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import (
+    CONFIG_MAPPING,
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 
 from ktbench.engine.forms import ExpertMatrices, ExpertStore, is_experts, read_form
 from ktbench.engine.loading.progress import SILENT, LoadProgress
@@ -32,19 +39,49 @@ def skeleton(model: ModelSpec) -> PreTrainedModel:
     Raises ValueError in one line for a configuration of which Transformers builds none.
     """
     build: Any = AutoModelForCausalLM.from_config
+    kind = str(model.config.get("model_type"))
+    if kind in CONFIG_MAPPING and CONFIG_MAPPING[kind] not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise ValueError(f"model={model.name}: Transformers has no causal language model of a {kind}")
     try:
         with torch.device("meta"):
-            network: PreTrainedModel = build(
-                AutoConfig.for_model(**model.config), dtype=torch.bfloat16, experts_implementation="eager"
-            )
+            network: PreTrainedModel = build(family_config(model), dtype=torch.bfloat16, experts_implementation="eager")
     except Exception as error:  # whatever a family's own code makes of the numbers
         why = " ".join(f"{type(error).__name__}: {error}".split())[:_SHOWN]
-        kind = model.config.get("model_type")
         raise ValueError(
             f"model={model.name}: Transformers cannot build a {kind} of its configuration ({why})"
         ) from error
+    _require_rotated_width(network, model)
     network.train(False)
     return network
+
+
+def _require_rotated_width(network: PreTrainedModel, model: ModelSpec) -> None:
+    """Raise ValueError where a family with latent attention rotates as many numbers as another key says.
+
+    Most families ignore a `head_dim` beside `qk_rope_head_dim`; a few, such as deepseek_v3, rotate by it.
+    """
+    facts = text_config(model.config)
+    width = facts.get("qk_rope_head_dim") if facts.get("kv_lora_rank") else None
+    rotated = [2 * buffer.numel() for name, buffer in network.named_buffers() if name.endswith("inv_freq")]
+    if width is not None and any(one != width for one in rotated):
+        raise ValueError(
+            f"model={model.name}: head_dim={facts.get('head_dim')} must be qk_rope_head_dim={width}: "
+            f"a {facts.get('model_type')} rotates so many numbers of a head"
+        )
+
+
+def family_config(model: ModelSpec) -> PreTrainedConfig:
+    """The configuration of a model as its family has it in Transformers.
+
+    A padding token that only the family's defaults name may be beyond a smaller vocabulary, which has none then.
+    """
+    decoded = PreTrainedConfig._decode_special_floats(model.config)
+    config: PreTrainedConfig = AutoConfig.for_model(**decoded)
+    text = config.get_text_config()
+    pad, vocab = getattr(text, "pad_token_id", None), getattr(text, "vocab_size", None)
+    if model.path is None and pad is not None and vocab is not None and pad >= vocab:
+        text.pad_token_id = None
+    return config
 
 
 def distinct_tensors(network: PreTrainedModel) -> list[str]:
@@ -74,8 +111,7 @@ def fill(
 ) -> None:
     """Give memory and content to everything on `meta` but the expert modules: what `read` gives for each of `names`.
 
-    Buffers that no file has, such as rotary frequencies, are set by
-    the model's own initialisation.
+    Buffers that no file has, such as rotary frequencies, are set by the model's own initialisation.
     """
     unread = filling.unread(network)
     for name, module in network.named_modules():
@@ -108,10 +144,12 @@ def fill_experts(module: nn.Module, matrices: ExpertStore) -> None:
 
 
 def _set(network: PreTrainedModel, name: str, tensor: Tensor) -> None:
-    """A parameter in its own type; a buffer as it was read: what corrects routers is float32 in Transformers, too."""
+    """A parameter in its own type; a buffer in that or in float32, where a file has it so: such correct routers."""
     owner, last = network.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]
     if isinstance(held := getattr(owner, last), nn.Parameter):
         tensor = nn.Parameter(tensor.to(held.dtype), requires_grad=False)
+    else:
+        tensor = tensor.to(torch.promote_types(tensor.dtype, held.dtype))
     tensor._is_hf_initialized = True  # type: ignore[attr-defined]
     setattr(owner, last, tensor)
 

@@ -21,7 +21,7 @@ from ktbench.config import (
     suite_names,
     with_operator,
 )
-from ktbench.engine.checkpoint import checkpoint_config, require_tokenizer
+from ktbench.engine.checkpoint import checkpoint_config, inspect_checkpoint, require_tokenizer
 from ktbench.engine.inject.match import require_operators
 from ktbench.engine.loading.config_file import config_in, config_name, released_config, require_runnable
 from ktbench.engine.stored.formats import stored_formats
@@ -190,7 +190,7 @@ def _model_files(parts: Iterable[Mapping[str, Any]]) -> ModelFiles:
                     formats = stored_formats(path)
                     stored[path] = {"precision": formats.native, "device_precision": formats.native_attention}
                     layers[path] = formats.layers
-                checkpoints[path] = checkpoint_config(path)
+                checkpoints[path] = inspect_checkpoint(path) if _is_measured(content) else checkpoint_config(path)
     return ModelFiles(checkpoints=checkpoints, configs=configs, stored=stored, layers=layers)
 
 

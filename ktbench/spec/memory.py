@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from math import ceil
@@ -14,7 +15,7 @@ from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.serving.pages import PageMemory, copies_bytes, page_memory, whole_cells
 from ktbench.spec.serving.stream import StreamSpec
-from ktbench.spec.shape import MoEShape, cached_in_all
+from ktbench.spec.shape import MoEShape, cached_in_all, moe_shape, sliced_config
 from ktbench.spec.weights import BY_ACCURACY, Precision, dense_bytes, expert_bytes, held_weights
 
 
@@ -389,8 +390,7 @@ def _model(spec: RunSpec) -> str:
 def _hint(groups: Sequence[Sequence[Cell]], excess: int, memory: MachineMemory) -> str:
     """What fewer pages would do, or leaving layers or experts out, where that is the remedy."""
     spec = groups[0][0].spec
-    model, shape = spec.model, spec.model.shape
-    needs = [estimate_memory(group, memory) for group in groups]
+    model = spec.model
     pages = _pages(spec, memory)
     if pages is not None and (left := pages.count - ceil(excess / (len(groups) * pages.page_bytes))) > 0:
         return f"; engine.serving.cache_tokens={left * spec.engine.serving.page_tokens} would fit"
@@ -398,13 +398,34 @@ def _hint(groups: Sequence[Sequence[Cell]], excess: int, memory: MachineMemory) 
         return ""
     if spec.workload.phase == "layer":
         return "; build fewer with model.experts=N"
-    layer_bytes = sum(need.original + need.packed for need in needs) // shape.moe_layers
-    fitting = shape.layers - ceil(excess / layer_bytes)
+    fitting = _fitting_layers(groups, memory)
     lighter = _lighter(groups, memory)
     whole = f"all layers with precision={lighter}" if lighter else ""
-    if fitting <= shape.dense_layers:
+    if not fitting:
         return f"; {whole} would fit" if whole else "; not even one MoE layer fits"
     return f"; model.layers={fitting} would fit{f', or {whole}' if whole else ''}"
+
+
+def _fitting_layers(groups: Sequence[Sequence[Cell]], memory: MachineMemory) -> int:
+    """As many layers as all workers have room for together; 0 where one with routed experts is too much."""
+    model = groups[0][0].spec.model
+    config, depth, vocab = model.config, model.shape.layers, model.shape.vocab
+    layers = [one for one in range(1, depth) if moe_shape(sliced_config(config, depth, one, vocab)).moe_layers]
+    found = bisect_left(layers, True, key=lambda count: _needed_with(groups, count, memory) > memory.free_bytes)
+    return layers[found - 1] if found else 0
+
+
+def _needed_with(groups: Sequence[Sequence[Cell]], layers: int, memory: MachineMemory) -> int:
+    sliced = [[replace(cell, spec=_sliced(cell.spec, layers)) for cell in group] for group in groups]
+    return sum(estimate_memory(group, memory).total for group in sliced)
+
+
+def _sliced(spec: RunSpec, layers: int) -> RunSpec:
+    """The cell on fewer layers; its vocabulary shrinks with the depth, as model.vocab=auto has it."""
+    model, shape = spec.model, spec.model.shape
+    keeps_all = model.is_slice and shape.vocab == model.full_vocab
+    vocab = shape.vocab if keeps_all else max(1, round(shape.vocab * layers / shape.layers))
+    return replace(spec, model=replace(model, config=sliced_config(model.config, shape.layers, layers, vocab)))
 
 
 def _lighter(groups: Sequence[Sequence[Cell]], memory: MachineMemory) -> Precision | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ktbench.spec.config_facts import Count, count_in, require_plain, wrong
+from ktbench.spec.config_facts import Count, count_in, require_counted, require_plain, wrong
 
 # Upper bounds are several times what any released model has: a larger number is a mistake, and would take minutes or
 # all memory before it is noticed.
@@ -35,7 +35,10 @@ _TOP_K = Count(
     tells=_NO_MOE,
 )
 _EXPERT_FFN = Count(("moe_intermediate_size", "moe_ffn_hidden_size", "intermediate_size"), _MOST_WIDTH, tells=_NO_MOE)
-_DENSE_FFN = Count(("dense_intermediate_size", "prefix_dense_intermediate_size", "intermediate_size"), _MOST_WIDTH)
+_DENSE_FFN = Count(
+    ("dense_intermediate_size", "prefix_dense_intermediate_size", "intermediate_size_mlp", "intermediate_size"),
+    _MOST_WIDTH,
+)
 _FIRST_DENSE = Count(("first_k_dense_replace", "num_dense_layers"), _MOST_LAYERS, least=0)
 _SHARED_FFN = Count(
     ("shared_expert_intermediate_size", "shared_experts_intermediate_size", "shared_intermediate_size"),
@@ -52,11 +55,16 @@ _GROUPS, _GROUPS_TAKEN = Count(("n_group",), _MOST_EXPERTS), Count(("topk_group"
 # These have a dense part beside the experts of every layer and no key that says so.
 _DENSE_BESIDE_EXPERTS = ("gemma4_text", "hunyuan_v1_moe")
 _EXPERT_BIASES = ("gpt_oss",)
+# These have one shared expert in each layer with routed ones, as wide as those, and no key that says so.
+_ONE_SHARED = ("llama4_text",)
 # Their values are of another width than their keys, and layers that attend to a window have twice the heads of keys.
 _WIDE_NEAR = ("mimo_v2_flash",)
 _VALUE_DIM, _WHOLE_EVERY = Count(("v_head_dim",), _MOST_WIDTH), 6  # layers, where no layer_types say which
 # These have a gated linear attention in most layers and a gated grouped-query attention in the others.
 _GATED_LINEAR = ("qwen3_next",)
+# One key, which is the value as well, of low rank in queries and output; most layers compress what they attend to.
+_COMPRESSED = ("deepseek_v4",)
+_TOKENS_COMPRESSED = {4: "compressed_sparse_attention", 128: "heavily_compressed_attention"}
 _NESTED = "text_config"
 # Released with code of their own, which is never run, around an architecture that Transformers has.
 _SAME_AS = {"kimi_k2": "deepseek_v3"}
@@ -137,11 +145,12 @@ class MoEShape:
 def moe_shape(config: Mapping[str, Any]) -> MoEShape:
     """Shape behind a Hugging Face `config.json`; of a multimodal model that of its `text_config`.
 
-    Every configuration goes through here, wherever it comes from. Attention other than grouped-query, latent and gated
-    linear attention (sparse, compressed) counts as grouped-query with the same heads. Raises ValueError in one line for
-    what is not plain content (see `require_plain`), naming the keys that are missing where the configuration does not
-    tell a shape, and the key whose value no model can have: of another type, out of bounds, a top-k of more than all
-    experts, groups that do not divide.
+    Every configuration goes through here, wherever it comes from. Attention other than grouped-query, latent, gated
+    linear and compressed attention (sparse) counts as grouped-query with the same heads. Raises ValueError in one line
+    for what is not plain content (see `require_plain`), naming the keys that are missing where the configuration does
+    not tell a shape, a key that decides a size in a way that is not counted here (see `require_counted`), and the key
+    whose value no model can have: of another type, out of bounds, a top-k of more than all experts, groups that do not
+    divide.
     """
     require_plain(config)
     facts = text_config(config)
@@ -164,6 +173,7 @@ def moe_shape(config: Mapping[str, Any]) -> MoEShape:
         latent_params=_latent_params(facts) if facts.get("kv_lora_rank") else 0,
     )
     _require_routing(facts, shape)
+    require_counted(facts)
     return shape
 
 
@@ -182,6 +192,12 @@ def _require_routing(facts: Mapping[str, Any], shape: MoEShape) -> None:
         raise wrong("topk_group", taken, f"a token gets {found} and cannot take them from so many")
 
 
+def told_tied(config: Mapping[str, Any]) -> bool | None:
+    """Whether a configuration says that the output head is the embedding; None where it leaves that to its family."""
+    told = text_config(config).get("tie_word_embeddings", config.get("tie_word_embeddings"))
+    return None if told is None else bool(told)
+
+
 def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The part that describes the language model: all of it, but of a multimodal model its `text_config`.
 
@@ -191,6 +207,26 @@ def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     if not isinstance(nested, Mapping):
         raise wrong(_NESTED, nested, "must be an object")
     return nested
+
+
+_BY_LENGTH = ("dynamic", "longrope", "su")
+
+
+def length_rotation(config: Mapping[str, Any]) -> tuple[str, int] | None:
+    """A type of rotary embedding that follows the longest sequence, and how many positions it is the same for.
+
+    None where frequencies do not depend on the length: one table of them serves every step.
+    """
+    facts = text_config(config)
+    given = [facts.get("rope_parameters"), facts.get("rope_scaling")]
+    held = [one for one in given if isinstance(one, Mapping)]
+    for rope in [*held, *(inner for one in held for inner in one.values() if isinstance(inner, Mapping))]:
+        kind = rope.get("rope_type", rope.get("type"))
+        if kind in _BY_LENGTH:
+            keys = ("original_max_position_embeddings", "max_position_embeddings")
+            lengths = [one[key] for one in (rope, facts) for key in keys if type(one.get(key)) is int]
+            return str(kind), min(lengths, default=0)
+    return None
 
 
 def known_config(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -206,6 +242,20 @@ def known_config(config: Mapping[str, Any]) -> dict[str, Any]:
         facts["model_type"] = same
     moe_shape(facts)
     return facts
+
+
+def sliced_config(config: Mapping[str, Any], full_layers: int, layers: int, vocab: int) -> dict[str, Any]:
+    """The first layers of a configuration of `full_layers`, with another vocabulary.
+
+    Facts kept per layer (attention kinds, say) are lists as long as the model is deep: they are cut with it.
+    """
+    if config.get(_NESTED) is not None:
+        return dict(config) | {_NESTED: sliced_config(config[_NESTED], full_layers, layers, vocab)}
+    cut = {
+        key: value[:layers] if isinstance(value, list) and len(value) == full_layers else value
+        for key, value in config.items()
+    }
+    return cut | {"num_hidden_layers": layers, "vocab_size": vocab}
 
 
 def with_experts(config: Mapping[str, Any], experts: int) -> dict[str, Any]:
@@ -229,7 +279,7 @@ def _has_experts(config: Mapping[str, Any]) -> list[bool]:
     if kinds := _listed(config, "mlp_layer_types", str):
         return [kind != "dense" for kind in kinds[:layers]]
     first, named = count_in(config, _FIRST_DENSE, 0), _listed(config, "mlp_only_layers", int)
-    rules = (_qwen(config), _jamba(config), _ernie(config, layers))
+    rules = (_qwen(config), _jamba(config), _ernie(config, layers), _llama(config), _by_frequency(config, layers))
     return [layer >= first and layer not in named and all(rule(layer) for rule in rules) for layer in range(layers)]
 
 
@@ -263,9 +313,27 @@ def _ernie(config: Mapping[str, Any], layers: int) -> _Rule:
     return lambda layer: (layer + 1) % interval == 0 and first <= layer <= last
 
 
+def _llama(config: Mapping[str, Any]) -> _Rule:
+    if named := _listed(config, "moe_layers", int):
+        return lambda layer: layer in named
+    step = count_in(config, Count(("interleave_moe_layer_step",), _MOST_LAYERS), 1)
+    return lambda layer: (layer + 1) % step == 0
+
+
+def _by_frequency(config: Mapping[str, Any], layers: int) -> _Rule:
+    """Of MiMo, a 0 or 1 for each layer. Transformers knows no other number than 1 in its place."""
+    if (found := config.get("moe_layer_freq")) in (None, 1):
+        return lambda layer: True
+    if not isinstance(found, list) or len(found) < layers or any(one not in (0, 1) for one in found):
+        raise wrong("moe_layer_freq", found, f"must be 1, or a list of 0 or 1 for each of {layers} layers")
+    return lambda layer: bool(found[layer])
+
+
 def _shared_ffn(config: Mapping[str, Any], ffn: int) -> int:
     if config.get("model_type") in _DENSE_BESIDE_EXPERTS:
         return count_in(config, _DENSE_FFN)
+    if config.get("model_type") in _ONE_SHARED:
+        return ffn
     return count_in(config, _SHARED_FFN, 0) or count_in(config, _SHARED, 0) * ffn
 
 
@@ -273,6 +341,8 @@ def _attention_params(config: Mapping[str, Any], layers: int) -> int:
     """Weights of the attention of a layer; where layers differ their mean."""
     if config.get("kv_lora_rank"):
         return _mla_params(config)
+    if config.get("model_type") in _COMPRESSED:
+        return _compressed_params(config, layers)
     if config.get("model_type") not in _GATED_LINEAR:
         return _gqa_params(config)
     gated = _gqa_params(config) + count_in(config, _HIDDEN) * count_in(config, _HEADS) * count_in(config, _HEAD_DIM)
@@ -292,6 +362,27 @@ def _gated_linear_params(config: Mapping[str, Any]) -> int:
     )
     keys, values = key_heads * key_head, value_heads * value_head
     return count_in(config, _HIDDEN) * (2 * keys + 3 * values + 2 * value_heads)
+
+
+def _compressed_params(config: Mapping[str, Any], layers: int) -> int:
+    """DeepSeek-V4: query, key and output of all layers, and the mean of what compresses; norms and biases left out."""
+    hidden, heads, head = (count_in(config, one) for one in (_HIDDEN, _HEADS, _HEAD_DIM))
+    rank, out, groups = _widths(config, "q_lora_rank", "o_lora_rank", "o_groups")
+    index_heads, index_head = _widths(config, "index_n_heads", "index_head_dim")
+    whole = rank * (hidden + heads * head) + hidden * head + out * (heads * head + groups * hidden)
+    sparse = 4 * hidden * (head + index_head) + index_heads * (rank * index_head + hidden)
+    kinds = _compressing(config, layers)
+    extra = {_TOKENS_COMPRESSED[4]: sparse, _TOKENS_COMPRESSED[128]: 2 * hidden * head}
+    return whole + sum(extra.get(kind, 0) for kind in kinds) // layers
+
+
+def _compressing(config: Mapping[str, Any], layers: int) -> list[str]:
+    """The kind of each layer; without a word two that compress heavily, then sparse and heavy ones in turns."""
+    if ratios := _listed(config, "compress_ratios", int):
+        return [_TOKENS_COMPRESSED.get(ratio, "") for ratio in ratios[:layers]]
+    sparse, heavy = _TOKENS_COMPRESSED.values()
+    usual = [heavy if layer < 2 or layer % 2 else sparse for layer in range(layers)]
+    return (_listed(config, "layer_types", str) or usual)[:layers]
 
 
 def attention_heads(config: Mapping[str, Any]) -> tuple[int, int, int]:
@@ -350,10 +441,9 @@ class LatentWidths:
 
 
 def latent_widths(config: Mapping[str, Any]) -> LatentWidths:
-    """Those of a configuration with a `kv_lora_rank`. Raises ValueError for another width of a head that is rotated."""
+    """Those of a configuration with a `kv_lora_rank`: none is `head_dim`, whatever releases mean by it there."""
     nope, rope, value, rank = _widths(config, "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "kv_lora_rank")
-    if (head := count_in(config, _HEAD_DIM, rope)) != rope:
-        raise wrong("head_dim", head, f"must be qk_rope_head_dim={rope} beside a kv_lora_rank")
+    count_in(config, _HEAD_DIM, rope)
     return LatentWidths(heads=count_in(config, _HEADS), nope=nope, rope=rope, value=value, rank=rank)
 
 

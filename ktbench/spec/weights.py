@@ -138,9 +138,10 @@ class StoredLayer:
 def stands_for_all(precision: Precision, stored: Collection[Precision]) -> bool:
     """Whether a precision means every format that the matrices of a checkpoint are stored in.
 
-    Files in super-blocks mix formats: where one of those is asked for, each matrix is packed as it is stored.
+    Checkpoints mix formats, and keep in more bits what matters most: where one of their formats of blocks is asked for,
+    each matrix is packed as it is stored.
     """
-    return FORMATS[precision].super_blocks and precision in stored
+    return bool(FORMATS[precision].block_bytes) and precision in stored
 
 
 def expert_bytes(shape: MoEShape, precision: Precision, down: Precision | None = None) -> int:

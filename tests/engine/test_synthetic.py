@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import gc
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from ktbench.engine.synthetic import TransientExperts, WeightPool
+from ktbench.engine.synthetic import TransientExperts, WeightPool, skeleton
 from ktbench.engine.weight_plan import Packing
+from ktbench.spec.run_spec import ModelSpec
+from tests.engine.families import zoo as families
 from tests.engine.families.plain import build
 from tests.engine.tiny import DISTINCT, load, tiny_model
 
@@ -111,3 +114,34 @@ def test_packing_holds_one_original_expert_at_a_time(monkeypatch: pytest.MonkeyP
     assert live_bytes() - before < 1.1 * dense
     system.close()
     assert live_bytes() - before < 0.1 * dense
+
+
+def test_a_padding_token_of_the_family_is_left_out_where_it_is_beyond_the_vocabulary() -> None:
+    """Flex-OLMo's default is 100277."""
+    model = families.tiny("flex_olmo")
+    config = {key: value for key, value in model.config.items() if key != "pad_token_id"}
+    network = skeleton(replace(model, config=config))
+    assert network.get_input_embeddings().weight.shape[0] == families.VOCAB
+    assert network.config.pad_token_id is None
+
+
+def test_a_model_that_is_no_causal_language_model_is_refused_in_a_line() -> None:
+    config = {"model_type": "qwen3_vl_moe", "text_config": families.tiny("qwen3_moe").config}
+    with pytest.raises(ValueError, match="Transformers has no causal language model of a qwen3_vl_moe") as refused:
+        skeleton(ModelSpec(name="seeing", config=config, full_layers=4, full_vocab=256))
+    assert len(str(refused.value)) < 120
+
+
+@pytest.mark.parametrize(("name", "is_refused"), [("deepseek_v3", True), ("glm_moe_dsa", False), ("hy_v4", False)])
+def test_a_head_dim_beside_latent_attention_is_refused_where_the_family_rotates_by_it(
+    name: str, is_refused: bool
+) -> None:
+    """GLM-5.2 has 192 there beside 64 rotated numbers. Transformers cannot run a DeepSeek-V3 like that."""
+    model = families.tiny(name)
+    model = replace(model, config=model.config | {"head_dim": 32})
+    if is_refused:
+        with pytest.raises(ValueError, match="head_dim=32 must be qk_rope_head_dim=16"):
+            skeleton(model)
+        return
+    widths = {2 * held.numel() for key, held in skeleton(model).named_buffers() if key.endswith("inv_freq")}
+    assert widths == {16}

@@ -115,7 +115,7 @@ def _with_zeros(beside: Numbers, is_awq: bool) -> Tensor:
     if is_awq:
         codes, zero = _nibbles(words, _AWQ_ORDER).T, _nibbles(zeros, _AWQ_ORDER).T
     else:
-        codes, zero = _nibbles(words.T.contiguous()), _nibbles(zeros).T + 1
+        codes, zero = _nibbles(words.T.contiguous()), (_nibbles(zeros).T + 1) & 15
     columns = codes.shape[1]
     return (codes - _spread(zero.float(), columns)) * _spread(scales, columns)
 

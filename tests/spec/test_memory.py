@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -146,6 +147,23 @@ def test_pages_that_do_not_fit_are_refused_with_a_number_that_does() -> None:
     require_memory((served(cache_tokens=14400),), free)
     with pytest.raises(RequestError):
         require_memory((served(cache_tokens=14400 + 16),), free)
+
+
+def test_what_does_not_fit_names_the_most_layers_that_do() -> None:
+    """A vocabulary that shrinks with the depth is most of this model: by its layers' bytes alone none would fit."""
+    spec = tiny_spec()
+    deep = spec.model.config | {"num_hidden_layers": 8, "vocab_size": 200_000}
+    model = replace(spec.model, config=deep, full_layers=8, full_vocab=200_000)
+    cells = plan_cells(replace(spec, model=model), SweepSpec(arms=("base",), control=False))
+
+    def needed(layers: int) -> int:
+        sliced = replace(model, config=deep | {"num_hidden_layers": layers, "vocab_size": 25_000 * layers})
+        return sum(worker_bytes(plan_cells(replace(spec, model=sliced), SweepSpec(arms=("base",))), memory()).values())
+
+    with pytest.raises(RequestError, match=r"model\.layers=3 would fit"):
+        require_memory(cells, memory(needed(3)))
+    with pytest.raises(RequestError, match="not even one MoE layer fits"):
+        require_memory(cells, memory(needed(1) - 1))
 
 
 def test_what_does_not_fit_names_a_precision_that_does() -> None:

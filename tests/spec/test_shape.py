@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ktbench.spec import shape as shape_module
+from ktbench.spec.config_facts import Count, require_counted
 from ktbench.spec.shape import MoEShape, known_config, moe_shape, text_config, with_experts
 from tests.tiny import CONFIG
 
+CONFIGS = Path(__file__).parents[3] / "shared" / "data" / "model_configs"
 LAYERS = 6
 SIX = CONFIG | {"num_hidden_layers": LAYERS}
 
@@ -49,6 +54,10 @@ def test_top_k_by_any_of_its_keys(key: str) -> None:
         ({"moe_layer_start_index": 1, "moe_layer_end_index": -1}, 5),
         ({"moe_layer_start_index": 1, "moe_layer_end_index": 3}, 3),
         ({"moe_layer_interval": 2}, 3),
+        ({"interleave_moe_layer_step": 2}, 3),
+        ({"interleave_moe_layer_step": 2, "moe_layers": [5]}, 1),
+        ({"moe_layer_freq": 1}, 6),
+        ({"moe_layer_freq": [0, 1, 1, 1, 1, 1]}, 5),
     ],
 )
 def test_layers_with_experts_by_every_rule(rule: dict[str, Any], moe_layers: int) -> None:
@@ -72,6 +81,43 @@ def test_layers_with_experts_by_every_rule(rule: dict[str, Any], moe_layers: int
 )
 def test_width_of_shared_experts(keys: dict[str, Any], width: int) -> None:
     assert moe_shape(CONFIG | keys).shared_ffn == width
+
+
+def test_a_key_that_decides_no_size_of_the_language_model_is_read_over() -> None:
+    others = {"vision_hidden_size": 1152, "mtp_layer_ids": [61], "router_aux_loss_coef": 0.01, "moe_latent_size": None}
+    assert moe_shape(CONFIG | others | {"use_expert_bias": True}) == moe_shape(CONFIG)
+
+
+def test_every_key_that_sizes_are_counted_by_is_known() -> None:
+    keys = {key for one in vars(shape_module).values() if isinstance(one, Count) for key in one.keys}
+    for key in keys:
+        require_counted({key: 7})
+
+
+def test_a_head_dim_beside_latent_attention_decides_nothing() -> None:
+    """Releases have there that of a query with its rotated part, or of the rotated part alone."""
+    assert moe_shape(LATENT | {"head_dim": 8}) == moe_shape(LATENT)
+
+
+# As the makers count them, in billions: all weights, and those of a token without embedding and head.
+RELEASED = {
+    "meta-llama--Llama-4-Maverick-17B-128E-Instruct": (400, 15),
+    "meta-llama--Llama-4-Scout-17B-16E-Instruct": (108, 15),
+    "deepseek-ai--DeepSeek-V4-Flash": (284, 13),
+    "deepseek-ai--DeepSeek-V4-Pro": (1600, 49),
+    "deepseek-ai--DeepSeek-V3": (671, 36),
+    "Qwen--Qwen3-235B-A22B": (235, 21),
+}
+
+
+@pytest.mark.skipif(not CONFIGS.is_dir(), reason="no shared data folder next to this checkout")
+@pytest.mark.parametrize("name", RELEASED)
+def test_released_models_have_the_sizes_that_their_makers_give(name: str) -> None:
+    config = json.loads((CONFIGS / f"{name}_config.json").read_text())
+    shape = moe_shape(known_config(config))
+    total, active = shape.routed_params + shape.other_params, shape.other_params - 2 * shape.vocab * shape.hidden
+    active += shape.moe_layers * shape.top_k * shape.expert_params
+    assert (total / 1e9, active / 1e9) == pytest.approx(RELEASED[name], rel=0.04)
 
 
 def test_dense_layers_may_have_a_width_of_their_own() -> None:
@@ -155,7 +201,13 @@ LATENT = CONFIG | {
         ({"shared_expert_intermediate_size": 1.5}, "shared_expert_intermediate_size=1.5: must be a whole number"),
         (LATENT | {"kv_lora_rank": -1}, "kv_lora_rank=-1: allowed are 1 to"),
         (LATENT | {"q_lora_rank": 0}, "q_lora_rank=0: allowed are 1 to"),
-        (LATENT | {"head_dim": 8}, "head_dim=8: must be qk_rope_head_dim=4"),
+        (LATENT | {"head_dim": 10**8}, "head_dim=100000000: allowed are 1 to"),
+        ({"routed_expert_hidden_size": 3584}, "routed_expert_hidden_size=3584: decides a size"),
+        ({"moe_latent_size": 1024}, "moe_latent_size=1024: decides a size"),
+        ({"hybrid_override_pattern": "MEM*E"}, "hybrid_override_pattern='MEM\\*E': decides a size"),
+        ({"my_layer_ids": [1, 5]}, r"my_layer_ids=\[1, 5\]: decides a size"),
+        ({"moe_layer_freq": 2}, "moe_layer_freq=2: must be 1, or a list"),
+        ({"moe_layer_freq": [0, 2]}, r"moe_layer_freq=\[0, 2\]: must be 1, or a list"),
         (LATENT | {"v_head_dim": 1e9}, "v_head_dim=1000000000.0: must be a whole number"),
         ({"rope_theta": float("inf")}, "rope_theta=inf: must be finite"),
         ({"rope_parameters": {"factor": [1, float("nan")]}}, "rope_parameters.factor=nan: must be finite"),

@@ -6,6 +6,7 @@ numbers of a head; of the router T tokens, H hidden width, E experts, k experts 
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from ktbench.engine.decode.lazy import settled
 from ktbench.engine.dense import DenseHost, FusedNorm, PackedLinear
 from ktbench.engine.fused import bits
 from ktbench.engine.inject.forms import read_router
+from ktbench.spec.shape import length_rotation
 
 if TYPE_CHECKING:
     from ktbench.engine.serving.paged import PagedInputs
@@ -131,10 +133,14 @@ class RotaryTable(nn.Module):
         super().__init__()
         self.original, self._steps = original, steps
         self._table: tuple[Tensor, Tensor] | None = None
+        rotation = length_rotation(original.config.to_dict())  # type: ignore[union-attr, operator]
+        self._most = sys.maxsize if rotation is None else rotation[1]
         steps.tables.append(self)
 
     def make_room(self, room: int) -> None:
-        """Compute the first `room` positions."""
+        """Compute the first `room` positions. Raises ValueError where these depend on the length of the sequence."""
+        if room > self._most:
+            raise ValueError(f"rotations depend on the length of a sequence beyond {self._most} positions")
         if self._table is None or len(self._table[0]) < room:
             like = torch.zeros(1, dtype=torch.bfloat16)
             cos, sin = self.original(like, torch.arange(room)[None])

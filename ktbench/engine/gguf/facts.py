@@ -15,11 +15,44 @@ Config = Mapping[str, Any]
 Value = int | float | bool | str
 Fields = Mapping[str, Any]
 
+# Fields that no family of ours computes with, whatever they hold: its norms are root-mean-square norms, for example.
+IDLE = frozenset({"attention.layer_norm_epsilon", "rope.scaling.finetuned", "tensor_data_layout"})
+# Fields that change nothing where they hold one of these; a family may read them, or allow others (`Told`).
+NEUTRAL: Mapping[str, tuple[Value, ...]] = {
+    "attention.causal": (True,),
+    "attention.clamp_kqv": (0.0,),
+    "attention.max_alibi_bias": (0.0,),
+    "attention.scale": (0.0,),
+    "attention.sliding_window": (0,),
+    "attention.temperature_scale": (0.0,),
+    "attn_logit_softcapping": (0.0,),
+    "embedding_scale": (0.0, 1.0),
+    "expert_group_count": (0, 1),
+    "expert_group_used_count": (0, 1),
+    "expert_group_scale": (0.0, 1.0),
+    "expert_shared_count": (0,),
+    "expert_weights_scale": (0.0, 1.0),
+    "final_logit_softcapping": (0.0,),
+    "interleave_moe_layer_step": (0, 1),
+    "leading_dense_block_count": (0,),
+    "logit_scale": (0.0, 1.0),
+    "moe_every_n_layers": (0, 1),
+    "pooling_type": (0,),
+    "residual_scale": (0.0, 1.0),
+    "rope.scale_linear": (0.0, 1.0),
+    "rope.scaling.attn_factor": (1.0,),
+    "rope.scaling.yarn_attn_factor": (1.0,),
+    "rope.scaling.yarn_ext_factor": (1.0,),
+    "use_parallel_residual": (False,),
+}
+SHOWN = 60  # characters of a value in a message
 _SOFTMAX, _SIGMOID = 1, 2  # LLAMA_EXPERT_GATING_FUNC_TYPE
 _SCALED = ("linear", "yarn")
 _BETAS = {"beta_fast": 32.0, "beta_slow": 1.0}  # the only ones of llama.cpp, whatever a file holds
 _BASE = 10000.0
 _INTERVAL = 4  # of layers with full attention, where nothing else is said
+_LINEAR, _FULL = "linear_attention", "full_attention"
+_RECURRENT = "attention.recurrent_layers"  # a yes or no for each
 # llama.cpp divides it out again, for the sake of old files.
 _LOG_MULTIPLIER = 0.1
 _KINDS: Mapping[str, type[int | float | bool]] = {"int": int, "float": float, "bool": bool}
@@ -27,6 +60,11 @@ _KINDS: Mapping[str, type[int | float | bool]] = {"int": int, "float": float, "b
 
 class Entry:
     """Some facts of a configuration and the metadata fields that carry them."""
+
+    @property
+    def fields(self) -> frozenset[str]:
+        """All fields that `read` looks at: a file with one that no entry of its family looks at is refused."""
+        return frozenset()
 
     def differs(self, config: Config) -> str:
         """Why llama.cpp would compute something else than the model does; empty where it computes the same."""
@@ -37,7 +75,10 @@ class Entry:
         return {}
 
     def read(self, fields: Fields, tensors: Collection[str]) -> dict[str, Any]:
-        """Facts of a file with these fields and names of tensors. Raises KeyError for a missing field."""
+        """Facts of a file with these fields and names of tensors.
+
+        Raises KeyError for a missing field, ValueError for one that asks for another computation than the family's.
+        """
         return {}
 
 
@@ -55,12 +96,19 @@ class Fact(Entry):
     absent: Value | None = None
     none: Value | None = None
 
+    @property
+    def fields(self) -> frozenset[str]:
+        return frozenset({self.field})
+
     def write(self, config: Config) -> dict[str, Value]:
         value = next((config[key] for key in self.keys if config.get(key) is not None), self.none)
         return {} if value is None else {self.field: _KINDS[self.kind](value)}
 
     def read(self, fields: Fields, tensors: Collection[str]) -> dict[str, Any]:
         value = fields[self.field] if self.absent is None else fields.get(self.field, self.absent)
+        if not isinstance(value, int | float):
+            kind = type(value).__name__
+            raise ValueError(f"{self.field}={str(value)[:SHOWN]!r}: is a {kind}, read is one number for all layers")
         read = short(value) if self.kind == "float" else _KINDS[self.kind](value)
         return {self.keys[0]: None if read == self.none else read}
 
@@ -71,17 +119,46 @@ def short(value: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
+class Told(Entry):
+    """A field that a file may have though the family's computation is fixed, with the values that mean that."""
+
+    field: str
+    values: tuple[Value, ...]
+
+    @property
+    def fields(self) -> frozenset[str]:
+        return frozenset({self.field})
+
+    def read(self, fields: Fields, tensors: Collection[str]) -> dict[str, Any]:
+        _require(fields, self.field, *self.values)
+        return {}
+
+
+def _require(fields: Fields, name: str, *values: Value) -> None:
+    """Raise ValueError for a field that is there with another value."""
+    if name in fields and fields[name] not in values:
+        raise ValueError(f"{name}={fields[name]}, this family computes with {' or '.join(map(str, values))}")
+
+
+@dataclass(frozen=True, slots=True)
 class Fixed(Entry):
-    """A fact that llama.cpp assumes for the architecture, so no field carries it."""
+    """A fact that llama.cpp assumes for the architecture; a file may repeat it in a `field`."""
 
     key: str
     value: Any
+    field: str | None = None
+
+    @property
+    def fields(self) -> frozenset[str]:
+        return frozenset({self.field} if self.field else ())
 
     def differs(self, config: Config) -> str:
         found = config.get(self.key)
         return "" if found is None or found == self.value else f"{self.key}={found}, llama.cpp supports {self.value}"
 
     def read(self, fields: Fields, tensors: Collection[str]) -> dict[str, Any]:
+        if self.field:
+            _require(fields, self.field, self.value)
         return {self.key: self.value}
 
 
@@ -100,6 +177,10 @@ class HasTensor(Entry):
 class Depth(Entry):
     """Layers. A file may count those that predict further tokens, which no network of Transformers has."""
 
+    @property
+    def fields(self) -> frozenset[str]:
+        return frozenset({"block_count", "nextn_predict_layers"})
+
     def write(self, config: Config) -> dict[str, Value]:
         return {"block_count": int(config["num_hidden_layers"])}
 
@@ -116,6 +197,10 @@ class HeadWidth(Entry):
 
     whole: bool = False
 
+    @property
+    def fields(self) -> frozenset[str]:
+        return frozenset({"attention.key_length", "attention.value_length"})
+
     def differs(self, config: Config) -> str:
         width, expected = _head_width(config), config["hidden_size"] // config["num_attention_heads"]
         if not self.whole or width * config["num_attention_heads"] == config["hidden_size"]:
@@ -128,7 +213,13 @@ class HeadWidth(Entry):
 
     def read(self, fields: Fields, tensors: Collection[str]) -> dict[str, Any]:
         width = fields.get("attention.key_length")
+        _require(fields, "attention.value_length", _read_width(fields))
         return {} if width is None else {"head_dim": int(width)}
+
+
+def _read_width(fields: Fields) -> int:
+    """Of the heads of a file; without a field they share the hidden width."""
+    return int(fields.get("attention.key_length") or fields["embedding_length"] // fields["attention.head_count"])
 
 
 def _head_width(config: Config) -> int:
@@ -137,6 +228,10 @@ def _head_width(config: Config) -> int:
 
 class Window(Entry):
     """Layers with a sliding window and layers with full attention, alternating."""
+
+    @property
+    def fields(self) -> frozenset[str]:
+        return frozenset({"attention.sliding_window"})
 
     def differs(self, config: Config) -> str:
         kinds = config.get("layer_types")
@@ -158,6 +253,10 @@ class Window(Entry):
 class Interval(Entry):
     """Layers with linear attention, and every so many full attention; 4 where a configuration says nothing else."""
 
+    @property
+    def fields(self) -> frozenset[str]:
+        return frozenset({"full_attention_interval", _RECURRENT})
+
     def differs(self, config: Config) -> str:
         kinds = config.get("layer_types")
         is_same = kinds is None or list(kinds) == self._kinds(len(kinds), self._interval(config))
@@ -167,23 +266,33 @@ class Interval(Entry):
         return {"full_attention_interval": self._interval(config)}
 
     def read(self, fields: Fields, tensors: Collection[str]) -> dict[str, Any]:
-        interval = int(fields.get("full_attention_interval", _INTERVAL))
-        return {"layer_types": self._kinds(int(DEPTH.read(fields, tensors)["num_hidden_layers"]), interval)}
+        layers = int(DEPTH.read(fields, tensors)["num_hidden_layers"])
+        if (recurrent := fields.get(_RECURRENT)) is not None:  # newer files; llama.cpp looks at nothing else there
+            if not isinstance(recurrent, list) or len(recurrent) < layers:
+                raise ValueError(
+                    f"{_RECURRENT}={str(recurrent)[:SHOWN]}: read is a yes or no for each of {layers} layers"
+                )
+            return {"layer_types": [_LINEAR if one else _FULL for one in recurrent[:layers]]}
+        return {"layer_types": self._kinds(layers, int(fields.get("full_attention_interval", _INTERVAL)))}
 
     @staticmethod
     def _interval(config: Config) -> int:
         kinds = list(config.get("layer_types") or ())
         if not kinds:
             return int(config.get("full_attention_interval") or _INTERVAL)
-        return kinds.index("full_attention") + 1 if "full_attention" in kinds else len(kinds) + 1
+        return kinds.index(_FULL) + 1 if _FULL in kinds else len(kinds) + 1
 
     @staticmethod
     def _kinds(layers: int, interval: int) -> list[str]:
-        return ["linear_attention" if (layer + 1) % interval else "full_attention" for layer in range(layers)]
+        return [_LINEAR if (layer + 1) % interval else _FULL for layer in range(layers)]
 
 
 class DeltaWidths(Entry):
     """Widths of a gated delta net, named as those of state space models. llama.cpp has one of keys and values."""
+
+    @property
+    def fields(self) -> frozenset[str]:
+        return frozenset({"ssm.time_step_rank", "ssm.inner_size"})
 
     def differs(self, config: Config) -> str:
         keys, values = config["linear_key_head_dim"], config["linear_value_head_dim"]
@@ -212,6 +321,12 @@ class Rope(Entry):
     latent: bool = False
     partial: bool = False
     truncate: bool | None = None
+
+    @property
+    def fields(self) -> frozenset[str]:
+        scaling = {"type", "factor", "original_context_length", *(f"yarn_{key}" for key in _BETAS)}
+        scaling |= {"yarn_log_multiplier"} if self.latent else set()
+        return frozenset({"rope.freq_base", "rope.dimension_count", *(f"rope.scaling.{one}" for one in scaling)})
 
     def differs(self, config: Config) -> str:
         rope = config["rope_parameters"]
@@ -251,16 +366,26 @@ class Rope(Entry):
         return int(_head_width(config) * (config["rope_parameters"].get("partial_rotary_factor") or 1.0))
 
     def read(self, fields: Fields, tensors: Collection[str]) -> dict[str, Any]:
-        kind = fields.get("rope.scaling.type", "default")
-        kind = kind if kind in _SCALED else "default"
+        kind = self._kind(fields)
         rope: dict[str, Any] = {"rope_type": kind, "rope_theta": short(fields.get("rope.freq_base", _BASE))}
         if self.partial:
-            rope["partial_rotary_factor"] = fields["rope.dimension_count"] / fields["attention.key_length"]
+            rope["partial_rotary_factor"] = fields["rope.dimension_count"] / _read_width(fields)
         if kind in _SCALED:
             rope["factor"] = short(fields["rope.scaling.factor"])
         if kind == "yarn":
             rope |= self._yarn(fields)
         return {"rope_parameters": rope}
+
+    def _kind(self, fields: Fields) -> str:
+        """The type of scaling. Like llama.cpp, a factor alone scales linearly."""
+        _require(fields, "rope.scaling.type", "none", *(_SCALED[1:] if self.latent else _SCALED))
+        if not (self.latent or self.partial):
+            _require(fields, "rope.dimension_count", _read_width(fields))
+        factor = fields.get("rope.scaling.factor", 0.0)
+        kind = str(fields.get("rope.scaling.type", "none" if factor in (0.0, 1.0) else "linear"))
+        if self.latent and kind == "linear":
+            raise ValueError(f"rope.scaling.factor={factor} without rope.scaling.type, read is yarn")
+        return "default" if kind == "none" else kind
 
     def _yarn(self, fields: Fields) -> dict[str, Any]:
         length = fields.get("rope.scaling.original_context_length", fields["context_length"])
@@ -274,6 +399,11 @@ class Rope(Entry):
 
 class LatentWidths(Entry):
     """Widths of latent attention. llama.cpp runs it as one key-value head, [latent, rotated part] wide."""
+
+    @property
+    def fields(self) -> frozenset[str]:
+        widths = {f"{side}_length{ending}" for side in ("key", "value") for ending in ("", "_mla")}
+        return frozenset({f"attention.{one}" for one in {"head_count_kv", *widths}})
 
     def differs(self, config: Config) -> str:
         """llama.cpp takes a model for DeepSeek-V2-Lite, which has no query of low rank, by its depth."""
@@ -308,6 +438,10 @@ class LatentWidths(Entry):
 class Groups(Entry):
     """Expert groups of which a token selects some, scored by their two best experts. One group, or all, is no field."""
 
+    @property
+    def fields(self) -> frozenset[str]:
+        return frozenset({"expert_group_count", "expert_group_used_count"})
+
     def write(self, config: Config) -> dict[str, Value]:
         groups, used = config.get("n_group") or 1, config.get("topk_group") or 1
         return {"expert_group_count": groups, "expert_group_used_count": used} if used < groups else {}
@@ -338,8 +472,20 @@ class Gating(Entry):
 
     sigmoid: bool = False
 
+    @property
+    def fields(self) -> frozenset[str]:
+        return frozenset({"expert_gating_func"})
+
     def write(self, config: Config) -> dict[str, Value]:
-        return {"expert_gating_func": _SIGMOID if self.sigmoid else _SOFTMAX}
+        return {"expert_gating_func": self._function}
+
+    def read(self, fields: Fields, tensors: Collection[str]) -> dict[str, Any]:
+        _require(fields, "expert_gating_func", self._function)
+        return {}
+
+    @property
+    def _function(self) -> int:
+        return _SIGMOID if self.sigmoid else _SOFTMAX
 
 
 def is_sigmoid(fields: Fields) -> bool:

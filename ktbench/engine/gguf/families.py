@@ -20,7 +20,7 @@ from ktbench.engine.gguf.changes import (
     TensorChange,
     VectorRow,
 )
-from ktbench.engine.gguf.facts import Config, Entry, Value, is_sigmoid
+from ktbench.engine.gguf.facts import IDLE, NEUTRAL, SHOWN, Config, Entry, Value, is_sigmoid
 from ktbench.engine.gguf.metadata import ENTRIES
 
 if TYPE_CHECKING:
@@ -151,7 +151,8 @@ class Family:
         """The configuration of a file: its metadata by whole keys as plain values, and the names of its tensors.
 
         What no file holds (dropout, how weights are initialised, special tokens) is left to the family's defaults.
-        Raises ValueError naming a field that is missing.
+        Raises ValueError naming a field that is missing, that asks for another computation than the family's, or of
+        which nothing says that it cannot.
         """
         fields = _fields(metadata, self.architecture)
         facts: dict[str, Any] = {"model_type": self.model_type}
@@ -160,7 +161,19 @@ class Family:
                 facts |= entry.read(fields, tensors)
         except KeyError as missing:
             raise ValueError(f"GGUF metadata has no {self.architecture}.{missing.args[0]}") from None
+        except ValueError as error:
+            raise ValueError(f"GGUF metadata: {self.architecture}.{error}") from None
+        self._require_known(fields)
         return facts
+
+    def _require_known(self, fields: Mapping[str, Any]) -> None:
+        """Raise ValueError for a field that no entry reads, and that is not known to change nothing."""
+        read = IDLE.union(*(entry.fields for entry in self.entries))
+        for name, value in fields.items():
+            allowed = NEUTRAL.get(name, ())
+            if name not in read and value not in allowed:
+                only = f", read is {' or '.join(map(str, allowed))}" if allowed else ""
+                raise ValueError(f"GGUF metadata: {self.architecture}.{name}={str(value)[:SHOWN]}: not read here{only}")
 
     def mapped(self, name: str) -> TensorNames:
         """Where the network's tensor `name` lies in a file. Raises ValueError where llama.cpp has none such.

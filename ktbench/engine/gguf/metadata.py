@@ -18,6 +18,7 @@ from ktbench.engine.gguf.facts import (
     Interval,
     LatentWidths,
     Rope,
+    Told,
     Window,
 )
 
@@ -30,6 +31,9 @@ def _experts(key: str) -> Fact:
 _EXPERT_FFN = Fact(keys=("moe_intermediate_size",), field="expert_feed_forward_length")
 _KV_HEADS = Fact(keys=("num_key_value_heads",), field="attention.head_count_kv")
 _NORM = Fact(keys=("norm_topk_prob",), field="expert_weights_norm", kind="bool", absent=False)
+# Families of which llama.cpp reads neither: what a file may say of them all the same (LLAMA_EXPERT_GATING_FUNC_TYPE).
+_NORMED, _SOFTMAX = Told("expert_weights_norm", (True,)), Told("expert_gating_func", (0, 1))
+_SOFTMAX_OF_CHOSEN = Told("expert_gating_func", (0, 3))
 
 _COMMON: tuple[Entry, ...] = (
     DEPTH,
@@ -48,6 +52,7 @@ _QWEN: tuple[Entry, ...] = (
     _KV_HEADS,
     _experts("num_experts"),
     Rope(),
+    _SOFTMAX,
     Fixed("decoder_sparse_step", 1),
     Fixed("mlp_only_layers", []),
     Fixed("use_sliding_window", False),
@@ -72,13 +77,19 @@ _LATENT: tuple[Entry, ...] = (
 )
 # By model type of Transformers.
 ENTRIES: Mapping[str, tuple[Entry, ...]] = {
-    "qwen3_moe": (*_COMMON, *_QWEN, HeadWidth(), Fixed("norm_topk_prob", True), Fixed("attention_bias", False)),
+    "qwen3_moe": (
+        *_COMMON,
+        *_QWEN,
+        HeadWidth(),
+        Fixed("norm_topk_prob", True, "expert_weights_norm"),
+        Fixed("attention_bias", False),
+    ),
     "qwen2_moe": (
         *_COMMON,
         *_QWEN,
         HeadWidth(whole=True),
         _SHARED_FFN,
-        Fixed("norm_topk_prob", False),
+        Fixed("norm_topk_prob", False, "expert_weights_norm"),
         HasTensor(key="qkv_bias", tensor="blk.0.attn_q.bias"),
     ),
     "mixtral": (
@@ -87,6 +98,8 @@ ENTRIES: Mapping[str, tuple[Entry, ...]] = {
         _experts("num_local_experts"),
         Rope(),
         HeadWidth(),
+        _NORMED,
+        _SOFTMAX,
         Fixed("sliding_window", None),
     ),
     "deepseek_v2": (
@@ -94,7 +107,7 @@ ENTRIES: Mapping[str, tuple[Entry, ...]] = {
         *_LATENT,
         GreedyGroups(),
         Gating(),
-        Fixed("norm_topk_prob", False),
+        Fixed("norm_topk_prob", False, "expert_weights_norm"),
         Fixed("mlp_bias", False),
     ),
     "deepseek_v3": (*_COMMON, *_LATENT, Groups(), Gating(sigmoid=True), _NORM, Fixed("rope_interleave", True)),
@@ -118,6 +131,7 @@ ENTRIES: Mapping[str, tuple[Entry, ...]] = {
         HeadWidth(),
         Rope(truncate=False),
         Window(),
+        _SOFTMAX_OF_CHOSEN,
         Fixed("swiglu_limit", 7.0),
         Fixed("swiglu_alpha", 1.702),
         Fixed("attention_bias", True),
@@ -135,9 +149,10 @@ ENTRIES: Mapping[str, tuple[Entry, ...]] = {
         Fact(keys=("linear_key_head_dim",), field="ssm.state_size"),
         Fact(keys=("linear_num_key_heads",), field="ssm.group_count"),
         DeltaWidths(),
+        _SOFTMAX,
         Fixed("decoder_sparse_step", 1),
         Fixed("mlp_only_layers", []),
-        Fixed("norm_topk_prob", True),
+        Fixed("norm_topk_prob", True, "expert_weights_norm"),
         Fixed("attention_bias", False),
     ),
     "minimax_m2": (
@@ -148,6 +163,7 @@ ENTRIES: Mapping[str, tuple[Entry, ...]] = {
         HeadWidth(),
         Rope(partial=True),
         Gating(sigmoid=True),
+        _NORMED,
         Fixed("tie_word_embeddings", False),
     ),
 }

@@ -6,7 +6,7 @@ Every rule that cannot take effect is refused.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
@@ -129,11 +129,15 @@ def match_rules(network: nn.Module, inject: InjectSpec) -> tuple[Replacement, ..
 
     The network may be on `meta`. Raises ValueError in one line that names rule and module: an operator or argument that
     the registry does not have, two rules for one module or for one inside the other (unless the outer operator wraps),
-    an operator that does not fit, and a rule that matches nothing and is not optional.
+    an operator that does not fit, and a rule that matches nothing and is not optional. What a network in bf16 keeps in
+    float32 is matched by no rule whose kernels compute on bf16.
     """
     require_operators(inject)
     modules = {name: module for name, module in network.named_modules() if name}
-    found = tuple(_replacements(modules, inject.rules))
+    exact = _kept_exact(modules)
+    found = tuple(
+        one for one in _replacements(modules, inject.rules) if not (one.operator.in_bf16 and one.name in exact)
+    )
     for rule in inject.rules:
         if not rule.optional and all(one.rule is not rule for one in found):
             raise ValueError(f"{_label(rule)}: no module matches {rule.wants}{_nearest(rule, modules)}")
@@ -142,6 +146,14 @@ def match_rules(network: nn.Module, inject: InjectSpec) -> tuple[Replacement, ..
         if why := one.operator.fits(modules[one.name]):
             raise ValueError(f"{_label(one.rule)}: {one.operator.name} does not fit {_module(one)}, which {why}")
     return found
+
+
+def _kept_exact(modules: Mapping[str, nn.Module]) -> frozenset[str]:
+    """Names of modules with weights in float32, where others are in bf16."""
+    types = {name: {str(held.dtype) for held in module.parameters(recurse=False)} for name, module in modules.items()}
+    if not any("torch.bfloat16" in held for held in types.values()):
+        return frozenset()
+    return frozenset(name for name, held in types.items() if "torch.float32" in held)
 
 
 def _replacements(modules: dict[str, nn.Module], rules: Sequence[InjectRule]) -> Iterator[Replacement]:

@@ -39,7 +39,7 @@ class OperatorKind:
 
     `fits` gives why the operator cannot take a module's place, "" where it can. `arguments` are the keys that a rule's
     `args` may have, each with the values that are allowed. An operator that `wraps` keeps the module it takes the place
-    of, so modules inside it may be replaced too.
+    of, so modules inside it may be replaced too. Kernels `in_bf16` leave alone what a family keeps in float32.
     """
 
     name: str
@@ -47,6 +47,7 @@ class OperatorKind:
     fits: Callable[[nn.Module], str]
     arguments: Mapping[str, Sequence[Argument]] = field(default_factory=dict)
     wraps: bool = False
+    in_bf16: bool = False
 
 
 def fits_anything(_module: nn.Module) -> str:
@@ -167,11 +168,13 @@ OPERATORS: dict[str, OperatorKind] = {
             summary="a linear layer of the device role, packed in device_precision",
             fits=fits_linear,
             arguments=_PRECISION,
+            in_bf16=True,
         ),
         OperatorKind(
             name="rms_norm",
             summary="an RMS norm of the device role as one call",
             fits=fits_rms_norm,
+            in_bf16=True,
         ),
         OperatorKind(
             name="attention",

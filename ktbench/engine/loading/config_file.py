@@ -25,10 +25,13 @@ _MOST_BYTES = 4 << 20  # of a configuration; released ones have a few KB
 
 
 def read_object(file: Path, where: str, most_bytes: int = _MOST_BYTES) -> dict[str, Any]:
-    """The object in a JSON file of at most so many bytes. Raises ValueError in one line that begins with `where`."""
+    """The object in a JSON file of at most so many bytes. Raises ValueError in one line that begins with `where`.
+
+    Infinite numbers, which JSON has not but some configurations have, become what Transformers writes for them.
+    """
     text = read_text(file, where, most_bytes)
     try:
-        content = json.loads(text)
+        content = json.loads(text, parse_constant=lambda name: {"__float__": name})
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{where}: is not JSON ({error})") from None
     if not isinstance(content, dict):

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoConfig, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers.cache_utils import DYNAMIC_LAYER_TYPE_MAPPING, get_layer_types_and_kwargs
 
 from ktbench._kernels import OpenMPTeam
@@ -30,14 +30,14 @@ from ktbench.engine.serving.requests import Finish, ServeRequest, ServingState, 
 from ktbench.engine.serving.sampling import SampledAnswer, TokenChooser
 from ktbench.engine.serving.scheduler import Part, Scheduler, ServedSequence
 from ktbench.engine.serving.steps import StepRunner
+from ktbench.engine.synthetic import family_config
 from ktbench.engine.weight_plan import WeightPlan
 from ktbench.spec.peers import OURS
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.serving.pages import page_memory
+from ktbench.spec.shape import length_rotation
 
 _PLAIN = ("DynamicLayer", "DynamicSlidingWindowLayer")
-# Rotations that follow the longest sequence of a pass: neighbours would change each other's.
-_BY_LENGTH = ("dynamic", "longrope")
 
 
 def open_serving(spec: RunSpec, host: HostRole, progress: LoadProgress = SILENT) -> BatchEngine:
@@ -55,15 +55,13 @@ def require_servable(spec: RunSpec) -> None:
     require_plain(spec.engine)
     if spec.engine.device != "cpu":
         raise Unsupported(f"engine.device={spec.engine.device}: requests are served on CPU cores, leave it out")
-    config: Any = AutoConfig.for_model(**spec.model.config).get_text_config()
+    config: Any = family_config(spec.model).get_text_config()
     kinds, _ = get_layer_types_and_kwargs(config)
     if others := sorted(kind for kind in set(kinds) if not _is_plain(kind)):
         raise Unsupported(f"model={spec.model.name}: serving keeps plain keys and values, not those of {others[0]}")
-    rope = getattr(config, "rope_parameters", None) or {}
-    if rope.get("rope_type") in _BY_LENGTH:
-        raise Unsupported(
-            f"model={spec.model.name}: a rotation of type {rope['rope_type']} follows the longest sequence"
-        )
+    # Neighbours would change each other's.
+    if (rotation := length_rotation(spec.model.config)) is not None:
+        raise Unsupported(f"model={spec.model.name}: a rotation of type {rotation[0]} follows the longest sequence")
 
 
 def _is_plain(kind: str) -> bool:

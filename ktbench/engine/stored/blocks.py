@@ -31,6 +31,7 @@ from ktbench.engine.stored.matrices import (
     Layout,
     StoredMatrix,
     is_plain_order,
+    require_symmetric,
 )
 from ktbench.spec.weights import FORMATS
 
@@ -116,7 +117,11 @@ def _int4(parts: _Parts) -> Tensor:
 
 def _gptq(parts: _Parts) -> Tensor:
     pairs = parts.of("weight").T.contiguous().view(torch.uint8)
-    zeros = _codes(parts.of("zeros")) + parts.matrix.zero_offset
+    zeros = _codes(parts.of("zeros"))
+    if parts.matrix.format == "int4_zp":
+        zeros = (zeros + parts.matrix.zero_offset) & 15  # a stored 15 is 0: four bits wrap
+    else:
+        require_symmetric(parts.matrix, zeros.numpy())
     return _nibble_blocks(parts, _halved(pairs, 32), parts.scale().T, zeros.T)
 
 
@@ -130,10 +135,8 @@ def _rows_in_order(codes: Tensor) -> Tensor:
 
 
 def _nibble_blocks(parts: _Parts, halves: Tensor, scale: Tensor, zeros: Tensor | None) -> Tensor:
-    """Of codes [N, K / 32, 16], their scales [N, G], and zeros [N, G] where the weights have such."""
+    """Of codes [N, K / 32, 16], their scales [N, G], and zeros [N, G], which symmetric formats have no use for."""
     kind, repeats = parts.matrix.format, halves.shape[1] // scale.shape[1]
-    if zeros is not None and kind != "int4_zp" and (zeros != _CODE_OFFSET).any():
-        raise parts.wrong("zeros", f"has zero points other than {_CODE_OFFSET}, but config.json says symmetric")
     heads = [_bytes((_in_half(parts, scale) if kind == "int4_zp" else scale)[..., None])]
     heads += [zeros[..., None]] if zeros is not None and kind == "int4_zp" else []
     head = torch.cat(heads, dim=-1).repeat_interleave(repeats, dim=1)

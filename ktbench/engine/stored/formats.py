@@ -48,8 +48,8 @@ class StoredFormats:
 
     @property
     def native(self) -> Precision:
-        """The precision in which most experts are computed on as they are stored: all of them where one means all."""
-        return next((one for one in self.experts if FORMATS[one].super_blocks), next(iter(self.experts), "bf16"))
+        """The precision that means all formats that experts are stored in (see `stands_for_all`); bf16 for numbers."""
+        return next((one for one in self.experts if FORMATS[one].block_bytes), "bf16")
 
     @property
     def native_attention(self) -> Precision:

@@ -37,6 +37,7 @@ _SCALES = (
 )
 # Buffers that old versions of Transformers saved, computed anew by this one.
 BUFFERS = ("rotary_emb.inv_freq", "position_ids")
+_INTEGERS = (".tid2eid",)  # of DeepSeek-V4, the experts of every token
 _EXPERT = re.compile(r"(.*\.experts\.\d+)\.(\w+)\.weight")
 
 
@@ -213,7 +214,7 @@ def _require_known(weights: StoredWeights, method: Method) -> None:
     for name, one in weights.tensors.items():
         if name in used or weights.is_beside(name):
             continue
-        if one.kind not in _NUMBERS and not name.endswith(BUFFERS):
+        if one.kind not in _NUMBERS and not name.endswith((*BUFFERS, *_INTEGERS)):
             raise ValueError(f"{one.file}: {name} holds {one.kind}, allowed are {', '.join(_NUMBERS)}{_hint(method)}")
         elif name.rpartition(".")[2] in _SCALES:
             raise ValueError(f"{one.file}: no place for {name}: it scales no quantised weights")

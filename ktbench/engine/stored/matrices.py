@@ -20,6 +20,7 @@ Layout = Literal["fp8", "int4", "gptq", "awq", "nvfp4", "mxfp4"]
 # Weights along k in one block of a format.
 BLOCK_WEIGHTS = {name: row.group for name, row in FORMATS.items() if row.block_bytes}
 FP8_SIDE = 128  # of the squares of weights that share a scale
+_SYMMETRIC = 8  # the zero point of symmetric INT4
 NVFP4_GROUP = 16  # weights that share a scale
 # Bytes of a number by the name of its type in safetensors.
 _KIND_BYTES = {"BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "I16": 2, "U16": 2, "F16": 2}
@@ -102,3 +103,13 @@ class StoredWeights:
 def is_plain_order(order: NDArray[np.integer[Any]], groups: int) -> bool:
     """Whether columns [K] are in groups that are runs of neighbours (GPTQ's `g_idx`), `groups` of them."""
     return len(order) % groups == 0 and bool((order == np.arange(len(order)) // (len(order) // groups)).all())
+
+
+def require_symmetric(matrix: StoredMatrix, zeros: NDArray[np.integer[Any]]) -> None:
+    """Raise ValueError where the zero points of a symmetric matrix, as they are stored, are not all 8.
+
+    Some releases store 8 where their version of the format is to store it less by one: both say the same.
+    """
+    if not any((zeros == _SYMMETRIC - less).all() for less in (0, matrix.zero_offset)):
+        name = matrix.parts["zeros"]
+        raise ValueError(f"{matrix.file}: {name} has zero points other than 8, but config.json says symmetric")

@@ -190,8 +190,8 @@ STATES = torch.zeros(2, 3, 64, dtype=torch.bfloat16)
 _YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 16}
 
 
-def made(rope: dict[str, Any] | None = None) -> tuple[RotaryTable, Qwen3MoeRotaryEmbedding, Any]:
-    changes = {} if rope is None else {"rope_parameters": rope}
+def made(rope: dict[str, Any] | None = None, **more: Any) -> tuple[RotaryTable, Qwen3MoeRotaryEmbedding, Any]:
+    changes = more if rope is None else more | {"rope_parameters": rope}
     original = Qwen3MoeRotaryEmbedding(AutoConfig.for_model("qwen3_moe", head_dim=16, **changes))
     steps: Any = SimpleNamespace(runs=False, tables=[])
     return RotaryTable(original, steps), original, steps
@@ -207,6 +207,41 @@ def test_a_step_looks_up_what_the_original_computes(rope: dict[str, Any] | None)
     for seen, expected in zip(table(STATES, POSITIONS), original(STATES, POSITIONS), strict=True):
         assert seen.dtype == torch.bfloat16
         assert torch.equal(seen, expected)
+
+
+_LONG = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "short_factor": [1.0] * 8,
+    "long_factor": [4.0 + i for i in range(8)],
+    "original_max_position_embeddings": 16,
+    "factor": 8.0,
+}
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("rope", [_LONG, {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}])
+def test_there_is_no_table_of_rotations_that_depend_on_the_length(rope: dict[str, Any]) -> None:
+    """Up to the length that a model was trained for there is one."""
+    table, original, steps = made(rope, max_position_embeddings=16)
+    table.make_room(16)
+    steps.runs = True
+    positions = torch.tensor([[0, 3, 15], [7, 1, 2]])
+    assert all(map(torch.equal, table(STATES, positions), original(STATES, positions)))
+    with pytest.raises(ValueError, match="beyond 16 positions"):
+        table.make_room(17)
+
+
+@NATIVE
+@pytest.mark.peers
+def test_steps_beyond_the_length_of_a_rotation_give_the_logits_of_transformers(tmp_path: Path) -> None:
+    """Frequencies change within these steps."""
+    model = saved(changed("qwen3_moe", rope_parameters=_LONG, num_experts_per_tok=8), tmp_path)
+    workload = decode(batch=2, steps=4, prompt=14)
+    system = engine_for(cell(model, workload, **FUSED, packed_dense=True))
+    seen = logits(system, cell(model, workload, **FUSED, packed_dense=True))
+    assert any("length of a sequence" in note for note in system.notes())
+    assert relative(seen, together(plain(model), workload)) < TOLERANCE
 
 
 @torch.inference_mode()

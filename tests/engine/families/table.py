@@ -20,6 +20,10 @@ Every family of Transformers that has an experts module, and what the engine mak
 and random weights, in prefill and in decode on a cache. *base* gives the logits of Transformers bit for bit, *+v*
 within 5 % (bf16), *deferral* and skipping what their formula gives around Transformers' own modules.
 
+`nox -s families` compares the same families through checkpoints as released: Transformers saves each under the names
+of its release, in bf16 and in FP8, llama.cpp's converter makes a GGUF file of it, and what is loaded from there is
+compared with Transformers. [Families as released](families_released.md) is the table that it writes.
+
 Router and shared experts stay the family's own. Where a block norms or scales what its experts give, it does so with
 the deferred part of the layer before, too.
 """

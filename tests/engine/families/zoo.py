@@ -132,7 +132,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gpt_oss": {"intermediate_size": 32, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
     "granitemoe": {},
     "granitemoe_swa": {},
-    "granitemoehybrid": _HYBRID | {"time_step_limit": [0.0, 1e30]},  # no log holds the infinite default
+    "granitemoehybrid": _HYBRID,
     "granitemoeshared": {},
     "hunyuan_v1_moe": {"head_dim": 16},
     "hy_v3": {},

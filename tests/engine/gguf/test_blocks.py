@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from transformers import PreTrainedModel
 
 from ktbench.engine.decode.program import CallRecorder
 from ktbench.engine.dense import DenseHost
@@ -75,29 +77,54 @@ def test_experts_of_another_precision_are_rounded_to_bf16_first(kind: Any, preci
 
 
 MIXED = {"gate": "Q8_0", "up": "Q4_0", "down": "MXFP4"}
+MORE_BITS = {"gate": "Q4_0", "up": "Q4_0", "down": "Q8_0"}
 
 
-@pytest.mark.parametrize("precision", ["q8_0", "mxfp4", "int8", "bf16"])
-def test_experts_of_several_types_are_rounded_to_bf16_first(precision: Any, exported: Any, tmp_path: Path) -> None:
-    """As in files that keep down in more bits than gate and up: no precision has all three as they are."""
+def retyped_experts(exported: Any, folder: Path, kinds: Mapping[str, Any]) -> tuple[ModelSpec, PreTrainedModel]:
+    """A file with matrices of several types, and the network of the numbers that these stand for."""
     model, truth = exported("mixtral_8x7b", "BF16")
-    mixed = replace(model, path=str(retyped(Path(str(model.path)), tmp_path / "mixed.gguf")))
     for module in experts_of(truth):
         for expert in (stored_experts(module, i) for i in range(8)):
-            for field, kind in MIXED.items():
+            for field, kind in kinds.items():
                 getattr(expert, field).copy_(quantised(getattr(expert, field), kind))
+    return replace(model, path=str(retyped(Path(str(model.path)), folder / "mixed.gguf", kinds))), truth
+
+
+@pytest.mark.parametrize("precision", ["q4_0", "q8_0"])
+def test_experts_that_keep_down_in_more_bits_are_those_of_the_file(
+    precision: Any, exported: Any, tmp_path: Path
+) -> None:
+    """Whichever of the two formats is asked for."""
+    model, truth = retyped_experts(exported, tmp_path, MORE_BITS)
+    for operator, module in zip(packed(model, precision)._components.operators, experts_of(truth), strict=True):
+        seen, expected = operator.fused.matrices(3), stored_experts(module, 3)
+        for field, kind in MORE_BITS.items():
+            assert torch.equal(getattr(seen, field).bfloat16(), getattr(expected, field)), kind
+
+
+@pytest.mark.parametrize("precision", ["q8_0", "mxfp4"])
+def test_gate_and_up_of_two_types_are_refused_in_either(precision: Any, exported: Any, tmp_path: Path) -> None:
+    model, _ = retyped_experts(exported, tmp_path, MIXED)
+    with pytest.raises(ValueError, match=r"ffn_gate_exps\.weight is q8_0, .*ffn_up_exps\.weight is q4_0"):
+        packed(model, precision)
+
+
+@pytest.mark.parametrize("precision", ["int8", "bf16"])
+def test_experts_of_several_types_are_rounded_to_bf16_first(precision: Any, exported: Any, tmp_path: Path) -> None:
+    """In precisions that none of them is stored in."""
+    mixed, truth = retyped_experts(exported, tmp_path, MIXED)
     truth.save_pretrained(tmp_path / "rounded")
-    systems = [packed(one, precision) for one in (mixed, replace(model, path=str(tmp_path / "rounded")))]
+    systems = [packed(one, precision) for one in (mixed, replace(mixed, path=str(tmp_path / "rounded")))]
     for operator, other in zip(*(system._components.operators for system in systems), strict=True):
         for field in MATRICES:
             assert torch.equal(*(getattr(one.fused.matrices(2), field) for one in (operator, other)))
 
 
-def retyped(file: Path, new: Path) -> Path:
-    """The file with its experts' matrices in `MIXED` types, quantised by the gguf package."""
+def retyped(file: Path, new: Path, kinds: Mapping[str, Any]) -> Path:
+    """The file with its experts' matrices in other types, quantised by the gguf package."""
     written, header, data = [], read_header(file), file.read_bytes()
     for info in header.tensors.values():
-        kind = next((kind for field, kind in MIXED.items() if f"ffn_{field}_exps" in info.name), None)
+        kind = next((kind for field, kind in kinds.items() if f"ffn_{field}_exps" in info.name), None)
         held = data[info.offset : info.offset + info.nbytes]
         if kind is not None:
             rows = np.frombuffer(held, np.uint8).reshape(-1, info.row_bytes)

@@ -54,6 +54,92 @@ def test_a_configuration_comes_back_from_its_metadata(name: str) -> None:
     assert {key: read.get(key) for key in config} == config | {"initializer_range": None}
 
 
+# Fields that ask for another computation than the network's, or that nothing here knows, by a family that does not
+# read them.
+UNREAD: list[tuple[str, dict[str, Any], str]] = [
+    ("qwen3_30b_a3b", {"expert_weights_scale": 2.5}, "expert_weights_scale=2.5"),
+    ("qwen3_30b_a3b", {"expert_weights_norm": False}, "expert_weights_norm=False"),
+    ("qwen3_30b_a3b", {"expert_gating_func": 2}, "expert_gating_func=2"),
+    ("qwen3_30b_a3b", {"attention.sliding_window": 4096}, "attention.sliding_window=4096"),
+    ("qwen3_30b_a3b", {"logit_scale": 0.5}, "logit_scale=0.5"),
+    ("qwen3_30b_a3b", {"expert_group_count": 4}, "expert_group_count=4"),
+    ("qwen3_30b_a3b", {"rope.scaling.type": "longrope"}, "rope.scaling.type=longrope"),
+    ("qwen3_30b_a3b", {"rope.scaling.attn_factor": 1.2}, "rope.scaling.attn_factor=1.2"),
+    ("qwen3_30b_a3b", {"rope.dimension_count": 64}, "rope.dimension_count=64"),
+    ("qwen3_30b_a3b", {"rope.dimension_sections": [16, 24, 24, 0]}, "rope.dimension_sections=[16"),
+    ("qwen3_30b_a3b", {"attention.value_length": 64}, "attention.value_length=64"),
+    ("qwen3_30b_a3b", {"attention.head_count_kv": [4, 4, 2]}, "attention.head_count_kv='[4, 4, 2]'"),
+    ("qwen3_30b_a3b", {"made_up": 0}, "made_up=0"),
+    ("mixtral_8x7b", {"expert_weights_norm": False}, "expert_weights_norm=False"),
+    ("gpt_oss_20b", {"expert_gating_func": 2}, "expert_gating_func=2"),
+    ("deepseek_v2_lite", {"expert_weights_norm": True}, "expert_weights_norm=True"),
+    ("deepseek_v2_lite", {"attention.temperature_scale": 0.1}, "attention.temperature_scale=0.1"),
+    ("deepseek_v3", {"rope.scaling.type": "linear"}, "rope.scaling.type=linear"),
+    ("qwen3_next_80b_a3b", {"attention.clamp_kqv": 8.0}, "attention.clamp_kqv=8.0"),
+]
+
+
+def with_fields(name: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """The metadata of a model with more fields."""
+    family = family_of(config_of(name))
+    more = {f"{family.architecture}.{key}": value for key, value in fields.items()}
+    return as_stored(family.metadata(config_of(name)) | more, family.architecture)
+
+
+@pytest.mark.parametrize(("name", "fields", "why"), UNREAD)
+def test_a_field_that_asks_for_another_computation_is_refused_by_name(
+    name: str, fields: dict[str, Any], why: str
+) -> None:
+    stored = with_fields(name, fields)
+    family = family_of(config_of(name))
+    with pytest.raises(ValueError) as refused:
+        family.config(stored, TENSORS)
+    assert f"{family.architecture}.{why}" in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("qwen3_30b_a3b", {"expert_weights_norm": True, "expert_gating_func": 1, "expert_weights_scale": 1.0}),
+        ("qwen3_30b_a3b", {"expert_group_count": 1, "expert_group_used_count": 1, "rope.scaling.finetuned": False}),
+        ("qwen3_30b_a3b", {"rope.scaling.type": "none", "rope.scaling.factor": 4.0, "attention.causal": True}),
+        ("mixtral_8x7b", {"rope.dimension_count": 128, "attention.layer_norm_epsilon": 1e-5}),
+        ("deepseek_v2_lite", {"expert_weights_norm": False, "expert_group_count": 1}),
+        ("deepseek_v3", {"expert_gating_func": 2}),
+    ],
+)
+def test_a_field_that_changes_nothing_is_read_over(name: str, fields: dict[str, Any]) -> None:
+    family = family_of(config_of(name))
+    assert family.config(with_fields(name, fields), TENSORS) == family.config(with_fields(name, {}), TENSORS)
+
+
+def test_newer_files_say_of_each_layer_whether_its_attention_is_linear() -> None:
+    """Those of llama.cpp's converter have the interval, too, and layers that predict further tokens in the list."""
+    layers = config_of("qwen3_next_80b_a3b")["num_hidden_layers"]
+    linear = [layer % 2 == 0 for layer in range(layers)]
+    fields = {"attention.recurrent_layers": [*linear, False], "full_attention_interval": 4}
+    read = family_of(config_of("qwen3_next_80b_a3b")).config(with_fields("qwen3_next_80b_a3b", fields), TENSORS)
+    assert read["layer_types"] == ["linear_attention" if one else "full_attention" for one in linear]
+
+
+def test_a_width_that_heads_share_is_rotated_in_part() -> None:
+    """As llama.cpp's converter writes a GLM-4.5 that has no head_dim of its own."""
+    stored = with_fields("glm_4_5_air", {})
+    heads = {f"glm4moe.attention.{one}_length" for one in ("key", "value")}
+    width = stored["glm4moe.embedding_length"] // stored["glm4moe.attention.head_count"]
+    shared = {key: one for key, one in stored.items() if key not in heads} | {
+        "glm4moe.rope.dimension_count": width // 2
+    }
+    read = family_of(config_of("glm_4_5_air")).config(shared, TENSORS)
+    assert read["rope_parameters"]["partial_rotary_factor"] * width == width // 2
+
+
+def test_a_factor_alone_scales_linearly_as_in_llama_cpp() -> None:
+    read = family_of(config_of("qwen3_30b_a3b")).config(with_fields("qwen3_30b_a3b", {"rope.scaling.factor": 4.0}), ())
+    assert read["rope_parameters"] == {"rope_type": "linear", "rope_theta": 1000000.0, "factor": 4.0}
+
+
 @pytest.mark.parametrize("name", LEFT_OUT)
 def test_what_llama_cpp_would_compute_otherwise_is_refused(name: str) -> None:
     with pytest.raises(ValueError) as refused:

@@ -49,6 +49,15 @@ def test_what_a_replaced_module_holds_goes_with_it_unless_it_is_wrapped() -> Non
     assert sum("experts" in line for line in lines(network, match_rules(network, rules(experts)))) == 2
 
 
+def test_what_a_network_in_bf16_keeps_in_float32_is_kept() -> None:
+    network, inject = blocks().bfloat16(), rules({"class_name": "RMSNorm", "operator": "rms_norm"})
+    assert len(match_rules(network, inject)) == LAYERS
+    network["layers"][1].norm.float()  # type: ignore[index, union-attr, operator]
+    found = [one.name for one in match_rules(network, inject)]
+    assert len(found) == LAYERS - 1
+    assert "layers.1.norm" not in found
+
+
 def test_without_rules_everything_is_kept() -> None:
     assert all(" kept" in line for line in lines(blocks(), match_rules(blocks(), InjectSpec()))[1:])
 

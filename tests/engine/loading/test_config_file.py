@@ -72,6 +72,17 @@ def written(file: Path, config: Any) -> Path:
     return file
 
 
+def test_infinite_numbers_are_read_as_transformers_writes_them(tmp_path: Path) -> None:
+    """Nemotron-3-Super has `Infinity` as released, Granite-4 what Transformers makes of it."""
+    facts = shrunk("qwen3_30b_a3b")
+    read = [
+        config_in(str(written(tmp_path / f"{i}.json", facts | {"time_step_limit": [0.0, limit]})))
+        for i, limit in enumerate((float("inf"), {"__float__": "Infinity"}))
+    ]
+    assert read[0] == read[1]
+    assert json.loads(json.dumps(read[0], allow_nan=False)) == read[0]
+
+
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_small_configuration_runs(name: str, tmp_path: Path) -> None:
     """With the weights of the same configuration in `conf/model`: they follow from it and from the seed."""

@@ -28,7 +28,7 @@ from ktbench.engine.weight_plan import Packing, WeightPlan
 from ktbench.peers.transformers.system import open_transformers
 from ktbench.spec.run_spec import ModelSpec, RunSpec
 from tests.engine.prompts import together
-from tests.engine.stored.written import CONFIG, EXPERTS, RELEASES, WEIGHTS, Released, plain, write
+from tests.engine.stored.written import CONFIG, EXPERTS, RELEASES, WEIGHTS, Released, plain, quantised, write
 from tests.engine.tiny import decode, load, prefill, run, spec
 
 CONFIGS = Path(__file__).parents[4] / "shared" / "data" / "model_configs"
@@ -131,6 +131,23 @@ def test_rows_that_end_within_a_block_are_filled_up(tmp_path: Path) -> None:
     assert rows is not None and truth.shape[1] == 192
     filled = block_numbers(torch.from_numpy(rows.blocks), "fp8").bfloat16()
     assert torch.equal(filled[:, :192], truth) and not filled[:, 192:].any()
+
+
+@pytest.mark.parametrize("name", ["int4", "fp8", "gptq"])
+def test_a_layer_that_a_release_keeps_in_bf16_stays_so(name: str, tmp_path: Path) -> None:
+    """Quantised like the others it is several times as far off."""
+    release = RELEASES[name]
+    one = write("qwen3_30b_a3b", release, tmp_path, lambda key, tensor: ".1." in key and quantised(key, tensor))
+    formats = stored_formats(str(one.folder))
+    kind = formats.native
+    assert kind == release.format
+    assert [layer.formats for layer in formats.layers] == [("bf16",) * 3, (kind,) * 3]
+    read = held(one.model, kind)
+    first, second = ((read.experts(place, nn.Module())(3)) for place in experts_of(read))
+    assert isinstance(first, ExpertBlocks) and isinstance(second, ExpertBlocks)
+    assert (first.precision, second.precision) == ("bf16", kind)
+    truth = one.network().get_parameter("model.layers.0.mlp.experts.down_proj")[3]
+    assert (first.down == truth.detach().view(torch.uint16).numpy()).all()
 
 
 @pytest.mark.parametrize("name", ["fp8", "int4"])

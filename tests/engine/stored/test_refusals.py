@@ -107,6 +107,18 @@ BAD: dict[str, tuple[str, Change, str]] = {
         without(f"{DOWN}.g_idx"),
         rf"{DOWN}\.weight reorders columns",
     ),
+    "gptq, reordered without a word": (
+        "gptq",
+        into(f"{DOWN}.g_idx", lambda one: one.flip(0)),
+        rf"{DOWN}\.g_idx reorders columns",
+    ),
+    "int4, reordered": (
+        "int4",
+        new(f"{DOWN}.weight_g_idx", torch.arange(256, dtype=torch.int32).flip(0) // 32),
+        rf"{DOWN}\.weight_g_idx reorders columns",
+    ),
+    "gptq, not symmetric": ("gptq", into(f"{DOWN}.qzeros", lambda one: one + 1), rf"{DOWN}\.qzeros has zero points"),
+    "no head": ("fp8", without("lm_head.weight"), r"no weights for lm_head\.weight"),
     "awq in gptq's shape": ("awq", into(f"{DOWN}.qweight", lambda one: one.T), rf"{DOWN}\.\w+ is .*must be"),
     "nvfp4 without the scale of all": ("nvfp4", without(f"{DOWN}.weight_scale_2"), rf"{DOWN}\.weight holds U8 without"),
     "nvfp4 with a scale of rows": (
@@ -254,8 +266,6 @@ NUMBERS: dict[str, tuple[str, Change, str]] = {
         into(f"{DOWN}.weight_shape", lambda one: one + 1),
         rf"{DOWN}\.weight_shape must",
     ),
-    "gptq, not symmetric": ("gptq", into(f"{DOWN}.qzeros", lambda one: one + 1), rf"{DOWN}\.qzeros has zero points"),
-    "gptq, reordered": ("gptq", into(f"{DOWN}.g_idx", lambda one: one.flip(0)), rf"{DOWN}\.g_idx reorders columns"),
     "awq, scales beyond half": (
         "awq",
         into(f"{DOWN}.scales", lambda one: torch.full(one.shape, 1e-9, dtype=torch.bfloat16)),

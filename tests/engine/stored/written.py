@@ -88,10 +88,12 @@ def int4_groups(weight: Tensor, group: int = 32) -> Written:
 
 
 def _zeros(weight: Tensor, group: int, symmetric: bool) -> tuple[Tensor, Tensor]:
-    """Scales and zeros [N, K / group]; zeros are never 0, which GPTQ's version 1 cannot store."""
+    """Scales and zeros [N, K / group]; GPTQ's version 1 stores the zero 0 as 15."""
     scale = _groups(weight, group, 7.5).half()
     generator = torch.Generator().manual_seed(3)
     zeros = torch.full(scale.shape, 8) if symmetric else torch.randint(6, 11, scale.shape, generator=generator)
+    if not symmetric:
+        zeros.view(-1)[:2] = torch.tensor([0, 15])
     return scale, zeros
 
 
@@ -107,7 +109,11 @@ def gptq(weight: Tensor, group: int = 64, symmetric: bool = True, stored_less: i
     scale, zeros = _zeros(weight, group, symmetric)
     codes, truth = _rounded(weight, scale, zeros)
     order = torch.arange(weight.shape[1], dtype=torch.int32) // group
-    tensors = {"qweight": _packed(codes).T, "scales": scale.T, "qzeros": _packed((zeros - stored_less).T.contiguous())}
+    tensors = {
+        "qweight": _packed(codes).T,
+        "scales": scale.T,
+        "qzeros": _packed((zeros - stored_less).T.contiguous() % 16),
+    }
     return tensors | {"g_idx": order}, truth
 
 
@@ -175,6 +181,11 @@ RELEASES: dict[str, Release] = {
     ),
     "gptq, reordered in name only": Release(
         write=gptq, format="q4_0", config={"quant_method": "gptq", "bits": 4, "sym": True, "desc_act": True}
+    ),
+    "gptq, zeros as of version 2": Release(
+        write=lambda one: gptq(one, stored_less=0),
+        format="q4_0",
+        config={"quant_method": "gptq", "bits": 4, "sym": True, "desc_act": False},
     ),
     "gptq with zeros": Release(
         write=lambda one: gptq(one, symmetric=False),
