@@ -10,8 +10,8 @@ from tests.engine.engines import needs_vector
 from tests.engine.families.releases import LAYOUTS, TOLERANCE, Layout, differences
 from tests.engine.families.zoo import FAMILIES
 
-# Float32 buffers, one that only Transformers renames with a stack of experts, hash layers with float32 norms.
-QUICK = ("lfm2_moe", "granitemoehybrid", "deepseek_v4")
+# A buffer in float32, a router in float32, names that only Transformers knows, hash layers with norms in float32.
+QUICK = ("lfm2_moe", "hunyuan_v1_moe", "granitemoehybrid", "deepseek_v4")
 OTHERS = [pytest.param(name, marks=pytest.mark.thorough) for name in FAMILIES if name not in QUICK]
 
 
