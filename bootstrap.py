@@ -26,7 +26,7 @@ if sys.version_info < (3, 11):  # noqa: UP036 - this file is what tells people s
 
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor, as_completed, wait
 from dataclasses import asdict, dataclass
 from typing import TextIO
 
@@ -445,7 +445,9 @@ class Setup:
                 for future in as_completed(futures):
                     future.result()
             except BaseException:
-                end_programs_of(self.root)
+                while not all(future.done() for future in futures):  # a stage may be about to start its next program
+                    end_programs_of(self.root)
+                    wait(futures, timeout=0.1)
                 raise
 
     def _install_packages(self, wanted: State) -> None:

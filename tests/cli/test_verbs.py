@@ -139,7 +139,7 @@ def test_plan_of_a_sweep_of_parts_names_them_and_the_workers_of_each(ktbench: Ve
     assert done.returncode == 0, done.stderr
     for part in ("qwen3_layer", "deepseek_layer", "few_tokens", "scheduling", "domains"):
         assert re.search(rf"^{part}: .* \(\d+ cells\)$", done.stdout, re.MULTILINE)
-    assert re.search(r"^worker: tiny int4_g64: .* packed [\d.]+ GiB", done.stdout, re.MULTILINE)
+    assert re.search(r"^worker: tiny int8: .*packed [\d.]+ GiB", done.stdout, re.MULTILINE)
 
 
 def test_recorded_routing_without_a_trace_is_a_row_that_says_what_to_set(ktbench: Verb) -> None:

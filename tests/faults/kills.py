@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import IO
 
 from ktbench.results import log, read_run
 from tests.faults.findings import Finding
@@ -53,6 +54,7 @@ def _killed(folder: Path, undisturbed: Undisturbed, kills: int, start: Start, ki
     """Sweeps one after the other, each gone on with until it is done, until there were so many kills."""
     done, lost, twice, sweeps, wrong = 0, 0, 0, 0, 0
     while done < kills:
+        assert sweeps < 20 * kills, f"{done} kills in {sweeps} sweeps"
         here = folder / str(sweeps)
         killed, gone = _until_done(here, start, kill)
         done, lost, sweeps = done + killed, lost + gone, sweeps + 1
@@ -93,15 +95,15 @@ def _torn(writes: int, length: int) -> Callable[[], None]:
         left = iter(range(writes))
         write, sync = os.write, os.fsync
 
-        def torn(self: log.Log, content: bytes) -> None:
+        def torn(file: IO[bytes], content: bytes) -> None:
             dies = next(left, None) is None
-            write(self._file.fileno(), content[:length] if dies else content)
+            write(file.fileno(), content[:length] if dies else content)
             if dies and length < len(content):
                 os.kill(os.getpid(), signal.SIGKILL)
-            sync(self._file.fileno())
+            sync(file.fileno())
             if dies:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        log.Log._write = torn  # type: ignore[method-assign]
+        log.write_all = torn
 
     return prepare

@@ -36,6 +36,7 @@ from ktbench.results import Log, Run, read_run
 from ktbench.results.comparison import compare_runs
 from ktbench.results.find import note_latest
 from ktbench.results.log import PLAN_NAME
+from ktbench.run import open_run
 from ktbench.run.agreement import SavedLogits
 from ktbench.run.shards import shard_of, write_shard
 from ktbench.spec.errors import RequestError, error_text
@@ -203,6 +204,12 @@ def _set_up(folder: Path) -> None:
     bootstrap._write(folder / bootstrap.STAMP, "state" * 100)
 
 
+def _changes(folder: Path) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(open_run, "read_changes", lambda: "+a line\n" * 1000)
+        open_run._keep_changes(folder, "code")
+
+
 def _records(folder: Path) -> object:
     return read_run(folder / "quiet").records
 
@@ -236,6 +243,7 @@ WRITERS = (
     Writer(module="eval/lm/samples.py", file="samples.jsonl", write=_samples),
     Writer(module="host/crossovers.py", file="crossovers.json", write=_crossovers, needed=False),
     Writer(module="host/describe.py", file="machine.yaml", write=_machine),
+    Writer(module="run/open_run.py", file="changes-code.diff", write=_changes, needed=False),
     Writer(module="run/agreement.py", file="logits.npz", write=_logits),
     Writer(module="run/shards.py", file="nodes/0-a/share.json", write=_shard),
     Writer(module="cli/advise.py", file="box.yaml", write=_advice),

@@ -64,10 +64,10 @@ Written by `nox -s families -- --write`
 
 Each tiny model of [families.md](families.md), with random weights, and with norms and biases that differ from their
 initial values, is saved by Transformers under the names of its release: in bf16, and in FP8 (e4m3, squares of 128 ×
-128, for attention and routed experts); llama.cpp's converter makes a GGUF file in bf16 of it, from the values of releases
-where Transformers leaves them out of the configuration (`_RELEASED` of tests/engine/families/converter.py) and without
-a tokenizer. What the engine loads from there is compared with plain Transformers on the same numbers, in prefill and in
-decode on a cache.
+128, for attention and routed experts); llama.cpp's converter makes a GGUF file in bf16 of it, from the values of
+releases where Transformers leaves them out of the configuration (`_RELEASED` of tests/engine/families/converter.py) and
+without a tokenizer. What the engine loads from there is compared with plain Transformers on the same numbers, in
+prefill and in decode on a cache.
 
 A cell holds relative errors of the logits: of base, of fused experts, and of these with `+l`. *same* means every bit; a
 feature may differ by {tolerance}, as it rounds once where Transformers rounds after every operation. A dash says why
