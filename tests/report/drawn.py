@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator
 from itertools import combinations, permutations
 
@@ -104,13 +105,21 @@ def titles(drawn: Figure) -> list[str]:
 
 
 def texts_by_place(drawn: Figure) -> dict[str, list[str]]:
-    """All texts that are seen, by the part of the figure that they are of."""
-    found = {"caption": [text.get_text() for text in drawn.texts], "legend": legend(drawn)}
+    """All texts that are seen, by the part of the figure that they are of.
+
+    Without what differs by matplotlib's version: where lines of the caption break, and which numbers have a tick.
+    """
+    found = {"caption": [" ".join(text.get_text() for text in drawn.texts)], "legend": legend(drawn)}
     for n, axes in enumerate(axes for axes in drawn.axes if axes.axison):
         found[f"axes {n}"] = [axes.get_title(), axes.get_xlabel(), axes.get_ylabel()]
-        found[f"x {n}"], found[f"y {n}"] = x_names(axes), y_names(axes)
+        for side, names in (("x", x_names(axes)), ("y", y_names(axes))):
+            found[f"{side} {n}"] = [] if all(map(_is_number, names)) else names
         found[f"inside {n}"] = [text.get_text() for text in axes.texts]
     return found
+
+
+def _is_number(name: str) -> bool:
+    return re.fullmatch(r"[-−+$\d.,%×^{} ]*|[\d.]+e[-+]\d+", name.replace(r"\mathdefault", "")) is not None
 
 
 def x_names(axes: Axes) -> list[str]:
