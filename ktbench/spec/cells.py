@@ -122,11 +122,12 @@ def _point(cell: Cell, precision: str, work: WorkloadSpec) -> tuple[object, ...]
 def turn_order(cells: Sequence[Cell], round_number: int) -> tuple[Cell, ...]:
     """Order of one round, drawn from the cells' keys and its number: the same where a run is resumed.
 
-    In the first one black boxes come last: their logits are compared with the others'.
+    The first one is that of the plan, with black boxes last: logits are compared with those of the first cell.
     """
+    if round_number == 0:
+        return tuple(sorted(cells, key=lambda cell: is_black_box(cell.spec.system)))
     keys = " ".join(cell.key for cell in cells)
-    order = tuple(cells[place] for place in drawn_order(len(cells), round_number, keys))
-    return order if round_number else tuple(sorted(order, key=lambda cell: is_black_box(cell.spec.system)))
+    return tuple(cells[place] for place in drawn_order(len(cells), round_number, keys))
 
 
 def drawn_order(count: int, number: int, seed: str) -> tuple[int, ...]:

@@ -161,8 +161,11 @@ def test_a_file_that_is_no_suite_is_one_line_and_exit_2(
     assert error.count("\n") == 1
 
 
-def test_a_file_that_is_not_there(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    for file in (tmp_path / "no.yaml", tmp_path):
+def test_a_file_that_is_not_there(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for file in ("./no.yaml", "."):
         assert main(["eval", f"+suite={file}"]) == 2
         error = capsys.readouterr().err
         assert f"suite={file}" in error

@@ -70,8 +70,14 @@ def test_in_the_first_round_opaque_peers_come_after_those_whose_logits_they_are_
     sweep = SweepSpec(arms=("llama.cpp", "transformers eager", "+v"), baseline="llama.cpp")
     cells = plan_cells(tiny_spec(), sweep)
     first, *others = ([cell.label for cell in turn_order(cells, number)] for number in range(8))
-    assert all(label.startswith("llama.cpp") for label in first[2:])
+    assert first[:2] == ["transformers eager", "+v"] and all(label.startswith("llama.cpp") for label in first[2:])
     assert {order[0] for order in others} == {cell.label for cell in cells}
+
+
+def test_in_the_first_round_logits_are_held_against_those_of_the_baseline() -> None:
+    for seed in range(10):
+        cells = plan_cells(tiny_spec(workload={"seed": seed}), LADDER)
+        assert turn_order(cells, 0)[0].label == "base"
 
 
 def test_an_arm_without_weights_of_the_only_precision_is_a_cell_with_its_reason_to_come() -> None:
