@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import pytest
@@ -16,6 +16,8 @@ def examples(few: int) -> settings:
     return settings(max_examples=max(few, settings.default.max_examples * few // _FEW))
 
 
-def few_of(values: Iterable[Any], few: Container[Any]) -> list[Any]:
+def few_of(values: Iterable[Any], few: Collection[Any]) -> list[Any]:
     """All values of a parameter, of which `few` run by default and the others in `nox -s thorough`."""
+    values = list(values)
+    assert few and all(value in values for value in few), "a case that is misspelt would run nowhere by default"
     return [value if value in few else pytest.param(value, marks=pytest.mark.thorough) for value in values]

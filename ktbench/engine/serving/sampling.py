@@ -132,8 +132,9 @@ class TokenChooser:
         return int(ids[np.argmax(own[ids] + gumbel(*key, ids))])
 
     def _drawn(self, logits: Tensor, answer: SampledAnswer) -> int | None:
-        """A token drawn of all logits as they are, with fewer passes over them; None where their exponentials are not
-        numbers that a float32 holds well, as if the largest logit were far from 0.
+        """A token of all logits as they are, in fewer passes; None where float32 cannot hold their exponentials.
+
+        That is where the largest logit is far from 0, and where a logit is not a number.
         """
         size, temperature, key = logits.shape[0], answer.sampling.temperature, (answer.sampling.seed, answer.count)
         self._make_room(-(-size // _BLOCK) * _BLOCK, size)
