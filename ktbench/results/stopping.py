@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -66,8 +67,20 @@ class Stopping:
         still, goal = self._open(), self.measure.goal
         if not still:
             return f"every interval is within ±{goal:.1%}, {self.measure.min_rounds} rounds are required"
-        widths = ", ".join(f"{name} {_width(interval)}" for name, interval in still.items())
-        return f"{len(still)} of {len(self._running())} intervals wider than ±{goal:.1%} ({widths})"
+        shown = sorted(still, key=lambda name: _openness(still[name]), reverse=True)[:_MOST_NAMED]
+        widths = [f"{name} {_width(interval)}" for name, interval in still.items() if name in shown]
+        if left := len(still) - len(shown):
+            widths.append(f"{left} more")
+        return f"{len(still)} of {len(self._running())} intervals wider than ±{goal:.1%} ({', '.join(widths)})"
+
+
+# A sweep of many cells names the ones that are furthest from the goal.
+_MOST_NAMED = 6
+
+
+def _openness(interval: Interval | None) -> float:
+    """How far an interval is from the goal, to sort by: those without enough values come first."""
+    return interval.half_width if interval is not None and interval.sound else math.inf
 
 
 def _width(interval: Interval | None) -> str:

@@ -80,6 +80,17 @@ def test_a_cell_whose_rounds_do_not_count_is_waited_for() -> None:
     assert after(rounds).finished()
 
 
+def test_of_many_open_cells_the_widest_are_named() -> None:
+    rounds: list[Mapping[str, float | None]] = [
+        {f"arm {width}": 1.0 + 0.01 * width * (-1) ** number for width in range(6, 40)} for number in range(8)
+    ]
+    reason = after(rounds).why()
+    assert "34 of 34" in reason
+    assert "arm 39 ±" in reason
+    assert "arm 6 ±" not in reason
+    assert len(reason) < 300
+
+
 @pytest.mark.parametrize("before", [0, 3])
 def test_nothing_left_ends_it(before: int) -> None:
     stopping = after([{"base": 1.0}] * before + [{}])
