@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import drawing
 from tests.loaded import Loader
 
 # Few examples by default, many in `nox -s fuzz`. How long inputs take to draw says how busy the machine is.
@@ -20,6 +21,10 @@ settings.load_profile("few")
 
 # The modules and tests of a session stay: looking through them for garbage again and again takes a quarter of its time.
 gc.disable()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    drawing.collects_thorough = "not thorough" not in config.option.markexpr
 
 
 def pytest_collection_finish() -> None:
