@@ -1,11 +1,13 @@
 """The formats and instruction sets of the extension, what is expected of each, and what this machine grants."""
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 import pytest
 from _pytest.mark import ParameterSet
 
 from ktbench import _kernels
+from tests.drawing import covering
 
 FORMATS, ISAS, MISSING = _kernels.formats(), _kernels.isas(), _kernels.grants()
 COUNTERS = {isa: row["counter"] for isa, row in ISAS.items()}
@@ -103,3 +105,16 @@ def kernels(*precisions: str) -> list[ParameterSet]:
         for precision in precisions or PRECISIONS
         for isa in isas_of(precision)
     ]
+
+
+def few_kernels(*precisions: str, all_of: str = "") -> list[ParameterSet]:
+    """`kernels`, of which a few run by default: for what kernels share, not what each of them computes.
+
+    Every precision is among the few, every granted ISA with activations of either kind that it multiplies, and with
+    `all_of` all kernels of one ISA.
+    """
+
+    def met(precision: str, isa: str) -> tuple[Hashable, ...]:
+        return (precision, (isa, quantises_activations(precision, isa)), (precision, isa == all_of))
+
+    return covering(kernels(*precisions), met)

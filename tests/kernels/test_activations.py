@@ -30,7 +30,7 @@ from tests.kernels.layers import (
     to_bf16,
     widen,
 )
-from tests.kernels.tables import EXPECTED, PRECISIONS, kernels, sizes_of
+from tests.kernels.tables import EXPECTED, PRECISIONS, few_kernels, kernels, sizes_of
 
 
 @pytest.mark.parametrize("domains", [1, 2])
@@ -114,7 +114,7 @@ def of_every_activation(precision):
     return made
 
 
-@pytest.mark.parametrize(("precision", "isa"), kernels())
+@pytest.mark.parametrize(("precision", "isa"), few_kernels())
 def test_every_activation_agrees_with_float64(precision, isa, pool):
     for packed, truths in of_every_activation(precision):
         moe = _kernels.MoE(packed, pool)
@@ -164,7 +164,7 @@ def test_gates_are_cut_off_above_and_ups_on_both_sides(precision, isa, activatio
     assert (by_up[:, beyond] == by_up[:, EDGES == 7]).all()
 
 
-@pytest.mark.parametrize(("precision", "isa"), kernels())
+@pytest.mark.parametrize(("precision", "isa"), few_kernels())
 def test_a_limit_hides_no_nan(precision, isa, pool, rng):
     layer = random_layer(rng, 2, 64, 64)
     packed = layer.packed(precision, glu=GPT_OSS, biases=random_biases(rng, layer))
@@ -176,7 +176,7 @@ def test_a_limit_hides_no_nan(precision, isa, pool, rng):
     assert (np.delete(out, 2, 0) == np.delete(clean, 2, 0)).all()
 
 
-@pytest.mark.parametrize(("precision", "isa"), kernels())
+@pytest.mark.parametrize(("precision", "isa"), few_kernels())
 def test_a_masked_slot_adds_no_bias(precision, isa, pool, rng):
     layer = random_layer(rng, 2, 64, 64)
     biases, batch = random_biases(rng, layer), random_batch(rng, layer, 5, 2)
@@ -216,7 +216,7 @@ def computed_by_transformers():
         return layer, biases, batch, module(hidden.float(), ids, gates).numpy().astype(np.float64)
 
 
-@pytest.mark.parametrize(("precision", "isa"), kernels())
+@pytest.mark.parametrize(("precision", "isa"), few_kernels())
 def test_it_is_gpt_oss_of_transformers(precision, isa, pool):
     layer, biases, batch, expected = computed_by_transformers()
     errors = {}

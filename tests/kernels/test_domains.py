@@ -6,10 +6,10 @@ import pytest
 from ktbench import _kernels
 from tests.kernels.arithmetic import accepts, relative_error
 from tests.kernels.layers import case, forward, widen
-from tests.kernels.tables import FORMATS, PRECISIONS, kernels
+from tests.kernels.tables import FORMATS, PRECISIONS, few_kernels
 
 
-@pytest.mark.parametrize(("precision", "isa"), kernels())
+@pytest.mark.parametrize(("precision", "isa"), few_kernels())
 def test_domains_change_no_more_than_scales_do(precision, isa, pool):
     """bf16: float32 sums in another order. Integers: every domain has scales of its own, for down's rows and for h."""
     whole, split = (case(precision, (2, 256, 256), 24, 2, domains=domains) for domains in (1, 2))
@@ -18,7 +18,7 @@ def test_domains_change_no_more_than_scales_do(precision, isa, pool):
     assert relative_error(by_two, by_one) <= {16: 1e-3, 8: 0.03, 4: 0.15}[FORMATS[precision]["bits"]]
 
 
-@pytest.mark.parametrize(("precision", "isa"), kernels())
+@pytest.mark.parametrize(("precision", "isa"), few_kernels())
 def test_who_computes_a_domain_changes_nothing(precision, isa, pool, three_threads):
     split = case(precision, (3, 96, 300), 7, 2, domains=2)
     expected = forward(_kernels.MoE(split.packed, pool), split.batch, isa=isa)

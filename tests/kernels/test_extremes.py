@@ -6,10 +6,10 @@ import pytest
 from ktbench import _kernels
 from tests.kernels.arithmetic import accepts
 from tests.kernels.layers import Batch, case, forward_proven, random_batch, random_layer, stored, to_bf16, widen
-from tests.kernels.tables import BLOCKED, QUANTISED, kernels, quantises_activations, sizes_of
+from tests.kernels.tables import BLOCKED, QUANTISED, few_kernels, kernels, quantises_activations, sizes_of
 
 
-@pytest.mark.parametrize(("precision", "isa"), kernels())
+@pytest.mark.parametrize(("precision", "isa"), few_kernels())
 def test_a_poisoned_token_spoils_itself_alone(precision, isa, pool):
     """In a ragged layer, whose padding must not spread the poison either."""
     for tokens in (1, 9, 40):
@@ -25,7 +25,7 @@ def test_a_poisoned_token_spoils_itself_alone(precision, isa, pool):
             assert (out[others] == clean_out[others]).all(), f"{poison} in one of {tokens} tokens"
 
 
-@pytest.mark.parametrize(("precision", "isa"), kernels())
+@pytest.mark.parametrize(("precision", "isa"), few_kernels())
 @pytest.mark.parametrize("poison", [np.nan, np.inf])
 def test_a_poisoned_gate_weight_spoils_its_token_alone(precision, isa, poison, pool):
     ragged = case(precision, (3, 50, 40), 9, 2)
@@ -38,7 +38,7 @@ def test_a_poisoned_gate_weight_spoils_its_token_alone(precision, isa, poison, p
     assert (out[others] == forward_proven(moe, batch, isa)[others]).all()
 
 
-@pytest.mark.parametrize(("precision", "isa"), kernels())
+@pytest.mark.parametrize(("precision", "isa"), few_kernels())
 @pytest.mark.parametrize("poison", [np.nan, np.inf])
 def test_poisoned_weights_spoil_their_expert_alone(precision, isa, poison, pool, rng):
     layer = random_layer(rng, 2, 64, 64)
@@ -64,7 +64,7 @@ def test_infinite_product_stays_infinite_beside_padding(precision, isa, pool):
     assert widen(forward_proven(_kernels.MoE(packed, pool), batch, isa)) == np.inf
 
 
-@pytest.mark.parametrize(("precision", "isa"), kernels())
+@pytest.mark.parametrize(("precision", "isa"), few_kernels())
 def test_extreme_activations_stay_right(precision, isa, pool):
     """`gate` undoes the magnitude, as far as half scales reach; `up` keeps the output of small ones from zero."""
     plain = case(precision, (2, 64, 64), 4, 1)
@@ -84,7 +84,7 @@ def scaled(bits, factor):
     return to_bf16(widen(bits) * factor)
 
 
-@pytest.mark.parametrize(("precision", "isa"), kernels())
+@pytest.mark.parametrize(("precision", "isa"), few_kernels())
 def test_overflow_shows(precision, isa, pool):
     plain = case(precision, (2, 64, 64), 4, 1)
     batch = Batch(scaled(plain.batch.x_th, 1e30), plain.batch.ids_tk, plain.batch.gates_tk)
@@ -92,7 +92,7 @@ def test_overflow_shows(precision, isa, pool):
     assert not np.isfinite(widen(out)).any()
 
 
-@pytest.mark.parametrize(("precision", "isa"), kernels())
+@pytest.mark.parametrize(("precision", "isa"), few_kernels())
 def test_a_token_of_zeros_gives_zeros(precision, isa, pool):
     plain = case(precision, (2, 64, 64), 4, 1)
     x = plain.batch.x_th.copy()
@@ -101,7 +101,7 @@ def test_a_token_of_zeros_gives_zeros(precision, isa, pool):
     assert (widen(out[2]) == 0).all() and out[[0, 1, 3]].all(1).all()
 
 
-@pytest.mark.parametrize(("precision", "isa"), kernels(*QUANTISED))
+@pytest.mark.parametrize(("precision", "isa"), few_kernels(*QUANTISED))
 def test_one_outlier_leaves_the_rest_of_its_token_on_the_grid(precision, isa, pool):
     """A hundred times the others: a step of int8 is then nearly as large as they are, and still the model's."""
     plain = case(precision, (2, 64, 64), 4, 1)
@@ -112,7 +112,7 @@ def test_one_outlier_leaves_the_rest_of_its_token_on_the_grid(precision, isa, po
     assert accepts(out, precision, plain.experts, batch, isa=isa)
 
 
-@pytest.mark.parametrize(("precision", "isa"), kernels())
+@pytest.mark.parametrize(("precision", "isa"), few_kernels())
 def test_silu_at_both_ends(precision, isa, pool):
     n, one = *sizes_of(precision, 1), np.zeros(sizes_of(precision, 1, 1))
     one[0, 0] = 1

@@ -1,17 +1,21 @@
 """Packed linear layers: stored as they were written, and equal to float64 arithmetic on the weights as stored."""
 
+from collections.abc import Hashable, Iterable
+from itertools import product
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ktbench import _kernels
-from tests.drawing import examples
+from tests.drawing import covering, examples
 from tests.kernels.arithmetic import int8_of
 from tests.kernels.layers import Bits, Floats, crossover, moved, random_bits, together, widen
 from tests.kernels.tables import (
     COUNTERS,
     PRECISIONS,
+    few_kernels,
     granted_isas_of,
     isas_of,
     isas_without,
@@ -60,8 +64,15 @@ def test_weights_are_stored_as_experts_are(rng):
 LONGEST = 2**17  # of k, whose products of int8 fit a sum of 32 bits
 
 
-@pytest.mark.parametrize(("precision", "isa"), kernels("int8", "int4_g32", "int4_g128"))
-@pytest.mark.parametrize("tokens", [1, 48])
+def met_by_long_rows(tokens: int, precision: str, isa: str) -> Iterable[Hashable]:
+    """Every ISA with few and many rows; of AMX, which keeps sums of many rows by pieces of k, every format."""
+    return (precision, (tokens, isa), (precision, isa == "amx" and tokens > 1))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "precision", "isa"),
+    covering(product((1, 48), kernels("int8", "int4_g32", "int4_g128")), met_by_long_rows),
+)
 def test_the_longest_rows_are_summed_without_overflow(precision, isa, tokens, pool):
     """Every product of the largest magnitude and of one sign."""
     weight = np.full((17, LONGEST), 0x3F80, np.uint16)
@@ -189,7 +200,7 @@ def test_any_shape_agrees_with_float64(precision, isa, pool, shape):
     assert agrees(out, x, matrix, 0.0 if bias is None else bias.astype(np.float64), isa)
 
 
-@pytest.mark.parametrize(("precision", "isa"), kernels())
+@pytest.mark.parametrize(("precision", "isa"), few_kernels())
 def test_blocks_of_tokens_and_wide_tasks(precision, isa, pool, rng):
     """More tokens than one block has, more strips than one task has."""
     matrix = random_matrix(rng, 520, 96, precision)
@@ -210,8 +221,7 @@ def test_the_check_rejects_what_is_wrong(precision, pool, rng):
     assert not any(agrees(mutant, x, matrix) for mutant in mutants)
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("tokens", [1, 7, 70, 300])
+@pytest.mark.parametrize(("precision", "tokens"), covering(product(PRECISIONS, (1, 7, 70, 300))))
 def test_the_thread_count_changes_nothing(precision, tokens, cpus, rng):
     """With more threads than there are strips, too."""
     for rows in (16, 200):

@@ -1,5 +1,7 @@
 """Expert id -1 stands for no expert: its slot is left out, and a token without any expert gets zeros."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,10 +9,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ktbench import _kernels
-from tests.drawing import examples
+from tests.drawing import covering, examples
 from tests.kernels.arithmetic import accepts
 from tests.kernels.layers import Batch, Bits, Call, Case, case, forward, garbage, submit
-from tests.kernels.tables import PRECISIONS, kernels
+from tests.kernels.tables import PRECISIONS, few_kernels
 
 NAN = 0x7FC0
 FACES = ["forward", "submit", "prepare", "host_call"]
@@ -30,7 +32,7 @@ BOOLEAN = st.booleans()
 ids = st.lists(st.lists(st.integers(-1, 3), min_size=3, max_size=3), min_size=1, max_size=9)
 
 
-@pytest.mark.parametrize(("precision", "isa"), kernels())
+@pytest.mark.parametrize(("precision", "isa"), few_kernels())
 @examples(4)
 @given(ids=ids, domains=st.integers(1, 2), options=st.fixed_dictionaries({"dynamic": BOOLEAN, "numa": BOOLEAN}))
 def test_masked_slots_are_left_out_of_the_sum(precision, isa, team, ids, domains, options):
@@ -52,9 +54,10 @@ def test_masked_tokens_do_not_change_the_bits_of_others(precision, team, ids):
     assert (forward(moe, batch, isa="reference")[routed] == forward(moe, alone, isa="reference")).all()
 
 
-@pytest.mark.parametrize("face", FACES)
-@pytest.mark.parametrize("domains", [1, 2])
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize(
+    ("precision", "domains", "face"),
+    covering(product(PRECISIONS, (1, 2), FACES), lambda precision, domains, face: (precision, (domains, face))),
+)
 def test_a_call_without_experts_writes_zeros(precision, domains, face, team):
     of = case(precision, (4, 64, 256), 5, 2, domains)
     moe = _kernels.MoE(of.packed, team)
@@ -63,7 +66,7 @@ def test_a_call_without_experts_writes_zeros(precision, domains, face, team):
     assert moe.counters()["weight_bytes"] == moe.counters()["flops"] == 0
 
 
-@pytest.mark.parametrize(("precision", "isa"), kernels())
+@pytest.mark.parametrize(("precision", "isa"), few_kernels())
 def test_the_content_of_a_masked_token_does_not_matter(precision, isa, team):
     of = case(precision, (4, 64, 64), 6, 2)
     moe = _kernels.MoE(of.packed, team)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ktbench import _kernels
+from tests.drawing import examples
 from tests.kernels.layers import Bits, random_bits, widen
 from tests.kernels.tables import needs
 
@@ -110,6 +111,7 @@ WIDTHS = st.one_of(st.integers(1, 70), st.just(128))
 
 
 @pytest.mark.parametrize("isa", ISAS)
+@examples(8)
 @given(
     shape=st.fixed_dictionaries(
         {

@@ -4,8 +4,9 @@ import gc
 import itertools
 import resource
 import weakref
+from collections.abc import Hashable, Iterable
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +17,9 @@ from hypothesis import strategies as st
 
 from ktbench import _kernels
 from tests.command import python_output
-from tests.drawing import examples
+from tests.drawing import covering, examples
 from tests.kernels.layers import Batch, Call, Case, HostFunction, case, forward, garbage, submit, together
-from tests.kernels.tables import PRECISIONS, kernels
+from tests.kernels.tables import PRECISIONS, few_kernels, kernels, quantises_activations
 
 FORMS = ["submit", "prepare", "host_call"]
 
@@ -109,8 +110,14 @@ def test_thousands_of_submits_leave_nothing_behind(submits, cpus):
     assert moe.counters()["flops"] == (1_000 + submits) * 4 * 6 * 64 * 64
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize(("precision", "isa"), kernels())
+def met_by_a_call(form: str, precision: str, isa: str) -> Iterable[Hashable]:
+    return (precision, isa, (form, quantises_activations(precision, isa)))
+
+
+@pytest.mark.parametrize(
+    ("form", "precision", "isa"),
+    covering(product(FORMS, kernels()), met_by_a_call),
+)
 def test_each_call_computes_what_its_arrays_hold_then(precision, isa, form, team):
     of = case(precision, (4, 64, 64), 6, 2)
     moe = _kernels.MoE(of.packed, team)
@@ -201,7 +208,7 @@ def test_waiting_twice_is_waiting_once(team, of):
     assert moe.counters()["flops"] == flops
 
 
-@pytest.mark.parametrize(("precision", "isa"), kernels("bf16", "int8"))
+@pytest.mark.parametrize(("precision", "isa"), few_kernels("bf16", "int8"))
 def test_two_python_threads_submit_at_once(precision, isa, team):
     of = [case(precision, sizes, tokens, 2) for sizes, tokens in [((4, 96, 64), 3), ((3, 64, 128), 30)]]
     moes = [_kernels.MoE(layer.packed, team) for layer in of]

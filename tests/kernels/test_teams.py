@@ -2,6 +2,7 @@
 
 import os
 from functools import cache
+from itertools import product
 
 import numpy as np
 import pytest
@@ -10,14 +11,15 @@ from hypothesis import strategies as st
 
 from ktbench import _kernels
 from tests.command import python_output
-from tests.drawing import examples
+from tests.drawing import covering, examples
 from tests.kernels.layers import case, forward, forward_proven, garbage, random_batch, random_layer, together
-from tests.kernels.tables import PRECISIONS, kernels, sizes_of
+from tests.kernels.tables import PRECISIONS, few_kernels, sizes_of
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("threads", [1, 2, 3])
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize(
+    ("precision", "threads", "dynamic"),
+    covering(product(PRECISIONS, (1, 2, 3), (False, True)), lambda precision, *how: (precision, how)),
+)
 def test_same_bits_on_either_team(precision: str, threads: int, dynamic: bool, pool: _kernels.ThreadPool) -> None:
     import torch  # noqa: F401 - brings the OpenMP runtime
 
@@ -105,7 +107,7 @@ def four_experts(precision):
     return layer, layer.packed(precision)
 
 
-@pytest.mark.parametrize(("precision", "isa"), kernels())
+@pytest.mark.parametrize(("precision", "isa"), few_kernels())
 @examples(2)
 @given(tokens=st.integers(1, 40), per_token=st.integers(1, 4), seed=st.integers(0, 99))
 def test_result_is_the_same_bit_for_bit(precision, isa, teams, tokens, per_token, seed):
@@ -118,7 +120,7 @@ def test_result_is_the_same_bit_for_bit(precision, isa, teams, tokens, per_token
         assert (forward_proven(moe, batch, isa, dynamic=True) == alone).all()
 
 
-@pytest.mark.parametrize(("precision", "isa"), kernels())
+@pytest.mark.parametrize(("precision", "isa"), few_kernels())
 def test_two_python_threads_at_once(precision, isa, pool):
     """Each with an operator of its own and with one that they share, on layers of their own."""
     of = [case(precision, sizes, tokens, 2) for sizes, tokens in [((4, 96, 64), 3), ((3, 64, 128), 30)]]
