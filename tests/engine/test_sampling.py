@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
@@ -13,8 +15,10 @@ from transformers import RepetitionPenaltyLogitsProcessor
 
 from ktbench.engine.serving.requests import Sampling
 from ktbench.engine.serving.sampling import SampledAnswer, TokenChooser, gumbel
+from tests.drawing import covering
 
-SMALL = st.lists(st.floats(-8, 8, width=32), min_size=1, max_size=12)
+# float32 may hold numbers below the normal ones as zeros.
+SMALL = st.lists(st.floats(-8, 8, width=32, allow_subnormal=False), min_size=1, max_size=12)
 DRAWS = 3000
 Logits = NDArray[np.float64]
 
@@ -24,7 +28,7 @@ def chances(logits: Logits, sampling: Sampling) -> Logits:
     scaled = logits / sampling.temperature
     left: Logits = np.exp(scaled - scaled.max())
     left[left < sampling.min_p * left.max()] = 0
-    order = np.argsort(-left, kind="stable")
+    order = np.argsort(-scaled, kind="stable")  # which differ where their exponentials do not
     if sampling.top_k:
         left[order[sampling.top_k :]] = 0
     left /= left.sum()
@@ -52,19 +56,21 @@ def require_shares(tokens: list[int | None], wanted: Logits) -> None:
         assert stats.chisquare(observed, foreseen).pvalue > 1e-4
 
 
+SAMPLINGS = [
+    Sampling(temperature=1.0, seed=1),
+    Sampling(temperature=0.6, seed=2),
+    Sampling(temperature=1.7, top_p=0.7, seed=3),
+    Sampling(temperature=1.0, top_k=7, seed=4),
+    Sampling(temperature=1.0, min_p=0.2, seed=5),
+    Sampling(temperature=1.2, top_k=40, top_p=0.6, min_p=0.03, seed=6),
+]
+
+
 @pytest.mark.parametrize(
-    "sampling",
-    [
-        Sampling(temperature=1.0, seed=1),
-        Sampling(temperature=0.6, seed=2),
-        Sampling(temperature=1.7, top_p=0.7, seed=3),
-        Sampling(temperature=1.0, top_k=7, seed=4),
-        Sampling(temperature=1.0, min_p=0.2, seed=5),
-        Sampling(temperature=1.2, top_k=40, top_p=0.6, min_p=0.03, seed=6),
-    ],
-    ids=lambda one: f"{one.temperature} {one.top_p} {one.top_k} {one.min_p}",
+    ("sampling", "size"),
+    covering(product(SAMPLINGS, (5, 1500)), lambda sampling, size: (sampling, (size, sampling.keeps_all))),
+    ids=lambda one: f"{one.temperature} {one.top_p} {one.top_k} {one.min_p}" if isinstance(one, Sampling) else None,
 )
-@pytest.mark.parametrize("size", [5, 1500])
 def test_tokens_are_drawn_with_the_probabilities_of_the_softmax(sampling: Sampling, size: int) -> None:
     """Of one block of tokens, and of several, the last of which is not full."""
     logits = np.random.default_rng(size).normal(scale=2, size=size).astype(np.float32).astype(np.float64)
