@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 
 from ktbench.engine.routing import PassRouting
 from ktbench.spec.run_spec import WorkloadSpec
+from tests.drawing import covering
 from tests.engine.engines import FUSED, TOLERANCE, cell, changed, engine_for, logits, needs_vector, relative
 from tests.engine.families.plain import build
 from tests.engine.families.zoo import ALL, TOP_K
@@ -18,11 +20,16 @@ from tests.engine.tiny import decode, prefill
 pytestmark = needs_vector()
 
 CHUNKS = [1, 5, 13, 40]  # of prompts of 13 tokens
-EITHER = pytest.mark.parametrize("engine", [{}, FUSED, FUSED | {"packed_dense": True}], ids=["base", "fused", "lean"])
+ENGINES = [
+    pytest.param(engine, id=name)
+    for name, engine in (("base", {}), ("fused", FUSED), ("lean", FUSED | {"packed_dense": True}))
+]
+EITHER = pytest.mark.parametrize("engine", ENGINES)
 
 
-@EITHER
-@pytest.mark.parametrize("name", ["qwen3_moe", "mixtral", "deepseek_v3", "gpt_oss"])
+@pytest.mark.parametrize(
+    ("name", "engine"), covering(product(("qwen3_moe", "mixtral", "deepseek_v3", "gpt_oss"), ENGINES))
+)
 def test_chunks_give_the_logits_of_the_whole_prompt(name: str, engine: dict[str, Any]) -> None:
     model = changed(name, **ALL, **({"sliding_window": 8} if name == "mixtral" else {}))
     system = engine_for(cell(model, prefill(), **engine))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from ktbench.engine.hybrid import HybridEngine
 from ktbench.engine.workload.recorded import ActivationProfile, Architecture
 from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
+from tests.drawing import covering
 from tests.engine.engines import (
     CPUS,
     FUSED,
@@ -73,9 +75,10 @@ def split(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     system.close()
 
 
-@PACKED_DENSE
-@pytest.mark.parametrize("ratio", [0.4, 1.0])
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(
+    ("policy", "ratio", "lean"),
+    covering(product(POLICIES, (0.4, 1.0), (False, True)), lambda policy, ratio, lean: (policy, (ratio, lean))),
+)
 def test_logits_are_those_of_experts_that_all_live_with_the_host(
     split: Split, policy: str, ratio: float, lean: bool
 ) -> None:

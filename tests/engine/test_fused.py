@@ -7,7 +7,7 @@ import torch
 
 from ktbench.engine.weight_plan import Packing
 from tests.engine.engines import FUSED, VECTOR, granted, needs_vector, relative
-from tests.engine.tiny import PACKABLE, decode, load, logits_of_steps, prefill, run, spec, tiny_model
+from tests.engine.tiny import PACKABLE, decode, load, prefill, run, spec, tiny_model
 
 # bf16 rounds at 2^-9; base rounds after each of some ten operations, the fused kernel once.
 _LOGITS_TOLERANCE = 0.02
@@ -20,9 +20,11 @@ AVX512, AMX = granted("avx512"), granted("amx")
 @pytest.mark.parametrize("name", PACKABLE)
 def test_fused_logits_agree_with_base(name: str) -> None:
     model = tiny_model(name)
+    base, fused = load(model), load(model, keep_original=False, packing=Packing())
     for workload in (decode(batch=3), prefill(batch=2)):
-        base, fused = logits_of_steps(model, workload), logits_of_steps(model, workload, **FUSED)
-        assert relative(fused, base) < _LOGITS_TOLERANCE
+        base.configure(spec(model, workload))
+        fused.configure(spec(model, workload, **FUSED))
+        assert relative(run(fused, workload.steps), run(base, workload.steps)) < _LOGITS_TOLERANCE
 
 
 @AVX512

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from ktbench.engine.fused import FusedExperts
 from ktbench.engine.hybrid import HybridEngine
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
 from ktbench.spec.timeline import Span, Timeline
+from tests.drawing import covering
 from tests.engine.engines import (
     CPUS,
     FUSED,
@@ -69,9 +70,13 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
     pair.split.close()
 
 
-@PACKED_DENSE
-@pytest.mark.parametrize("feature", ["deferral", "skipping"])
-@pytest.mark.parametrize("n", range(TOP_K + 1))
+@pytest.mark.parametrize(
+    ("feature", "n", "lean"),
+    covering(
+        product(("deferral", "skipping"), range(TOP_K + 1), (False, True)),
+        lambda feature, n, lean: ((feature, n), (feature, lean)),
+    ),
+)
 def test_decode_gives_the_same_bits(pair: Pair, lean: bool, feature: str, n: int) -> None:
     workload = decode(batch=3, shortest=6)
     engine: dict[str, Any] = {"packed_dense": lean, feature: n}

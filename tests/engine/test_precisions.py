@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from typing import Any, get_args
 
 import numpy as np
@@ -20,6 +21,7 @@ from ktbench.run.check import check, check_the_check
 from ktbench.spec.record import Outcome, collect, dishonest
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
 from ktbench.spec.weights import FORMATS, Precision, expert_bytes
+from tests.drawing import covering
 from tests.engine.arrays import relative
 from tests.engine.engines import FUSED, VECTOR, granted, needs_vector
 from tests.engine.test_fused import AMX, AVX512
@@ -51,6 +53,9 @@ SETTINGS = [
     pytest.param({"amx": True}, marks=AMX, id="m"),
     pytest.param({"avx512": True, "amx": True, "dynamic": True}, marks=[AVX512, AMX], id="v+m+d"),
 ]
+
+
+WORKLOADS = [pytest.param(decode(batch=2), id="decode"), pytest.param(prefill(), id="prefill")]
 
 
 def cell(model: ModelSpec, workload: WorkloadSpec, precision: Precision, **engine: Any) -> RunSpec:
@@ -87,8 +92,12 @@ def engines() -> Callable[[Precision], HybridEngine]:
     return cache(lambda precision: load(tiny_model(), keep_original=False, packing=Packing(precision=precision)))
 
 
-@pytest.mark.parametrize("engine", SETTINGS)
-@pytest.mark.parametrize("precision", PRECISIONS)
+def met_by_a_layer(precision: Precision, engine: Mapping[str, bool]) -> Iterable[Hashable]:
+    """Every format, and every setting with scales of each kind."""
+    return precision, (kernels.formats()[precision]["scales"], repr(engine))
+
+
+@pytest.mark.parametrize(("precision", "engine"), covering(product(PRECISIONS, SETTINGS), met_by_a_layer))
 def test_layer_agrees_with_float64_and_passes_the_check(
     layers: Callable[[Precision], LayerSystem], precision: Precision, engine: Mapping[str, bool]
 ) -> None:
@@ -140,8 +149,7 @@ def test_reference_takes_the_weights_as_stored(precision: Precision, step: float
 
 
 @needs_vector()
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("workload", [decode(batch=2), prefill()], ids=["decode", "prefill"])
+@pytest.mark.parametrize(("precision", "workload"), covering(product(PRECISIONS, WORKLOADS)))
 def test_the_whole_engine_runs_in_every_precision(
     engines: Callable[[Precision], HybridEngine], precision: Precision, workload: WorkloadSpec
 ) -> None:
@@ -171,8 +179,15 @@ def test_bytes_of_a_step_follow_the_precision(engines: Callable[[Precision], Hyb
 
 
 @needs_vector()
-@pytest.mark.parametrize("precision", ["bf16", "int8", "int4_g32", "q4_0"])
-@pytest.mark.parametrize("workload", [decode(batch=3), layer(batch=20)], ids=["decode", "layer"])
+@pytest.mark.parametrize(
+    ("precision", "workload"),
+    covering(
+        product(
+            ("bf16", "int8", "int4_g32", "q4_0"),
+            (pytest.param(decode(batch=3), id="decode"), pytest.param(layer(batch=20), id="layer")),
+        )
+    ),
+)
 def test_domains_give_the_same_output_and_their_own_evidence(precision: Precision, workload: WorkloadSpec) -> None:
     model = tiny_model(moe_intermediate_size=256)
     system = opened(model, workload, keep_original=False, packing=Packing(precision=precision, domains=2))

@@ -37,7 +37,7 @@ from tests.engine.tiny import decode, prefill, run, spec, tiny_model
 
 HALF = PlacementSpec(policy="uniform", ratio=0.5)
 MOVING = PlacementSpec(policy="dynamic", ratio=0.5, every=1)
-DECODE = decode(batch=2, steps=4, routing="balanced", shortest=5)
+DECODE = decode(batch=2, steps=3, routing="balanced", shortest=5)
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ CASES = {
 }
 
 # Packed experts that live with the device: fewer pairs than experts, and more of them; experts come in the second turn.
-FEW, MANY = (decode(batch=batch, steps=6, routing="zipf") for batch in (1, 5))
+FEW, MANY = (decode(batch=batch, steps=4, routing="zipf") for batch in (1, 5))
 COMING = PlacementSpec(policy="dynamic", ratio=0.5, every=FEW.steps + 1)
 GRAPH = FUSED | {"cuda_graph": True}
 PRECISIONS: tuple[Precision, ...] = ("bf16", "int8", "int4_g32", "fp8")

@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from tests.loaded import Loader
+
 ROOT = Path(__file__).parents[3]
 
 _SOURCE = """
@@ -92,9 +94,9 @@ def run_queue(stand_in: Path) -> ctypes.CDLL:
 class AsyncEngines(dict[str, dict[str, Any]]):
     """What cases of `async_engine`, `MODEL:CASE`, give in its process, each computed when first asked for."""
 
-    def __init__(self, log: Path) -> None:
+    def __init__(self, log: Path, loader: Loader) -> None:
         super().__init__()
-        self._log = log
+        self._log, self._loader = log, loader
         self._process: subprocess.Popen[str] | None = None
 
     def __missing__(self, case: str) -> dict[str, Any]:
@@ -113,7 +115,7 @@ class AsyncEngines(dict[str, dict[str, Any]]):
 
     def _start(self) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "tests.engine.cuda.async_engine"]
-        with self._log.open("w") as log:
+        with self._log.open("w") as log, self._loader.stands_in():
             return subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, cwd=ROOT
             )
@@ -125,7 +127,7 @@ class AsyncEngines(dict[str, dict[str, Any]]):
 
 
 @pytest.fixture(scope="session")
-def async_engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AsyncEngines]:
-    engines = AsyncEngines(tmp_path_factory.mktemp("async_engines") / "log")
+def async_engines(tmp_path_factory: pytest.TempPathFactory, loader: Loader) -> Iterator[AsyncEngines]:
+    engines = AsyncEngines(tmp_path_factory.mktemp("async_engines") / "log", loader)
     yield engines
     engines.end()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,7 @@ def classes_in_the_zoo() -> set[str]:
 
 
 def test_no_family_is_missing_and_none_is_gone() -> None:
-    assert sorted(set(installed()) - classes_in_the_zoo()) == []
-    assert sorted(classes_in_the_zoo() - set(installed())) == []
+    assert sorted(classes_in_the_zoo()) == sorted(installed())
 
 
 @pytest.mark.parametrize("name", [name for name in ABSENT if name != "InklingSharedExperts"])
@@ -30,7 +30,7 @@ def test_what_is_left_out_has_no_causal_language_model(name: str) -> None:
     causal = {one for entry in entries for one in ((entry,) if isinstance(entry, str) else entry)}
     folder = Path(transformers.__file__).parent / "models" / installed()[name]
     source = "".join(file.read_text("utf-8") for file in folder.glob("modeling_*.py"))
-    assert [one for one in causal if f"class {one}(" in source] == []
+    assert causal.isdisjoint(re.findall(r"class (\w+)\(", source))
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -235,6 +235,7 @@ def bare(name: str) -> PreTrainedModel:
     return network
 
 
+@cache
 def installed() -> dict[str, str]:
     """Every class of experts in the installed Transformers, and the folder of the family that it is of."""
     files = Path(transformers.__file__).parent.glob("models/*/modeling_*.py")

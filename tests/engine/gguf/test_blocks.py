@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from ktbench.engine.weight_plan import Packing
 from ktbench.run.check import check, check_the_check
 from ktbench.spec.record import Outcome, collect, dishonest
 from ktbench.spec.run_spec import ModelSpec, RunSpec
+from tests.drawing import covering
 from tests.engine.engines import FUSED, cell, engine_for, logits, needs_vector, relative
 from tests.engine.families.plain import experts_of
 from tests.engine.families.zoo import ALL
@@ -60,12 +62,12 @@ def test_experts_are_those_of_the_file_bit_for_bit(name: str, kind: Any, exporte
                 assert torch.equal(one, other.float())
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("precision", ["int8", "bf16", "q8_0", "q4_0"])
+OTHERS = [(kind, name) for kind, name in product(KINDS, ("int8", "bf16", "q8_0", "q4_0")) if name != PRECISIONS[kind]]
+
+
+@pytest.mark.parametrize(("kind", "precision"), covering(OTHERS))
 def test_experts_of_another_precision_are_rounded_to_bf16_first(kind: Any, precision: Any, exported: Any) -> None:
     """As those of a folder that holds what the blocks stand for."""
-    if precision == PRECISIONS[kind]:
-        pytest.skip("the same precision")
     model, truth = exported("mixtral_8x7b", kind)
     quantise(truth, kind)
     folder = Path(str(model.path)).with_name("rounded")

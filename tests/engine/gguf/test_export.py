@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from ktbench.engine.gguf.export import MISSING, export_gguf, kept_file, no_file,
 from ktbench.engine.gguf.families import GgufType, family_of
 from ktbench.spec.peers import PeerSpec
 from ktbench.spec.run_spec import ModelSpec
+from tests.drawing import covering
 from tests.engine.families.plain import build
 from tests.engine.gguf.files import expected, gguf, numbers, tensors, written
 from tests.engine.gguf.tinies import FAMILIES, restless, saved, tiny_of
@@ -65,16 +67,14 @@ def rounded(tensor: Tensor, kind: Any) -> NDArray[np.float32]:
     return gguf.quants.dequantize(gguf.quants.quantize(tensor.float().numpy(), kind), kind)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
-def test_every_tensor_is_the_network_s(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "kind"), covering(product(FAMILIES, TYPES)))
+def test_every_tensor_is_the_network_s(name: str, kind: GgufType, tmp_path: Path) -> None:
     model = tiny_of(name)
     network = build(model).requires_grad_(False)
-    wanted = dict(expected(network, model.config))
-    for kind in TYPES:
-        found = tensors(written(model, tmp_path, kind))
-        assert sorted(found) == sorted(wanted)
-        for key, tensor in found.items():
-            assert np.array_equal(numbers(tensor), rounded(wanted[key], tensor.tensor_type)), key
+    wanted, found = dict(expected(network, model.config)), tensors(written(model, tmp_path, kind))
+    assert sorted(found) == sorted(wanted)
+    for key, tensor in found.items():
+        assert np.array_equal(numbers(tensor), rounded(wanted[key], tensor.tensor_type)), key
 
 
 @pytest.mark.parametrize("name", FAMILIES)

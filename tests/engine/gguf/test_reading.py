@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from ktbench.engine.gguf.header import aligned, read_header
 from ktbench.engine.gguf.reading import GgufModel, numbers
 from ktbench.engine.weight_plan import Packing, WeightPlan
 from ktbench.spec.run_spec import ModelSpec
+from tests.drawing import covering
 from tests.engine.gguf.rounding import (
     MATRICES,
     PRECISIONS,
@@ -39,8 +41,7 @@ from tests.engine.prompts import together
 from tests.engine.tiny import decode, load, prefill, run, spec
 
 
-@pytest.mark.parametrize("kind", ["BF16", "Q8_0", "Q4_0", "MXFP4"])
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize(("name", "kind"), covering(product(FAMILIES, ("BF16", "Q8_0", "Q4_0", "MXFP4"))))
 def test_network_of_a_file_is_the_one_that_was_exported(name: str, kind: str, exported: Any) -> None:
     model, truth = exported(name, kind)
     quantise(truth, kind)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from _pytest.mark import ParameterSet
 
 from ktbench.engine.loading.config_file import config_in, released_config
 from ktbench.run.request import one_cell_request, read_request
@@ -16,6 +17,7 @@ from ktbench.spec.errors import RequestError
 from ktbench.spec.run_spec import ModelSpec, RunSpec
 from ktbench.spec.shape import moe_shape, text_config
 from ktbench.spec.wire import spec_id
+from tests.drawing import covering
 from tests.engine.tiny import load, run, shrunk, spec
 
 SHARED = Path(__file__).parents[4] / "shared" / "data" / "model_configs"
@@ -27,12 +29,16 @@ OTHERS = [*SHARED.glob("*_native.json"), SHARED / "model_facts.json"]
 with_shared_data = pytest.mark.skipif(not RELEASED, reason="no shared data folder next to this checkout")
 
 
+def one_of_each_family(files: list[Path]) -> list[ParameterSet]:
+    return covering([(file,) for file in files], lambda file: (json.loads(file.read_text())["model_type"],))
+
+
 def asked(file: Path, *words: str) -> RunSpec:
     return one_cell_request("run", [f"model.config={file}", *words]).parts[0].spec
 
 
 @with_shared_data
-@pytest.mark.parametrize("file", RELEASED, ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", one_of_each_family(RELEASED), ids=lambda file: file.stem)
 def test_released_configurations_are_planned_in_their_real_shapes(file: Path) -> None:
     whole = moe_shape(json.loads(file.read_text()))
     where = ["machine=paper_a100"] if file in OTHERWISE else []
@@ -43,7 +49,9 @@ def test_released_configurations_are_planned_in_their_real_shapes(file: Path) ->
 
 
 @with_shared_data
-@pytest.mark.parametrize("file", [file for file in RELEASED if file not in OTHERWISE], ids=lambda file: file.stem)
+@pytest.mark.parametrize(
+    "file", one_of_each_family([file for file in RELEASED if file not in OTHERWISE]), ids=lambda file: file.stem
+)
 def test_slices_and_layers_of_released_configurations_are_planned(file: Path) -> None:
     whole = moe_shape(json.loads(file.read_text()))
     sliced = asked(file, f"model.layers={whole.dense_layers + 1}").model

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 from dataclasses import replace
-from itertools import count
+from itertools import count, product
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from ktbench.spec.engine import EngineSpec
 from ktbench.spec.inject import InjectSpec
 from ktbench.spec.run_spec import ModelSpec, RunSpec
 from ktbench.spec.wire import spec_id
+from tests.drawing import covering
 from tests.engine.engines import FUSED, LEAN, needs_vector
 from tests.engine.families.plain import build
 from tests.engine.tiny import decode, run, tiny_model
@@ -65,8 +66,10 @@ def saved_times(folder: Path) -> dict[str, int]:
     return {str(file): file.stat().st_mtime_ns for file in folder.rglob("*.packed")}
 
 
-@pytest.mark.parametrize("stored", [False, True], ids=["synthetic", "folder"])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("name", "stored"),
+    covering(product(NAMES, (pytest.param(False, id="synthetic"), pytest.param(True, id="folder")))),
+)
 def test_saved_and_mapped_weights_give_the_same_logits(name: str, stored: bool, tmp_path: Path) -> None:
     path = str(tmp_path / "checkpoint") if stored else None
     if path is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from ktbench.engine.generate import Generator
 from ktbench.engine.serving.requests import Sampling, ServeRequest
 from ktbench.engine.serving.sampling import SampledAnswer, TokenChooser
 from ktbench.spec.run_spec import ModelSpec
+from tests.drawing import covering
 from tests.engine.engines import FUSED, TOLERANCE, cell, needs_vector, saved
 from tests.engine.families.zoo import VOCAB, tiny
 from tests.engine.serving.serving import answers, drawn, finished, loaded, opened, submit
@@ -37,7 +39,10 @@ WAYS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-@pytest.fixture(scope="module", params=["qwen3_moe", "gpt_oss", "deepseek_v3"])
+NAMES = ("qwen3_moe", "gpt_oss", "deepseek_v3")
+
+
+@pytest.fixture(scope="module", params=NAMES)
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ModelSpec:
     folder: Path = tmp_path_factory.mktemp(request.param)
     return saved(_without_near_ties(tiny(request.param)), folder)
@@ -105,7 +110,12 @@ def test_a_request_gets_what_the_generator_computes(
                 assert seen.token == int(row.argmax())
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("model", "arm", "way"),
+    covering(product(NAMES, ARMS, WAYS), lambda model, arm, way: ((model, way), (arm, way))),
+    indirect=["model", "arm"],
+    scope="module",
+)
 def test_who_shares_a_step_changes_nothing(
     model: ModelSpec, arm: dict[str, Any], held: EngineComponents, alone: list[list[int | None]], way: str
 ) -> None:

@@ -27,8 +27,9 @@ from ktbench.engine.stored.methods import read_method
 from ktbench.engine.weight_plan import Packing, WeightPlan
 from ktbench.peers.transformers.system import open_transformers
 from ktbench.spec.run_spec import ModelSpec, RunSpec
+from tests.drawing import few_of
 from tests.engine.prompts import together
-from tests.engine.stored.written import CONFIG, EXPERTS, RELEASES, WEIGHTS, Released, plain, quantised, write
+from tests.engine.stored.written import CONFIG, EXPERTS, FEW, RELEASES, WEIGHTS, Released, plain, quantised, write
 from tests.engine.tiny import decode, load, prefill, run, spec
 
 CONFIGS = Path(__file__).parents[4] / "shared" / "data" / "model_configs"
@@ -102,7 +103,7 @@ def experts_of(folder: FolderModel) -> list[str]:
     return [name for name, module in folder.network.named_modules() if is_experts(module)]
 
 
-@pytest.mark.parametrize("name", RELEASES)
+@pytest.mark.parametrize("name", few_of(RELEASES, FEW))
 def test_blocks_reach_packing_where_they_are_stored_in_its_precision(name: str, tmp_path: Path) -> None:
     one = write("glm_4_5_air", RELEASES[name], tmp_path)
     kind, numbers = one.release.format, one.network().state_dict()

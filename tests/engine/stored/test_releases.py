@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -20,16 +22,16 @@ from ktbench.engine.stored.blocks import block_numbers
 from ktbench.engine.stored.formats import StoredFormats, stored_formats
 from ktbench.engine.synthetic import skeleton
 from ktbench.engine.weight_plan import Packing
-from ktbench.spec.run_spec import WorkloadSpec
-from tests.drawing import few_of
+from ktbench.spec.run_spec import ModelSpec, WorkloadSpec
+from tests.drawing import covering, few_of
 from tests.engine.engines import FUSED, cell, engine_for, logits, needs_vector, relative
 from tests.engine.families.zoo import ALL
 from tests.engine.prompts import together
-from tests.engine.stored.written import EXPERTS, RELEASES, Released, plain, quantised, write
+from tests.engine.stored.written import EXPERTS, FEW, RELEASES, Released, plain, quantised, write
 from tests.engine.tiny import decode, load, prefill, run, spec
 
 FAMILIES = ["deepseek_v3", "qwen3_30b_a3b", "glm_4_5_air", "minimax_m2", "qwen3_next_80b_a3b", "mixtral_8x7b"]
-FEW = {("deepseek_v3", "fp8"), ("minimax_m2", "fp8"), ("qwen3_next_80b_a3b", "int4"), ("mixtral_8x7b", "int4")}
+FEW_PAIRS = {("deepseek_v3", "fp8"), ("minimax_m2", "fp8"), ("qwen3_next_80b_a3b", "int4"), ("mixtral_8x7b", "int4")}
 # Of logits, where experts, linear layers or their activations are rounded to int8. Every token goes to all experts:
 # routers cannot choose otherwise.
 TOLERANCE = 0.03
@@ -40,17 +42,20 @@ def released(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return write("qwen3_30b_a3b", RELEASES[request.param], tmp_path_factory.mktemp("released"), **ALL)
 
 
-def same_logits(one: Released, workload: WorkloadSpec) -> bool:
-    system = load(one.model)
-    system.configure(spec(one.model, workload))
-    return all(map(torch.equal, run(system, workload.steps), together(one.network(), workload)))
+def same_logits(one: Released, *workloads: WorkloadSpec) -> bool:
+    system, network = load(one.model), one.network()
+    seen = []
+    for workload in workloads:
+        system.configure(spec(one.model, workload))
+        seen += map(torch.equal, run(system, workload.steps), together(network, workload))
+    return all(seen)
 
 
 def test_base_gives_the_logits_of_transformers_on_the_numbers(released: Released) -> None:
-    assert all(same_logits(released, workload) for workload in (decode(), prefill()))
+    assert same_logits(released, decode(), prefill())
 
 
-@pytest.mark.parametrize("case", few_of(product(FAMILIES, ("fp8", "int4")), FEW), ids=" ".join)
+@pytest.mark.parametrize("case", few_of(product(FAMILIES, ("fp8", "int4")), FEW_PAIRS), ids=" ".join)
 def test_families_give_the_logits_of_transformers_on_the_numbers(case: tuple[str, str], tmp_path: Path) -> None:
     family, name = case
     assert same_logits(write(family, RELEASES[name], tmp_path), prefill())
@@ -118,15 +123,31 @@ def test_formats_are_told_from_headers(released: Released) -> None:
     assert "quantization_config" not in inspect_checkpoint(released.folder)
 
 
-def packed(one: Released, precision: str) -> HybridEngine:
-    return load(one.model, keep_original=False, packing=Packing(precision=precision))  # type: ignore[arg-type]
+def packed(model: ModelSpec, precision: str) -> HybridEngine:
+    return load(model, keep_original=False, packing=Packing(precision=precision))  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def packings(released: Released) -> Callable[[str], HybridEngine]:
+    return cache(lambda precision: packed(released.model, precision))
+
+
+# Of every format in either precision.
+PACKED = pytest.mark.parametrize(
+    ("released", "precision"),
+    covering(product(RELEASES, ("bf16", "int8")), lambda name, precision: (name, (RELEASES[name].format, precision))),
+    indirect=["released"],
+    scope="module",
+)
 
 
 @needs_vector()
-@pytest.mark.parametrize("precision", ["bf16", "int8"])
-def test_experts_are_packed_from_the_numbers(precision: str, released: Released) -> None:
+@PACKED
+def test_experts_are_packed_from_the_numbers(
+    precision: str, released: Released, packings: Callable[[str], HybridEngine]
+) -> None:
     """The same bits as from the plain checkpoint, whose experts are packed one by one as well."""
-    one, other = packed(released, precision), packed(replace(released, model=released.truth), precision)
+    one, other = packings(precision), packed(released.truth, precision)
     for seen, expected in zip(one._components.operators, other._components.operators, strict=True):
         for i in (0, 5):
             pair = (operator.fused.matrices(i).tensors for operator in (seen, expected))
@@ -134,15 +155,17 @@ def test_experts_are_packed_from_the_numbers(precision: str, released: Released)
 
 
 @needs_vector()
-@pytest.mark.parametrize("precision", ["bf16", "int8"])
-def test_packed_experts_give_logits_near_those_of_transformers(precision: str, released: Released) -> None:
-    system = packed(released, precision)
+@PACKED
+def test_packed_experts_give_logits_near_those_of_transformers(
+    precision: str, released: Released, packings: Callable[[str], HybridEngine]
+) -> None:
+    system = packings(precision)
     system.configure(replace(spec(released.model, prefill(), **FUSED), precision=precision))
     assert relative(run(system, 2), together(released.network(), prefill())) < TOLERANCE
 
 
 @needs_vector()
-@pytest.mark.parametrize("name", RELEASES)
+@pytest.mark.parametrize("name", few_of(RELEASES, FEW))
 def test_what_kernels_know_is_computed_on_as_it_is_stored(name: str, tmp_path: Path) -> None:
     """Routed experts, and linear layers of the lean device role."""
     one = write("glm_4_5_air", RELEASES[name], tmp_path, **ALL)

@@ -212,6 +212,8 @@ RELEASES: dict[str, Release] = {
         config=_ct("nvfp4-pack-quantized", type="float", num_bits=4, group_size=16),
     ),
 }
+# Each format, and each way to say which it is.
+FEW = ("fp8", "fp8, not said", "int4", "gptq", "awq", "nvfp4")
 _SIZES = {"hidden_size": 256, "intermediate_size": 256, "moe_intermediate_size": 256}
 _SIZES |= {"shared_expert_intermediate_size": 256, "q_lora_rank": 128, "kv_lora_rank": 128}
 # What releases leave in bf16: embedding, head, routers and what does not fill a square of 128.

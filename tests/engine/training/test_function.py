@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 
 import pytest
 import torch
@@ -10,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ktbench import _kernels
-from ktbench._kernels import ThreadPool
+from ktbench._kernels import PackedExperts, ThreadPool
 from ktbench.engine.forms import Glu
-from ktbench.engine.training.function import NOT_ADAPTED, run_experts
+from ktbench.engine.training.function import NOT_ADAPTED, FrozenExperts, run_experts
 from ktbench.engine.training.slots import Slots
+from tests.drawing import covering
 from tests.engine.training.layers import (
     EXPERTS,
     Call,
@@ -86,20 +88,39 @@ def test_any_routing_gives_what_the_definition_gives(
         assert torch.allclose(one, torch.zeros_like(one) if other is None else other, atol=1e-10), name
 
 
-@pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("precision", [name for name in FORMATS if not name.startswith(("iq1", "iq2", "iq3"))])
+def met_by_transposed(precision: str, isa: str) -> tuple[str, tuple[str, str | None]]:
+    """Every ISA, and every format compiled for each of the three that these products know."""
+    feature = _kernels.isas()[isa]["feature"]
+    return isa, (precision, "avx512" if feature == "amx" else feature)
+
+
+PAIRS = [
+    (name, isa)
+    for name, row in FORMATS.items()
+    for isa in ISAS
+    if isa in row["isas"] and not name.startswith(("iq1", "iq2", "iq3"))
+]
+
+
+@cache
+def packed_and_plain(precision: str) -> tuple[PackedExperts, FrozenExperts]:
+    """Experts in a format, and the same in float64 as they are stored."""
+    unit = FORMATS[precision]["group"] or 1
+    hidden, width = (size if not FORMATS[precision]["whole_blocks"] else size // unit * unit for size in (352, 160))
+    experts = random_experts(5, hidden, width)
+    packed = pack(experts, precision)
+    return packed, dense(stored(packed, experts))
+
+
+@pytest.mark.parametrize(("precision", "isa"), covering(PAIRS, met_by_transposed))
 def test_transposed_products_are_those_of_the_weights_as_they_are_stored(
     precision: str, isa: str, pool: ThreadPool
 ) -> None:
-    if isa not in FORMATS[precision]["isas"]:
-        pytest.skip(f"{isa} has no kernels for {precision}")
-    unit = FORMATS[precision]["group"] or 1
-    hidden, width = (size if not FORMATS[precision]["whole_blocks"] else size // unit * unit for size in (352, 160))
-    packed = pack(random_experts(5, hidden, width), precision)
-    call = Call.of(torch.randint(-1, EXPERTS, (23, 2), generator=torch.Generator().manual_seed(1)), hidden=hidden)
-    truth, seen = dense(stored(packed, random_experts(5, hidden, width))), by_kernels(packed, pool, isa=isa)
-    slots = Slots.of(call.ids, EXPERTS)
-    for which, columns in (("gate_up", 2 * width), ("down", hidden)):
+    packed, truth = packed_and_plain(precision)
+    ids = torch.randint(-1, EXPERTS, (23, 2), generator=torch.Generator().manual_seed(1))
+    seen, slots = by_kernels(packed, pool, isa=isa), Slots.of(ids, EXPERTS)
+    sizes = (("gate_up", 2 * packed.intermediate), ("down", packed.hidden))
+    for which, columns in sizes:
         rows = torch.randn(len(slots), columns, generator=torch.Generator().manual_seed(2))
         exact = truth.products.transposed(which, rows.double(), slots.rows, slots)
         assert error(seen.products.transposed(which, rows, slots.rows, slots).double(), exact) < 1e-6
