@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 _CODE = """
 import sys
@@ -15,6 +16,13 @@ from ktbench.cli import main
 sys.exit(main())
 """
 KTBENCH = (sys.executable, "-c", _CODE)
+_ROOT = Path(__file__).parents[1]
+
+
+def at_home(home: Path) -> dict[str, str]:
+    """The environment of a user whose home is that folder; what is compiled and timed once is kept for all tests."""
+    kept = {"KTBENCH_CACHE": os.environ["KTBENCH_CACHE"]}
+    return {"PYTHONPATH": str(_ROOT), "PATH": os.defpath, "HOME": str(home), **kept}
 
 
 def python_output(program: str, **environ: str) -> str:

@@ -19,6 +19,9 @@ settings.register_profile("few", _ANY_MACHINE, max_examples=20)
 settings.register_profile("fuzz", _ANY_MACHINE, max_examples=1000)
 settings.load_profile("few")
 
+# Assertions of four hundred files are rewritten, which takes longer than all else before the first test: keep them.
+sys.dont_write_bytecode = False
+
 # The modules and tests of a session stay: looking through them for garbage again and again takes a quarter of its time.
 gc.disable()
 

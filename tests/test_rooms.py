@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ MOST_FILES = 25
 OUTSIDE = {"hydra": {"config"}, "omegaconf": {"config"}}
 
 
+@cache
 def imported(path: Path) -> set[str]:
     """Dotted names that a file imports, wherever in the file."""
     names: set[str] = set()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import yaml
@@ -50,10 +51,11 @@ class Ablation:
         return verb_of(self.content)
 
 
-def ablations() -> list[Ablation]:
+@cache
+def ablations() -> tuple[Ablation, ...]:
     """Every ablation, in order of names, those of folders last."""
     paths = sorted(FOLDER.rglob("*.yaml"), key=lambda path: (len(path.relative_to(FOLDER).parts), path))
-    return [_read(path.relative_to(FOLDER).with_suffix("").as_posix()) for path in paths]
+    return tuple(_read(path.relative_to(FOLDER).with_suffix("").as_posix()) for path in paths)
 
 
 def _read(name: str) -> Ablation:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -71,7 +72,8 @@ def _first_sentence(text: str) -> str:
     return re.split(r"(?<!\bFig)\. ", text, maxsplit=1)[0].rstrip(".")
 
 
-def _content(path: Path) -> dict[str, Any]:
+@cache
+def _content(path: Path) -> Mapping[str, Any]:
     return dict(yaml.safe_load(path.read_text(encoding="utf-8")))
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
+from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar
 
 from ktbench.config.files import check_keys, read_yaml
@@ -75,5 +77,9 @@ def _title(rule: Any, number: int) -> str:
 def _differs_from_shipped(spec: InjectSpec) -> bool:
     """A run is repeated by the name of its rules, so a shipped name stands for the shipped rules."""
     shipped = data_folder("conf") / "inject" / f"{spec.name}.yaml"
-    where = str(shipped)
-    return shipped.is_file() and parse_rules(read_yaml(shipped, where, "rules"), where) != spec
+    return shipped.is_file() and _shipped(shipped) != spec
+
+
+@cache
+def _shipped(path: Path) -> InjectSpec:
+    return parse_rules(read_yaml(path, str(path), "rules"), str(path))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 from typing import Any
 
@@ -77,10 +78,15 @@ def parsed(word: str) -> Override:
     if "=" not in word:
         raise RequestError(f"override {word!r}: expected KEY=VALUE")
     try:
-        return OverridesParser.create().parse_override(word)
+        return _parsed(word)
     except (HydraException, ValueError, RecursionError) as error:  # numbers of thousands of digits, lists of lists
         shown = repr(word) if len(word) <= _SHOWN else f"{word[:_SHOWN]!r}..."
         raise RequestError(f"override {shown} does not parse: {str(error).splitlines()[0][:_SHOWN]}") from None
+
+
+@lru_cache(1024)
+def _parsed(word: str) -> Override:
+    return OverridesParser.create().parse_override(word)
 
 
 def _require_axis(override: Override, groups: Container[str], overrides: Sequence[str]) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from math import erf, fsum, inf, sqrt
 from statistics import NormalDist, fmean
 
@@ -176,6 +176,7 @@ def _wilson_low(p: float, n: float, z: float) -> float:
 _HALVINGS = 48  # of an interval of 2 at most: to 1e-14
 
 
+@lru_cache(4096)  # a table and its figure ask for the same counts
 def _tango_low(lost: float, gained: float, n: float, z: float) -> float:
     low, high = -1.0, (gained - lost) / n
     for _ in range(_HALVINGS):

@@ -24,8 +24,15 @@ _MOST_OFF = 0.02  # of a slice's part of the vocabulary, which is rounded
 _SHAPES: dict[str, MoEShape] = {}
 
 
+class _WithShape:
+    """Room for what is found once, which is no field."""
+
+    __slots__ = ("_shape",)
+    _shape: MoEShape
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ModelSpec:
+class ModelSpec(_WithShape):
     """A model: a slice of a known architecture with seeded synthetic weights, or a local checkpoint.
 
     `config` is the Hugging Face configuration as it will be built, slice depth and vocabulary already applied;
@@ -68,10 +75,12 @@ class ModelSpec:
     @property
     def shape(self) -> MoEShape:
         """Sizes of the model as built."""
-        known = repr(self.config)
-        if known not in _SHAPES:
-            _SHAPES[known] = moe_shape(self.config)
-        return _SHAPES[known]
+        if not hasattr(self, "_shape"):
+            known = repr(self.config)
+            if known not in _SHAPES:
+                _SHAPES[known] = moe_shape(self.config)
+            object.__setattr__(self, "_shape", _SHAPES[known])
+        return self._shape
 
     @property
     def is_slice(self) -> bool:

@@ -142,11 +142,14 @@ def to_wire(value: Any) -> Any:
 
 def from_wire(content: Any, kind: type[T]) -> T:
     """The dataclass that content of a log stands for. Raises ValueError as `from_plain`."""
-    return from_plain(_renamed(content, _inverse(_FIELDS), _inverse(_VALUES)), kind)
+    return from_plain(_renamed(content, _FIELDS_READ, _VALUES_READ), kind)
 
 
 def _inverse(names: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
     return {field: {new: old for old, new in of_field.items()} for field, of_field in names.items()}
+
+
+_FIELDS_READ, _VALUES_READ = _inverse(_FIELDS), _inverse(_VALUES)
 
 
 def _renamed(content: Any, fields: Mapping[str, Mapping[str, str]], values: Mapping[str, Mapping[str, str]]) -> Any:
@@ -155,13 +158,16 @@ def _renamed(content: Any, fields: Mapping[str, Mapping[str, str]], values: Mapp
         return [_renamed(one, fields, values) for one in content] if _holds_dicts(content) else content
     if not isinstance(content, dict):
         return content
-    found = {key: _renamed(value, fields, values) for key, value in content.items()}
-    for key in found.keys() & fields.keys():
-        if isinstance(found[key], dict):
-            found[key] = {fields[key].get(name, name): value for name, value in found[key].items()}
-    for key in found.keys() & values.keys():
-        if isinstance(found[key], str):
-            found[key] = values[key].get(found[key], found[key])
+    found = {
+        key: _renamed(value, fields, values) if isinstance(value, (dict, list, tuple)) else value
+        for key, value in content.items()
+    }
+    for key, names in fields.items():
+        if isinstance(inner := found.get(key), dict):
+            found[key] = {names.get(name, name): value for name, value in inner.items()}
+    for key, names in values.items():
+        if isinstance(word := found.get(key), str):
+            found[key] = names.get(word, word)
     return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +11,7 @@ import pytest
 from ktbench.cli import main
 from ktbench.engine.gguf.export import weights_digest
 from ktbench.run.export import read_export
-
-ROOT = Path(__file__).parents[2]
+from tests.command import at_home
 
 
 def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -36,7 +34,7 @@ def test_export_writes_a_file_and_says_what_it_holds(tmp_path: Path) -> None:
     words = ("model=tiny", "precision=q4_0", "device_precision=q8_0", "output=made/here.gguf")
     done = subprocess.run(
         [sys.executable, "-m", "ktbench", "export", *words],
-        cwd=tmp_path, env={"PYTHONPATH": str(ROOT), "PATH": os.defpath, "HOME": str(tmp_path)},
+        cwd=tmp_path, env=at_home(tmp_path),
         capture_output=True, text=True, timeout=200, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

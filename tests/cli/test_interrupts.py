@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import time
@@ -12,9 +11,8 @@ import pytest
 
 from ktbench.cli import main
 from ktbench.results import read_run
-from tests.command import KTBENCH
+from tests.command import KTBENCH, at_home
 
-ROOT = Path(__file__).parents[2]
 pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built", exc_type=ImportError)
 pytestmark = pytest.mark.usefixtures("loaded_children")
 ARMS = "sweep.arms=['base','skipping=1','deferral=1']"
@@ -24,9 +22,8 @@ SWEEP = ("sweep", ARMS, *QUICK, f"measure.max_rounds={ROUNDS}")
 
 
 def started(folder: Path) -> subprocess.Popen[str]:
-    env = {"PYTHONPATH": str(ROOT), "PATH": os.defpath, "HOME": str(folder)}
     words = [*KTBENCH, *SWEEP, "run_name=ended"]
-    return subprocess.Popen(words, cwd=folder, env=env, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(words, cwd=folder, env=at_home(folder), stderr=subprocess.PIPE, text=True)
 
 
 def wait_for_records(folder: Path, count: int, sweep: subprocess.Popen[str]) -> None:

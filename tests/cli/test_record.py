@@ -17,6 +17,7 @@ from ktbench.config import Request
 from ktbench.engine.workload.recorded import ActivationProfile, Architecture, read_profile
 from ktbench.run.request import plan_request, read_request
 from ktbench.spec.errors import RequestError
+from tests.command import at_home
 
 ROOT = Path(__file__).parents[2]
 QUICK = ("model=tiny", "workload.prompt=8", "workload.steps=4")
@@ -56,7 +57,7 @@ def profile(tmp_path: Path) -> str:
 def test_record_writes_a_profile_and_shows_what_was_selected(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "ktbench", "record", *QUICK, "workload.batch=3", "output=made/here.npz"],
-        cwd=tmp_path, env={"PYTHONPATH": str(ROOT), "PATH": os.defpath, "HOME": str(tmp_path)},
+        cwd=tmp_path, env=at_home(tmp_path),
         capture_output=True, text=True, timeout=200, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -19,11 +19,10 @@ from ktbench.spec.errors import RequestError
 from ktbench.spec.record import Outcome, Record
 from ktbench.spec.sweep import arm_features
 from ktbench.spec.wire import to_plain
-from tests.command import python_output
+from tests.command import at_home, python_output
 from tests.sim.testbed import testbed
 from tests.tiny import CONFIG
 
-ROOT = Path(__file__).parents[2]
 ARMS = "sweep.arms=[base,+v,+v+d,+v+d+n+c,+v+l]"
 CELL = ("model=tiny", "workload.prompt=8", "workload.steps=2")
 BOTH = "machine=here,paper_a100"
@@ -92,7 +91,7 @@ def test_a_simulated_sweep_imports_no_torch(home: Path) -> None:
     script = f"import sys; from ktbench.cli import main; code = main({words!r}); print('torch' in sys.modules, code)"
     done = subprocess.run(
         [sys.executable, "-c", script],
-        cwd=home, env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(home)},
+        cwd=home, env=at_home(home),
         capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
     assert done.stdout.splitlines()[-1:] == ["False 0"], done.stderr
@@ -313,9 +312,9 @@ for name in ("torch", "transformers", "ktbench._kernels"):
     sys.modules[name] = None
 from ktbench.cli import main
 for words in (
-    ["advise", "cpu=EPYC 9355", "ram=12x64 DDR5-6400", "gpu=RTX 4090", "model=qwen3_235b_a22b"],
+    ["advise", "cpu=EPYC 9355", "ram=12x64 DDR5-6400", "gpu=RTX 4090", "model=deepseek_v2_lite", "context=512"],
     ["plan", "+ablation=decode"],
-    ["sweep", "+ablation=decode", "machine=paper_a100", "model=deepseek_v3", "model.layers=null"],
+    ["sweep", "+ablation=decode", "machine=paper_a100", "model=tiny", "sweep.arms=[base,+v]"],
 ):
     code = main(words)
     print(f"{words[0]} ended with {code}", flush=True)

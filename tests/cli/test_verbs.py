@@ -17,7 +17,8 @@ from ktbench.host.capabilities import machine_capabilities
 from ktbench.results import read_run
 from ktbench.results.log import encode
 from ktbench.spec.record import Outcome
-from tests.command import KTBENCH
+from tests.command import KTBENCH, at_home
+from tests.loaded import Loader
 
 ROOT = Path(__file__).parents[2]
 pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built", exc_type=ImportError)
@@ -31,14 +32,14 @@ Verb = Callable[..., Done]
 
 
 @pytest.fixture(scope="module")
-def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the run `first`, in a process as a person starts it; what follows are calls of `main`."""
+def swept(tmp_path_factory: pytest.TempPathFactory, loader: Loader) -> Path:
+    """A folder with the run `first`, of a process of its own; what follows are calls of `main`."""
     folder = tmp_path_factory.mktemp("sweep")
-    done = subprocess.run(
-        [*KTBENCH, "sweep", "+ablation=decode", "run_name=first", *QUICK],
-        cwd=folder, env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(folder)},
-        capture_output=True, text=True, timeout=200, check=False,
-    )  # fmt: skip
+    with loader.stands_in():
+        done = subprocess.run(
+            [*KTBENCH, "sweep", "+ablation=decode", "run_name=first", *QUICK],
+            cwd=folder, env=at_home(folder), capture_output=True, text=True, timeout=200, check=False,
+        )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return folder
 
@@ -105,7 +106,8 @@ def test_run_of_one_layer(ktbench: Verb) -> None:
 
 
 def test_sweep_of_parts_measures_and_reports_each(ktbench: Verb, swept: Path) -> None:
-    done = ktbench("sweep", PARTS, *LAYER, "sweep.title=Two parts", "workload.batch=2", "run_name=parts")
+    words = ("sweep.title=Two parts", "workload.batch=2", "engine.threads=1", "run_name=parts")
+    done = ktbench("sweep", PARTS, *LAYER, *words)
     assert done.returncode == 0, done.stderr
     run = read_run(swept / "runs/parts")
     assert [(part.name, part.baseline, part.figure) for part in run.header.parts] == [

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from docs.gen.repository import DOCS, ROOT
+from docs.gen.repository import DOCS
 from ktbench.cli import main as ktbench
 from ktbench.config.freeze import ModelFiles, freeze_model
 from ktbench.eval.tasks.sources import load_task
@@ -26,7 +26,7 @@ from ktbench.spec.record import Outcome
 from ktbench.spec.run_spec import ModelSpec
 from ktbench.spec.suite import SuiteSpec
 from ktbench.spec.wire import from_plain
-from tests.command import KTBENCH
+from tests.command import KTBENCH, at_home
 
 
 def written(page: str) -> dict[str, Any]:
@@ -93,8 +93,8 @@ def test_a_file_of_numbers_that_is_none_is_refused(
 
 def with_packages(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """A command in `folder`, where the packages in its folder `site` are installed."""
-    path = os.pathsep.join(map(str, [ROOT, folder / "site"]))
-    env = {"PYTHONPATH": path, "PATH": os.defpath, "HOME": str(folder)}
+    env = at_home(folder)
+    env["PYTHONPATH"] += f"{os.pathsep}{folder / 'site'}"
     return subprocess.run(
         [*KTBENCH, *words], cwd=folder, env=env, capture_output=True, text=True, timeout=200, check=False
     )

@@ -78,10 +78,8 @@ def of_metric(scored: Iterable[SampleResult], metric: str) -> list[SampleResult]
     return [one for one in scored if one.metric == metric]
 
 
-def test_a_task_ends_with_its_answers_and_what_proves_them(
-    session: EvalSession, cells: list[Cell], answers: Path
-) -> None:
-    result, scored = session.evaluate(cells[1], "sort", reference(answers, is_this=False))
+def test_a_task_ends_with_its_answers_and_what_proves_them(cells: list[Cell], tmp_path: Path) -> None:
+    result, scored = opened(cells, tmp_path).evaluate(cells[1], "sort", reference(tmp_path, is_this=False))
     assert (result.outcome, result.questions, result.requests, result.cached) == (Outcome.OK, 3, 3, 0)
     assert result.new_tokens == sum(one.tokens or 0 for one in scored) > 0
     assert result.prompt_tokens > 0
@@ -96,11 +94,9 @@ def expected_deferrals(new_tokens: int) -> int:
     return 2 * (new_tokens - 3)
 
 
-def test_what_the_same_cell_answered_before_is_not_asked_again(
-    session: EvalSession, cells: list[Cell], answers: Path
-) -> None:
-    first, scored = session.evaluate(cells[0], "sort", reference(answers, is_this=True))
-    result, again = opened(cells, answers).evaluate(cells[0], "sort", reference(answers, is_this=True))
+def test_what_the_same_cell_answered_before_is_not_asked_again(cells: list[Cell], tmp_path: Path) -> None:
+    first, scored = opened(cells, tmp_path).evaluate(cells[0], "sort", reference(tmp_path, is_this=True))
+    result, again = opened(cells, tmp_path).evaluate(cells[0], "sort", reference(tmp_path, is_this=True))
     assert (first.cached, result.cached, result.new_tokens) == (0, 3, 0)
     assert again == scored
 

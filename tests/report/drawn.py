@@ -21,6 +21,9 @@ from ktbench.report.speed_table import table_of
 from ktbench.results import Run
 from ktbench.results.rows import rows_of
 
+Ink = NDArray[np.uint8]  # how opaque each pixel of a page is; its first row is the highest
+_OVERHANG_PX = 4  # how far letters reach beyond their box at most
+
 
 def speed_figure(run: Run) -> Figure:
     """The first figure of the speeds of a run of one part."""
@@ -42,8 +45,9 @@ def texts(drawn: Figure) -> list[Text]:
 def assert_readable(drawn: Figure) -> None:
     """No text lies over another or leaves the page, by the boxes of texts."""
     found = _boxes_on_the_page(drawn)
-    for (one, a), (other, b) in combinations(found, 2):
-        width, height = min(a.x1, b.x1) - max(a.x0, b.x0), min(a.y1, b.y1) - max(a.y0, b.y0)
+    corners = [(text, tuple(map(float, box.extents))) for text, box in found]
+    for (one, (x0, y0, x1, y1)), (other, (left, low, right, high)) in combinations(corners, 2):
+        width, height = min(x1, right) - max(x0, left), min(y1, high) - max(y0, low)
         # A box has the height of its tallest possible letters: a pixel or two in common is still white.
         assert width < 3 or height < 3, f"{one.get_text()!r} lies over {other.get_text()!r}"
 
@@ -51,10 +55,12 @@ def assert_readable(drawn: Figure) -> None:
 def assert_inks_apart(drawn: Figure) -> None:
     """The same by pixels, for labels of curves, which may be turned: the boxes of those hold much that is white."""
     found = _boxes_on_the_page(drawn)
-    near = {text for (text, box), (_, other) in permutations(found, 2) if box.padded(2).overlaps(other)}
+    wider = [(text, box, box.padded(2)) for text, box in found]
+    near = {text for (text, _, wide), (_, other, _) in permutations(wider, 2) if wide.overlaps(other)}
     (together,) = inks([[text for text, _ in found if text not in near]], drawn)
     close = [(text, box) for text, box in found if text in near]
-    pixels = [np.flatnonzero(ink) for ink in inks([[text] for text, _ in close], drawn)]
+    alone = inks([[text] for text, _ in close], drawn)
+    pixels = [_pixels(box.padded(_OVERHANG_PX), ink) for (_, box), ink in zip(close, alone, strict=True)]
     for text, box in found:
         assert text in near or _inside(box, together).any(), f"{text.get_text()!r} is not drawn"
     for (text, _), covered in zip(close, pixels, strict=True):
@@ -64,14 +70,25 @@ def assert_inks_apart(drawn: Figure) -> None:
         assert not shared, f"{one.get_text()!r} lies over {other.get_text()!r}"
 
 
-def _inside(box: BboxBase, ink: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """The part of a page in a box; its first row is the highest."""
-    height = len(ink)
-    return ink[int(height - box.y1) : math.ceil(height - box.y0), int(box.x0) : math.ceil(box.x1)]
+def _inside(box: BboxBase, ink: Ink) -> Ink:
+    """The part of a page in a box."""
+    return ink[_slices(box, len(ink))]
+
+
+def _pixels(box: BboxBase, ink: Ink) -> NDArray[np.intp]:
+    """Which pixels of a page are covered, of those in a box: to look through all of it for a few letters takes long."""
+    rows, columns = _slices(box, len(ink))
+    found_rows, found_columns = np.nonzero(ink[rows, columns])
+    return (found_rows + rows.start) * ink.shape[1] + found_columns + columns.start
+
+
+def _slices(box: BboxBase, height: int) -> tuple[slice, slice]:
+    rows = slice(max(0, int(height - box.y1)), max(0, math.ceil(height - box.y0)))
+    return rows, slice(max(0, int(box.x0)), max(0, math.ceil(box.x1)))
 
 
 def _boxes_on_the_page(drawn: Figure) -> list[tuple[Text, BboxBase]]:
-    drawn.canvas.draw()
+    drawn.draw_without_rendering()  # lays everything out, which is all that boxes need
     found = [(text, text.get_window_extent()) for text in texts(drawn)]
     page = drawn.bbox
     for text, box in found:
@@ -79,8 +96,11 @@ def _boxes_on_the_page(drawn: Figure) -> list[tuple[Text, BboxBase]]:
     return found
 
 
-def inks(found: Iterable[Iterable[Text]], drawn: Figure) -> Iterator[NDArray[np.bool_]]:
-    """The pixels that some texts cover, drawn without others and without their halo or background."""
+def inks(found: Iterable[Iterable[Text]], drawn: Figure) -> Iterator[Ink]:
+    """The pixels that some texts cover, drawn without others and without their halo or background.
+
+    The next ones are drawn in their place.
+    """
     width, height = drawn.canvas.get_width_height()
     renderer = RendererAgg(width, height, drawn.dpi)  # type: ignore[no-untyped-call]
     for together in found:
@@ -89,7 +109,7 @@ def inks(found: Iterable[Iterable[Text]], drawn: Figure) -> Iterator[NDArray[np.
             text.set_path_effects([])
             text.set_bbox(None)  # type: ignore[arg-type]
             text.draw(renderer)
-        yield np.asarray(renderer.buffer_rgba())[:, :, 3] > 0  # type: ignore[no-untyped-call]
+        yield np.asarray(renderer.buffer_rgba())[:, :, 3]  # type: ignore[no-untyped-call]
 
 
 def caption(drawn: Figure) -> str:

@@ -72,7 +72,7 @@ def dashed(axes: Axes) -> list[Line2D]:
 def test_labels_cover_no_marker(tmp_path: Path, name: str) -> None:
     """Labels are drawn under curves, so one that a marker lies over could not be read."""
     drawn = speed_figure(STORES[name].write(tmp_path))
-    drawn.canvas.draw()
+    drawn.draw_without_rendering()
     for axes in drawn.axes:
         points = [xy for container in axes.containers for xy in container.lines[0].get_xydata()]  # type: ignore[attr-defined]
         (covered,) = inks([axes.texts], drawn)
@@ -85,7 +85,7 @@ def test_labels_of_the_recorded_kernels_cross_no_curve_and_no_whisker() -> None:
     run = read_run(data_folder("reports") / "recorded" / "granite_rapids_2_cores" / "kernels")
     document = next(one for one in documents_of(run) if one.table.part == "qwen3_layer")
     drawn = draw(document)
-    drawn.canvas.draw()
+    drawn.draw_without_rendering()
     for axes in drawn.axes:
         lines = [container.lines[0].get_xydata() for container in axes.containers]  # type: ignore[attr-defined]
         lines += [bar for container in axes.containers for bar in container.lines[2][0].get_segments()]  # type: ignore[attr-defined]

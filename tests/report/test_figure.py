@@ -38,7 +38,7 @@ STORES = {
 
 def test_names_below_bars_do_not_touch(tmp_path: Path) -> None:
     drawn = speed_figure(Store().write(tmp_path))
-    drawn.canvas.draw()
+    drawn.draw_without_rendering()
     boxes = [label.get_window_extent() for label in drawn.axes[0].get_xticklabels()]
     assert all(right.x0 - left.x1 > 0.04 * drawn.dpi for left, right in pairwise(boxes))
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -16,6 +19,18 @@ from tests.serve.fake import FakeEngine, Server, serving
 @pytest.fixture(scope="session")
 def tokens() -> TextTokens:
     return TextTokens.open("evals/nano")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def short_naps() -> Iterator[None]:
+    """uvicorn looks ten times a second whether it shall end, and waits as long again before it does."""
+
+    async def sleep(delay: float, result: Any = None) -> Any:
+        return await asyncio.sleep(min(delay, 0.005), result)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("uvicorn.server.asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": sleep}))
+        yield
 
 
 @pytest.fixture(scope="module")

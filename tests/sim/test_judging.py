@@ -100,7 +100,8 @@ def test_a_fit_finds_constants_again(
 ) -> None:
     stage: Stage = next(one for one in STAGES["ktransformers"] if one.name == "PyTorch's AVX-512 kernel")
     true = calibrations["ktransformers"].changed({"base_vector_peak": 0.31})
-    seen = [replace(one, value=simulated_value(one, true)) for one in observations if stage.selects(one)]
+    few = [one for one in observations if stage.selects(one)][::3]
+    seen = [replace(one, value=simulated_value(one, true)) for one in few]
     found = _fit(stage, seen, calibrations["ktransformers"])
     assert found.calibration["base_vector_peak"] == pytest.approx(0.31, rel=0.02)
     assert found.rms < 0.01

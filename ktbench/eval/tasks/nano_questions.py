@@ -39,6 +39,7 @@ RARE = (
 )
 # fmt: on
 LEXICON = COMMON + RARE
+_BY_INITIAL = {initial: [word for word in LEXICON if word[0] == initial] for initial in {word[0] for word in LEXICON}}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -196,13 +197,13 @@ def _damaged(random: Random, word: str, level: int) -> str:
         if level == 5:
             place = random.randrange(1, len(word))
             found = found[:place] + MASK + found[place + 1 :]
-        if found != word and [one for one in LEXICON if _may_be(found, one)] == [word]:
+        if found != word and [one for one in _BY_INITIAL[word[0]] if _may_be(found, one)] == [word]:
             return found
 
 
 def _may_be(found: str, word: str) -> bool:
-    """Whether the letters are those of the word, the first in its place and masked ones any."""
-    return found[0] == word[0] and (Counter(found) - Counter(word)).keys() <= {MASK}
+    """Whether the letters are those of a word with the same initial, masked ones any."""
+    return (Counter(found) - Counter(word)).keys() <= {MASK}
 
 
 def _swapped(random: Random, word: str) -> str:

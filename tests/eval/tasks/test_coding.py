@@ -11,6 +11,7 @@ import pytest
 
 from ktbench.eval.tasks.coding import HUMANEVAL_STOPS, grade_humaneval, grade_mbpp, until
 from ktbench.eval.tasks.harness import Grade
+from tests.drawing import few_of
 from tests.eval.conftest import SHARED, needs_shared_data
 
 ADD = {
@@ -18,6 +19,7 @@ ADD = {
     "entry_point": "add",
     "test": "def check(candidate):\n    assert candidate(1, 2) == 3\n",
 }
+PARTS = 4  # of HumanEval
 TWICE = {"test_setup_code": "", "test_list": ["assert twice(2) == 4", "assert twice(0) == 0"]}
 
 
@@ -39,11 +41,12 @@ def solved(row: dict[str, Any]) -> str:
 
 
 @needs_shared_data
-def test_humanevals_own_solutions_pass() -> None:
-    rows = humaneval()
+@pytest.mark.parametrize("part", few_of(range(PARTS), {0}))
+def test_humanevals_own_solutions_pass(part: int) -> None:
+    rows = humaneval()[part::PARTS]
     with ThreadPoolExecutor(2) as pool:
         assert {row["task_id"]: why for row, why in zip(rows, pool.map(right, rows), strict=True) if why} == {}
-    assert len(rows) == 164
+    assert len(rows) == 164 // PARTS
 
 
 @needs_shared_data
