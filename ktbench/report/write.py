@@ -10,6 +10,7 @@ from ktbench.files import NotWritten, write_whole
 from ktbench.report.attribution_table import attribution_csv_text, attribution_json_text
 from ktbench.report.data import accuracy_csv_text, accuracy_json_text, csv_text, json_text, samples_csv_text
 from ktbench.report.documents import KINDS, Document, Kind, documents_of
+from ktbench.report.exchange.artifact import ARTIFACT, write_artifact
 from ktbench.report.exchange.llama_bench import llama_bench
 from ktbench.report.exchange.lm_eval import results_of
 from ktbench.report.latex import latex
@@ -44,14 +45,15 @@ _OF_SUITES = ("html", "pdf")  # a page of any run; of published numbers more tha
 _LM_EVAL = "lm_eval"  # of evaluations
 FORMATS = (*_TEXTS, "figure", *_OF_SUITES, _LM_EVAL)
 _SAMPLES = "samples"
-_ON_REQUEST = ("kit", _LLAMA_BENCH, _SAMPLES)
+_ON_REQUEST = ("kit", _LLAMA_BENCH, _SAMPLES, ARTIFACT)
 
 
 def write_report(run: Run, formats: Sequence[str] = FORMATS, documents: Sequence[Document] | None = None) -> list[Path]:
     """Write `table.md`, `.csv`, `.json`, `.tex` and `figure.pdf`, `.svg`, `.png` below `<run folder>/report/`.
 
     As `html` of every run `page.html`, on request as `kit` a folder `kit` to drop into a paper, as `llama_bench`
-    a table in the form of llama-bench's, `llama_bench.md`, and as `samples` every timed step, `samples.csv`.
+    a table in the form of llama-bench's, `llama_bench.md`, as `samples` every timed step, `samples.csv`, and as
+    `artifact` all of the run with its default report in `artifact.zip`.
     Of a run that asks a suite `accuracy.md`, `.csv`, `.json` and `.tex`, `table` of what was timed as well, and as
     `lm_eval` the results of each cell in lm-eval's layout below `<run folder>/lm_eval/`, where its samples are.
     Of one that attributes its speed-ups `attribution.md`, `.csv`, `.json` and `.tex` beside `table`, of one that
@@ -132,6 +134,10 @@ def _written(folder: Path, run: Run, documents: Sequence[Document], name: str) -
         yield write_whole(folder / f"{_SAMPLES}.csv", samples_csv_text(rows_of(run)))
     if name == "kit":
         yield from write_paper_bundle(folder / "kit", run, documents)
+    if name == ARTIFACT:
+        made = [path for each in FORMATS for path in _written(folder, run, documents, each)]
+        report = [path for path in made if path.is_relative_to(folder)]
+        yield write_artifact(folder / f"{ARTIFACT}.zip", run, documents, report)
     if papers := [document for document in documents if document.kind == "paper"]:
         yield from _suite(folder, run, papers, name)
 
