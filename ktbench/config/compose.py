@@ -6,20 +6,18 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra.core.config_store import ConfigStore
+from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from ktbench.config.axes import overridden, with_nodes
 from ktbench.config.files import OWN
-from ktbench.config.keys import group_defaults, known_keys, register_defaults
+from ktbench.config.keys import known_keys, register_defaults
 from ktbench.config.launcher import is_launching
 from ktbench.config.lists import Lists, SplitOverrides, key_of, parsed, split_lists, with_letters
 from ktbench.config.machine import HERE, ReadLocal, is_own, no_local, preset, register_own
@@ -29,7 +27,6 @@ from ktbench.config.options import (
     group_options,
     is_file,
     is_registered_task,
-    option_content,
     read_options,
     register_own_ablations,
 )
@@ -46,7 +43,6 @@ _UNSAFE = "confirm_unsafe"
 _LONGEST_KEY = 200  # characters: Hydra looks for files that are called like keys
 Groups = Mapping[str, list[str]]  # the options of every group
 _MAPPINGS = ("engine", "inject", "machine", "measure", "model", "peer", "sweep", "workload")
-_NODES = ("model", "workload", "inject", "machine")  # groups whose option is a node of the same name
 _WITHOUT = {f"suite={NO_SUITE}": "~suite"}  # as Hydra writes it
 
 
@@ -174,10 +170,16 @@ def _shipped(words: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _composed(words: Sequence[str]) -> dict[str, Any]:
-    """What Hydra composes, in two steps: options of groups decide what is merged, and values are set in the result."""
-    values = [word for word in words if _sets_value(word)]
-    config, machine = _of_options([word for word in words if word not in values])
-    ConfigLoaderImpl._apply_overrides_to_config([parsed(word) for word in values], config)
+    """What Hydra composes of the options of groups, with the values of the other words set in it.
+
+    Options are composed once, as that takes a hundred times as long.
+    """
+    values = {word: override for word in words if (override := _sets_value(word)) is not None}
+    options = tuple(word for word in words if word not in values)
+    is_shipped = not any(word.endswith(f"={OWN}") for word in options)
+    config, machine = deepcopy((_of_shipped_options if is_shipped else _of_options)(options))
+    for override in values.values():
+        OmegaConf.update(config, override.key_or_group, override.value(), merge=True)
     content: dict[str, Any] = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
     for key in _MAPPINGS:
         if not isinstance(content[key], dict):
@@ -185,85 +187,24 @@ def _composed(words: Sequence[str]) -> dict[str, Any]:
     return content | {"machine": content["machine"] | {"preset": preset(machine)}}
 
 
-def _sets_value(word: str) -> bool:
-    """Whether a word sets a key in what is composed, and does not choose what that is."""
+def _sets_value(word: str) -> Override | None:
+    """The override of a word that sets a key in what is composed; None for one that decides what that is."""
     key, equals, _ = word.partition("=")
-    if not equals or not key.replace(".", "_").isidentifier() or parsed(word).is_sweep_override():
-        return False  # for Hydra to judge
-    return not key.startswith("hydra.") if "." in key else key in known_keys() and not group_folder(key).is_dir()
-
-
-def _of_options(words: Sequence[str]) -> tuple[DictConfig, str]:
-    """The configuration that options of groups choose, and the name of its machine.
-
-    Hydra puts each option of `_NODES` in its place, and merges an ablation last, into what the other words and the
-    ablation's defaults choose. Done here it takes milliseconds, and what is left for Hydra is composed once.
-    """
-    conf = data_folder("conf").resolve()
-    others = [word for word in words if not word.startswith("+ablation=")]
-    ablations = [_stored("ablation", word.partition("=")[2]) for word in words if word not in others]
-    defaults = [entry for content in ablations for entry in content.pop("defaults", [])]
-    if len(ablations) > 1 or f"suite={OWN}" in words or not all(map(_overrides_one, defaults)):
-        return _of_hydra(words, conf)
-    keys = {key_of(word).lstrip("~") for word in others}
-    chosen = {str(key).removeprefix("override /"): option for entry in defaults for key, option in entry.items()}
-    options = [*others, *(f"{group}={option}" for group, option in chosen.items() if group not in keys)]
-    nodes = {word: node for word in options if (node := _node(word, conf)) is not None}
-    places = {word: word.partition("=") for word in nodes}
-    rest = tuple(word for word in options if word not in nodes)
-    config, machine = deepcopy(_around(rest, frozenset(group for group, _, _ in places.values()), conf))
-    with open_dict(config):
-        for word, (group, _, option) in places.items():
-            config[group] = nodes[word]
-            machine = option if group == "machine" else machine
-        for content in ablations:
-            config.merge_with(content)
-    return config, machine
-
-
-def _stored(group: str, option: str) -> DictConfig:
-    return ConfigStore.instance().load(f"{group}/{option}.yaml").node
-
-
-def _overrides_one(entry: Any) -> bool:
-    """Whether an entry of defaults is `override /GROUP: OPTION`."""
-    pairs = [*entry.items()] if isinstance(entry, DictConfig) else []
-    return len(pairs) == 1 and str(pairs[0][0]).startswith("override /") and isinstance(pairs[0][1], str)
-
-
-def _node(word: str, conf: Path) -> DictConfig | None:
-    """The node of a word that chooses an option of `_NODES`; None for others, and for what is for Hydra to judge."""
-    group, _, option = word.partition("=")
-    if group not in _NODES:
-        return None
-    if option == OWN:
-        return _stored(group, option)
-    return deepcopy(_shipped_node(group, option, conf))
+    if not equals or not key.replace(".", "_").isidentifier():
+        return None  # for Hydra to judge
+    is_known = not key.startswith("hydra.") if "." in key else key in known_keys() and not group_folder(key).is_dir()
+    override = parsed(word) if is_known else None
+    return override if override and not override.is_sweep_override() else None
 
 
 @cache
-def _shipped_node(group: str, option: str, conf: Path) -> DictConfig | None:
-    content = option_content(group, option)
-    if content is None or "defaults" in content:
-        return None
-    node = OmegaConf.merge(group_defaults(group), content)
-    assert isinstance(node, DictConfig)
-    return node
+def _of_shipped_options(words: tuple[str, ...]) -> tuple[DictConfig, str]:
+    return _of_options(words)
 
 
-@cache
-def _around(words: tuple[str, ...], groups: frozenset[str], conf: Path) -> tuple[DictConfig, str]:
-    """What Hydra composes but for the nodes of `groups`, which others take the place of: copying takes long."""
-    config, machine = deepcopy(_around(words, frozenset(), conf)) if groups else _of_hydra(words, conf)
-    with open_dict(config):
-        for group in groups:
-            config[group] = None
-    return config, machine
-
-
-def _of_hydra(words: Sequence[str], conf: Path) -> tuple[DictConfig, str]:
-    """What Hydra composes in the folder `conf`, and the name of the machine."""
-    with initialize_config_dir(str(conf), version_base="1.3"):
+def _of_options(words: tuple[str, ...]) -> tuple[DictConfig, str]:
+    """What Hydra composes of options, and the name of the machine."""
+    with initialize_config_dir(str(data_folder("conf").resolve()), version_base="1.3"):
         composed = hydra_compose("config", [*words], return_hydra_config=True)
     machine = composed.hydra.runtime.choices.machine
     with open_dict(composed):

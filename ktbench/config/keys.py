@@ -54,11 +54,6 @@ def register_defaults() -> None:
     ConfigStore.instance().store(name="spec_defaults", node=defaults)
 
 
-def group_defaults(group: str) -> dict[str, Any]:
-    """The keys of a group that its options need not have."""
-    return dict(_DEFAULTS.get(group, {}))
-
-
 def known_keys() -> list[str]:
     """Every dotted key of the composed configuration."""
     return sorted([*_flatten(_composed(), ""), *(f"suite.{field.name}" for field in fields(SuiteSpec))])

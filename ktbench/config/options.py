@@ -64,7 +64,7 @@ def _read_named(group: str, name: str) -> None:
 
 
 @cache
-def _read_option(group: str, name: str, path: Path) -> dict[str, Any]:
+def _read_option(group: str, name: str, path: Path) -> None:
     where = f"{group}={name}: {path}"
     content = read_yaml(path, where, "a configuration")
     if not isinstance(content, dict):
@@ -73,13 +73,6 @@ def _read_option(group: str, name: str, path: Path) -> dict[str, Any]:
         _read_named(other, option)
     if group in OUTSIDE_CONF:
         _register(group, name, content, where)
-    return content
-
-
-def option_content(group: str, name: str) -> dict[str, Any] | None:
-    """Plain content of an option's file, which is not to be changed; None where there is no such file."""
-    path = group_folder(group) / f"{name}.yaml"
-    return _read_option(group, name, path) if is_there(path) else None
 
 
 REGISTERED = "lm_eval/"  # before the name of a task of lm-eval, which is a suite of its own

@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from omegaconf import OmegaConf
 
 from ktbench.config import ModelFiles, Request, ablation_names, compose, freeze
-from ktbench.config.compose import _of_hydra, _of_options
 from ktbench.config.freeze import freeze_model
 from ktbench.resources import data_folder, option_files
 from ktbench.spec.cells import plan_cells
@@ -20,7 +18,6 @@ from ktbench.spec.errors import RequestError
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.shape import MoEShape
 from ktbench.spec.weights import Precision
-from tests.drawing import few_of
 from tests.tiny import CONFIG
 
 CHECKPOINT = {"somewhere": CONFIG}
@@ -47,24 +44,6 @@ def test_every_ablation_composes_to_cells(name: str) -> None:
     cells = [cell for part in request.parts for cell in plan_cells(part.spec, part.sweep, part.name)]
     least = 0 if all(part.sweep.is_published_alone for part in request.parts) else 2
     assert len({cell.key for cell in cells}) == len(cells) >= least
-
-
-FEW_CHOICES = {
-    ("model=tiny", "workload=prefill", "inject=experts"),
-    ("machine=paper_a100", "suite=nano"),
-    ("+ablation=decode", "model=deepseek_v3"),
-    ("+ablation=device_prefill",),
-    ("+ablation=formats", "~suite"),
-}
-CHOICES = [*sorted(FEW_CHOICES), *((f"+ablation={name}",) for name in ablation_names() if name != "device_prefill")]
-
-
-@pytest.mark.parametrize("words", few_of(CHOICES, FEW_CHOICES), ids=" ".join)
-def test_options_are_put_together_as_hydra_does(words: tuple[str, ...]) -> None:
-    compose([word for word in words if word != "~suite"])  # reads the files of the options
-    (found, machine), (truth, chosen) = _of_options(words), _of_hydra(words, data_folder("conf").resolve())
-    assert machine == chosen
-    assert json.dumps(OmegaConf.to_container(found)) == json.dumps(OmegaConf.to_container(truth)), "or in another order"
 
 
 def options(group: str) -> list[str]:
