@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ktbench.cli.show import show
 from ktbench.engine.inject.match import lines, match_rules, require_operators
-from ktbench.run.execute import execute
 from ktbench.run.feasibility import best_engine
 from ktbench.run.progress import say
 from ktbench.run.request import one_cell_request, plan_request
@@ -26,6 +24,10 @@ def run(overrides: Sequence[str]) -> int:
     if request.show:
         return show_injection(request.parts[0].spec)
     planned = plan_request(request)
+    # What measures and reports takes a tenth of a second to load: only for a request that is not refused.
+    from ktbench.cli.show import show
+    from ktbench.run.execute import execute
+
     _hint(request.parts[0].spec)
     return show(execute(request, planned, ["python", "-m", "ktbench", "run", *overrides]), alone=True)
 
