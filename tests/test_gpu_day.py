@@ -26,6 +26,7 @@ from ktbench.run.request import cells_of, one_cell_request, read_request
 from ktbench.spec.memory import MachineMemory
 from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import RunSpec
+from tests.drawing import few_of
 from tests.gpu import day, facts, handover, profile_step
 from tests.gpu.day import Call, main, pack, run
 from tests.gpu.stages import PARTS, ROOT, Plan, Stage
@@ -159,14 +160,14 @@ def test_every_command_is_valid_on_the_machine_and_measures_something(
             assert of_this_host or reason.where in ("+n", "+m", "+c"), f"{one.name}: {reason}"
 
 
-@pytest.mark.parametrize("name", MACHINES)
+@pytest.mark.parametrize("name", few_of(MACHINES, {"avx2"}))
 def test_a_dry_run_asks_for_no_device_and_its_commands_are_valid(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ktbench.run.request.machine_capabilities", lambda: MACHINES[name])
     for one in measuring(plans(dry=True)[name]):
         assert {cell.spec.engine.device for cell in cells_in(one)} == {"cpu"}
 
 
-@pytest.fixture(params=MACHINES)
+@pytest.fixture(params=few_of(MACHINES, {"avx512"}))
 def without_device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """A machine like those, but for the device."""
     missing = MACHINES[request.param] | {"cuda": NO_DEVICE}

@@ -22,7 +22,7 @@ LONG = (*SHORT, "full-report", "ended-0", "killed-report", "stopped", "stopped-e
 @pytest.mark.usefixtures("loaded_children")
 @pytest.mark.parametrize(
     ("fault", "kills"),
-    [*((fault, 5) for fault in SHORT), *(pytest.param(fault, 10, marks=pytest.mark.thorough) for fault in LONG)],
+    [*((fault, 3) for fault in SHORT), *(pytest.param(fault, 10, marks=pytest.mark.thorough) for fault in LONG)],
 )
 def test_nothing_is_lost_or_torn(fault: str, kills: int) -> None:
     command = [sys.executable, "-m", "tests.faults", "--only", fault, "--kills", str(kills)]
