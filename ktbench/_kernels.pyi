@@ -42,6 +42,12 @@ class Isa(TypedDict):
     peaks: list[str]
     """The dtypes with a loop for `peak_flops`."""
 
+def guard_pages(address: int, nbytes: int) -> None:
+    """From now on a write to these whole pages ends the process with exit code 1 and a line on stderr.
+
+    Raises ValueError for what is not whole pages, OSError where the kernel refuses.
+    """
+
 def formats() -> dict[str, Format]:
     """Precision to its row of the format table (kernels/core/formats.h), in its order."""
 

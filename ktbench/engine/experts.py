@@ -183,9 +183,13 @@ class ExpertsOperator(nn.Module):
         pending = None if later is None else DeferredExperts(lambda: later, None)
         return (lambda: output if previous is None else output + previous.fetch()), pending
 
-    def _tapped(self, hidden: Tensor, routing: Routing) -> Tensor:
+    def run_all(self, hidden: Tensor, routing: Routing) -> Tensor:
+        """[T, H] of `hidden` [T, H]: all experts of `routing` on both roles, none deferred or skipped."""
         fetch, _ = self._start(hidden, routing, None, None)
-        output = fetch()
+        return fetch()
+
+    def _tapped(self, hidden: Tensor, routing: Routing) -> Tensor:
+        output = self.run_all(hidden, routing)
         if self.state.tap is not None and routing.ids.shape[-1]:
             self.state.tap(self.position.layer, hidden, routing, output)
         return output

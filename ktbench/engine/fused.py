@@ -234,6 +234,15 @@ class FusedHost:
         for layer in (*self._layers, *self._at_device.values()):
             layer.kernels = kernels
 
+    def notes(self, engine: EngineSpec) -> tuple[str, ...]:
+        """What the evidence of a feature does not prove on these threads."""
+        if not (engine.fused and engine.dynamic and self.team.threads == 1):
+            return ()
+        return (
+            f"{engine.label}: +d on one thread takes its tasks from a queue that it shares with none: that shows "
+            "what the queue costs, not what balancing gains",
+        )
+
     def run_on(self, cpus: tuple[int, ...]) -> None:
         """Run on these from now on."""
         if cpus != self._cpus:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from time import perf_counter, sleep
 from types import ModuleType
@@ -31,6 +32,19 @@ _IDLE_S = 1.0
 _SPIN_US = 50
 
 
+# Weights of up to so many times the size of a cache are read faster for what stays in it from step to step.
+_CACHED = 8
+_LEAST_BUFFER = 1 << 18
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ceiling:
+    """What no step can pass: bytes read per second, and operations per second, 0 where no instructions were timed."""
+
+    read_bytes_per_s: float
+    peak_flops: float
+
+
 class Roofs:
     """Limits of one team of threads, an `OpenMPTeam` or `ThreadPool` of the extension. Opening takes 1 GiB.
 
@@ -48,6 +62,10 @@ class Roofs:
         self._read = kernels.ReadRoof(team, buffer_bytes)
         self._read_at_s = float("-inf")
         self.peak_isa = best_isa(kernels.grants())
+        self._buffer_bytes = buffer_bytes
+        self._levels: dict[int, Any] = {}
+        self._fastest_read: dict[int, float] = {}
+        self._fastest_peak = 0.0
 
     def sample(self, isa: str | None = None, dtype: str = "bf16") -> RoofSample:
         """Read bandwidth, arithmetic peak of `isa` (of the best granted one by default) in `dtype`, core-to-core time.
@@ -66,6 +84,25 @@ class Roofs:
             peak_dtype=dtype,
             ping_pong_ns=self.ping_pong_ns() if self._team.threads == 2 else None,  # of more it says nothing
         )
+
+    def ceiling(self, weight_bytes: int) -> Ceiling:
+        """What a step that reads `weight_bytes` cannot pass, by the fastest of all samples, one of them taken now.
+
+        The weights are read from any level of memory that could hold an eighth of them; arithmetic is that of the
+        fastest instructions granted for any dtype. Takes about 70 ms.
+        """
+        self._prepare()
+        size = 1 << max(_LEAST_BUFFER * self._team.threads, weight_bytes // _CACHED).bit_length() - 1
+        size = min(size, self._buffer_bytes)
+        if size not in self._levels:
+            whole = size == self._buffer_bytes
+            self._levels[size] = self._read if whole else self._kernels.ReadRoof(self._team, size)
+        read = float(self._levels[size].sample(_READ_S))
+        self._fastest_read[size] = max(read, self._fastest_read.get(size, 0.0))
+        grants = self._kernels.grants()
+        peaks = [self.peak_flops(isa, dtype) for isa in PEAK_ISAS if grants.get(isa) == "" for dtype in PEAK_DTYPES]
+        self._fastest_peak = max([self._fastest_peak, *peaks])
+        return Ceiling(read_bytes_per_s=self._fastest_read[size], peak_flops=self._fastest_peak)
 
     def read_bytes_per_s(self) -> float:
         """Bytes per second that all threads read from memory together, each for 10 ms.

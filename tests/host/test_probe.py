@@ -347,3 +347,19 @@ def test_roofs_open_on_pytorchs_threads() -> None:
         os.sched_setaffinity(0, before)
     assert sample.ping_pong_ns is None
     assert sample.read_bytes_per_s > 0
+
+
+def test_a_ceiling_is_that_of_the_fastest_sample_and_of_the_level_that_could_hold_the_weights(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kernels, sizes, rates = fake_kernels(), [], [3e10, 1e10, 2e10]
+
+    def opened(self: Any, _pool: Any, nbytes: int) -> None:
+        sizes.append(nbytes)
+
+    monkeypatch.setattr(kernels.ReadRoof, "__init__", opened)
+    monkeypatch.setattr(kernels.ReadRoof, "sample", lambda self, seconds: rates.pop(0))
+    limits = Roofs(pinned_team(kernels, [0]), kernels, 512 * MIB)
+    fastest = [limits.ceiling(40 * MIB).read_bytes_per_s for _ in range(3)]
+    assert fastest == [3e10] * 3
+    assert sizes == [512 * MIB, 4 * MIB], "one that an eighth of the weights fill, opened once"
