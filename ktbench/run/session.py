@@ -335,11 +335,12 @@ class Session:
         return verdict.error
 
     def _check_experts(self, system: Inspected, cell: Cell, error: float | None) -> None:
-        """Compares a part of all experts, which over the least rounds of a sweep is all. Raises TrialFailed."""
+        """Compares a part of all experts, which over the least rounds of this worker is all. Raises TrialFailed."""
         if self._survey_seed is None:
             self._survey_seed = self.draw.getrandbits(32)
         plan, coverage = system.survey(self._survey_seed, MOST_EXPERTS), self._coverage_of(cell)
-        for unit in coverage.next_units(plan, cell.spec.measure.min_rounds):
+        rounds = cell.spec.measure.min_rounds // cell.spec.measure.reload_blocks
+        for unit in coverage.next_units(plan, rounds):
             found = system.meet(unit)
             if why := check_rows(found.seen, found.truth, cell.spec.tolerance):
                 raise TrialFailed(Outcome.WRONG, why, error)

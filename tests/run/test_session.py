@@ -138,10 +138,16 @@ def test_timed_steps_have_tokens_of_their_round_that_no_step_had_before() -> Non
     assert renewed == [None] * (len(renewed) - 2) + [0, 4]
 
 
-def test_every_expert_is_compared_over_the_least_rounds() -> None:
+@pytest.mark.parametrize(
+    ("measure", "experts"),
+    [({}, [6, 12, 12]), ({"min_rounds": 6, "max_rounds": 6, "reload_blocks": 2}, [4, 8, 12])],
+    ids=["one load", "three rounds a load"],
+)
+def test_every_expert_is_compared_over_the_least_rounds(measure: dict[str, int], experts: list[int]) -> None:
     sitting = session("")
-    compared = [sitting.trial(tiny_cell("+v", avx512=True), number).compared for number in range(3)]
-    assert [(one.experts, one.of_experts) for one in compared if one] == [(6, 12), (12, 12), (12, 12)]
+    cell = tiny_cell("+v", avx512=True, measure=measure)
+    compared = [sitting.trial(cell, number).compared for number in range(3)]
+    assert [(one.experts, one.of_experts) for one in compared if one] == [(met, 12) for met in experts]
 
 
 def test_one_wrong_expert_is_found_over_the_least_rounds() -> None:
