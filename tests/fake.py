@@ -153,7 +153,7 @@ class FakeSystem:
 class FakeRoofs:
     """A machine whose limits never move, and on which nothing is too fast."""
 
-    def ceiling(self, _weight_bytes: int) -> Ceiling:
+    def ceiling(self, _weight_bytes: int, *, again: bool = False) -> Ceiling:
         return Ceiling(read_bytes_per_s=1e15, peak_flops=1e18)
 
     def sample(self, isa: str | None, dtype: str = "bf16") -> RoofSample:

@@ -90,25 +90,31 @@ class Roofs:
             ping_pong_ns=self.ping_pong_ns() if self._team.threads == 2 else None,  # of more it says nothing
         )
 
-    def ceiling(self, weight_bytes: int) -> Ceiling:
-        """What a step that reads `weight_bytes` cannot pass, by the fastest of all samples, some of them taken now.
+    def ceiling(self, weight_bytes: int, *, again: bool = False) -> Ceiling:
+        """What a step that reads `weight_bytes` cannot pass, by the fastest of all samples.
 
-        The weights are read from any level of memory that could hold an eighth of them; arithmetic is that of the
-        fastest instructions granted for any dtype. Takes about 70 ms.
+        Weights are read from any level of memory that could hold an eighth of them; arithmetic is that of the fastest
+        instructions granted for any dtype. Sampled when first asked for such a level and `again`: takes about 70 ms.
         """
-        self._prepare()
         size = 1 << max(_LEAST_BUFFER * self._team.threads, weight_bytes // _CACHED).bit_length() - 1
         size = min(size, self._buffer_bytes)
+        if again or size not in self._levels:
+            self._sample_ceiling(size)
+        read = max(self._fastest_read[size], self._fastest_memory)
+        return Ceiling(read_bytes_per_s=read, peak_flops=self._fastest_peak)
+
+    def _sample_ceiling(self, size: int) -> None:
+        """Sample reads from `size` bytes and all peaks."""
+        self._prepare()
         if size not in self._levels:
             whole = size == self._buffer_bytes
             self._levels[size] = self._read if whole else self._kernels.ReadRoof(self._team, size)
-        read = max(float(self._levels[size].sample(_WINDOW_S)) for _ in range(_WINDOWS))
-        self._fastest_read[size] = max(read, self._fastest_memory, self._fastest_read.get(size, 0.0))
+        reads = [float(self._levels[size].sample(_WINDOW_S)) for _ in range(_WINDOWS)]
+        self._fastest_read[size] = max(*reads, self._fastest_read.get(size, 0.0))
         grants = self._kernels.grants()
-        for isa in (one for one in PEAK_ISAS if grants.get(one) == ""):
-            for dtype in PEAK_DTYPES * _WINDOWS:
-                self._fastest_peak = max(self._fastest_peak, self.peak_flops(isa, dtype, _WINDOW_S))
-        return Ceiling(read_bytes_per_s=self._fastest_read[size], peak_flops=self._fastest_peak)
+        for isa in (name for name in PEAK_ISAS if grants.get(name) == ""):
+            peaks = [self.peak_flops(isa, dtype, _WINDOW_S) for dtype in PEAK_DTYPES for _ in range(_WINDOWS)]
+            self._fastest_peak = max(*peaks, self._fastest_peak)
 
     def read_bytes_per_s(self) -> float:
         """Bytes per second that all threads read from memory together, each for 10 ms.

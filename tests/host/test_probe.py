@@ -360,8 +360,17 @@ def test_a_ceiling_is_that_of_the_level_that_could_hold_the_weights(monkeypatch:
     monkeypatch.setattr(kernels.ReadRoof, "__init__", opened)
     limits = Roofs(pinned_team(kernels, [0]), kernels, 512 * MIB)
     for _ in range(3):
-        limits.ceiling(40 * MIB)
+        limits.ceiling(40 * MIB, again=True)
     assert sizes == [512 * MIB, 4 * MIB], "one that an eighth of the weights fill, opened once"
+
+
+def test_a_ceiling_that_is_known_is_sampled_again_on_demand_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels, rates = fake_kernels(), count(1)
+    monkeypatch.setattr(kernels.ReadRoof, "sample", lambda self, seconds: 1e9 * next(rates))
+    limits = Roofs(pinned_team(kernels, [0]), kernels, 512 * MIB)
+    first, second = limits.ceiling(40 * MIB), limits.ceiling(40 * MIB)
+    assert first == second
+    assert limits.ceiling(40 * MIB, again=True).read_bytes_per_s > first.read_bytes_per_s
 
 
 def test_a_busy_machine_does_not_lower_a_ceiling(monkeypatch: pytest.MonkeyPatch) -> None:

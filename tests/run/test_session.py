@@ -161,12 +161,15 @@ class Limited(FakeRoofs):
 
     def __init__(self, reads: list[float], ceiling: float) -> None:
         self._reads, self._ceiling = reads, ceiling
+        self.samples, self.asked_again = 0, list[bool]()
 
     def sample(self, isa: str | None, dtype: str = "bf16") -> RoofSample:
+        self.samples += 1
         read = self._reads.pop(0) if len(self._reads) > 1 else self._reads[0]
         return replace(super().sample(isa, dtype), read_bytes_per_s=read)
 
-    def ceiling(self, _weight_bytes: int) -> Ceiling:
+    def ceiling(self, _weight_bytes: int, *, again: bool = False) -> Ceiling:
+        self.asked_again.append(again)
         return Ceiling(read_bytes_per_s=self._ceiling, peak_flops=1e18)
 
 
@@ -194,6 +197,24 @@ def test_a_roof_that_was_disturbed_is_sampled_again() -> None:
     record = limited([100.0, 100.0, 100.0, 1100.0], ceiling=1.0)
     assert record.outcome is Outcome.OK
     assert [roof.read_bytes_per_s for roof in record.roofs] == [1100.0, 1100.0]
+
+
+def test_roofs_are_sampled_again_in_the_first_round_alone_for_what_stays_in_a_cache() -> None:
+    ticks, roofs = iter(range(1000)), Limited([500.0], 1e6)
+    sitting = Session(system=FakeSystem({}, 0.0), roofs=roofs, ids=IDS, clock=lambda: float(next(ticks)))
+    taken = []
+    for number in range(3):
+        assert sitting.trial(tiny_cell("+v", avx512=True), number).outcome is Outcome.OK
+        taken.append(roofs.samples)
+    assert (taken, roofs.asked_again) == ([5, 7, 9], [False] * 3)
+
+
+def test_roofs_that_were_disturbed_in_a_later_round_are_sampled_again() -> None:
+    ticks, roofs = iter(range(1000)), Limited([1100.0, 1100.0, 100.0, 100.0, 1100.0], 1.0)
+    sitting = Session(system=FakeSystem({}, 0.0), roofs=roofs, ids=IDS, clock=lambda: float(next(ticks)))
+    records = [sitting.trial(tiny_cell("+v", avx512=True), number) for number in range(2)]
+    assert [record.outcome for record in records] == [Outcome.OK] * 2
+    assert [roof.read_bytes_per_s for record in records for roof in record.roofs] == [1100.0] * 4
 
 
 @pytest.mark.parametrize(("cpu_s", "passes"), [(1.4, True), (1.6, False)])
