@@ -49,54 +49,62 @@ class LayerStep:
     active: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class LayerTrace:
     """The steps of a workload and the memory [T, H] that their outputs go to.
 
-    The tokens of all steps are windows into `numbers`; `drawn` holds the same where no operator reaches it, and `seed`
-    what they were drawn from.
+    The tokens of all steps are windows into `numbers`. Where no operator reaches them, `own` holds the same for the
+    workload itself, `drawn` for the round `drawn_for`, and `given` is which of them the steps have.
     """
 
     workload: WorkloadSpec
     steps: tuple[LayerStep, ...]
     numbers: Tensor
+    own: Tensor
     drawn: Tensor
-    seed: list[int]
+    given: Tensor
     output: Tensor
+    drawn_for: int | None = None
 
-    def renew(self, *seed: int) -> None:
-        """Other tokens in all steps, drawn from the workload's seed and this one: what a norm before experts gives."""
-        if self.seed != [self.workload.seed, *seed]:
-            self.seed[:] = self.workload.seed, *seed
-            rng = np.random.default_rng(self.seed)
-            self.drawn.copy_(torch.from_numpy(rng.standard_normal(len(self.drawn), dtype=np.float32)))
-        self.numbers.copy_(self.drawn)
+    def renew(self, number: int | None) -> None:
+        """All steps have the tokens of round `number`, or the workload's own (None)."""
+        if number is not None and number != self.drawn_for:
+            self.drawn.copy_(_normal(len(self.drawn), self.workload.seed, number + 1))  # a last 0 changes no seed
+            self.drawn_for = number
+        self.given = self.own if number is None else self.drawn
+        self.numbers.copy_(self.given)
 
     def hidden(self, step: int) -> Tensor:
         """The tokens [T, H] of a step as they were drawn."""
-        return _window(self.drawn, step, self.output.shape)
+        return _window(self.given, step, self.output.shape)
+
+
+def _normal(count: int, *seed: int) -> Tensor:
+    """What a norm before the experts gives, bf16 [count]."""
+    rng = np.random.default_rng(seed)
+    return torch.from_numpy(rng.standard_normal(count, dtype=np.float32)).bfloat16()
 
 
 def write_layer_trace(workload: WorkloadSpec, shape: MoEShape) -> LayerTrace:
     """Seeded steps, other tokens in each. Raises ValueError as `layer_selections`."""
     selections = layer_selections(workload, shape)
     size = torch.Size((workload.batch, shape.hidden))
-    numbers = torch.empty(workload.batch * shape.hidden + _AHEAD * len(selections), dtype=torch.bfloat16)
+    numbers = _normal(workload.batch * shape.hidden + _AHEAD * len(selections), workload.seed)
     steps = []
     for number, (ids, gates) in enumerate(selections):
         chosen, ranks = np.unique(ids, return_inverse=True)
         hidden, ranks = _window(numbers, number, size), ranks.reshape(ids.shape).astype(np.int64)
         steps.append(LayerStep(hidden=hidden, gates=torch.from_numpy(gates), ranks=ranks, active=len(chosen)))
-    trace = LayerTrace(
+    own = numbers.clone()
+    return LayerTrace(
         workload=workload,
         steps=tuple(steps),
         numbers=numbers,
+        own=own,
         drawn=torch.empty_like(numbers),
-        seed=[],
+        given=own,
         output=torch.empty(size, dtype=torch.bfloat16),
     )
-    trace.renew()
-    return trace
 
 
 def _window(numbers: Tensor, step: int, size: torch.Size) -> Tensor:
@@ -208,6 +216,7 @@ class LayerSystem(Inspected):
         if spec.workload not in self._traces:
             self._traces[spec.workload] = write_layer_trace(spec.workload, self.model.shape)
         self._trace = self._traces[spec.workload]
+        self._trace.renew(None)  # what runs before the trial must not meet the tokens of its round
         self._replicas = self._held.choose(spec, self._endless_steps)
         self._notes = self._held.notes(spec)
         key = (spec.workload, spec.engine, spec.peer)
@@ -247,7 +256,7 @@ class LayerSystem(Inspected):
 
     def renew(self, number: int | None) -> None:
         """See `Inspected`."""
-        self._traced.renew(*([] if number is None else [number]))
+        self._traced.renew(number)
 
     def step(self) -> None:
         """See `System`. Raises IndexError past the last step of the workload."""

@@ -113,7 +113,8 @@ class TraceWriter:
 def step_ids(workload: WorkloadSpec, vocab: int, number: int) -> tuple[Tensor, ...]:
     """Token ids [B, T] of every step in round `number`, drawn by the workload's seed and this number."""
     width = _step_width(workload)
-    ids = prompt_ids(vocab, workload.batch, workload.steps * width, (workload.seed, number))
+    seed = workload.seed, number + 1  # a last 0 would change nothing: round 0 would have the workload's own
+    ids = prompt_ids(vocab, workload.batch, workload.steps * width, seed)
     return torch.split(torch.from_numpy(ids), width, dim=1)
 
 

@@ -124,9 +124,23 @@ def test_a_liar_is_found_out_within_six_rounds(name: str, phase: str, computed: 
         assert records[-1].compared is not None
         assert records[-1].compared.experts == records[-1].compared.of_experts
         # A quarter of the steps moves no median.
-        assert name == "honest" or 4 * min(computed) >= 3 * STEPS * (1 if phase == "layer" else LAYERS)
+        assert name == "honest" or 4 * min(computed) >= 3 * calls_of(phase)
     else:
         assert outcomes[-1] is (Outcome.IDLE if name == "changes_threads" else Outcome.WRONG), outcomes
+
+
+def calls_of(phase: str) -> int:
+    """Calls of the operator in the timed steps of a trial."""
+    return WORK[phase].steps * (1 if phase == "layer" else LAYERS)
+
+
+@pytest.mark.parametrize("phase", WORK)
+def test_nothing_before_a_trial_has_the_tokens_of_its_round(phase: str, computed: list[int]) -> None:
+    """Another row of the round had them before, and its operator is not the one that is set up next."""
+    sitting = session(phase)
+    for name in ("honest", "cached_by_content"):
+        assert sitting.trial(cell(name, phase), 0).outcome is Outcome.OK
+    assert computed[-1] == calls_of(phase)
 
 
 @pytest.mark.parametrize("phase", ["layer", "decode"])
