@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ktbench.engine.forms import ExpertMatrices, ExpertStore
+from ktbench.engine.forms import ExpertStore
 from ktbench.engine.protocol import ExpertsObservation, NotComputed, Survey, Surveyed
 from ktbench.engine.routing import Routing
 from ktbench.spec.shape import MoEShape
@@ -234,26 +234,8 @@ def _copied(gates: NDArray[np.float32]) -> Tensor:
 def float32_output(store: ExpertStore, seen: ExpertsObservation) -> NDArray[np.float32]:
     """The experts' output [T, H] in float32 arithmetic for an observation, each expert for its own tokens alone."""
     hidden, ids, gates = (torch.from_numpy(one) for one in (seen.hidden, seen.ids, seen.gates))
-    total, wide = torch.zeros_like(hidden), _Widened()
+    total = torch.zeros_like(hidden)
     for i in sorted(set(seen.ids.flatten().tolist()) - {-1}):
         token, column = (ids == i).nonzero(as_tuple=True)
-        total.index_add_(0, token, wide(store(i))(hidden[token]) * gates[token, column, None])
+        total.index_add_(0, token, store(i)(hidden[token]) * gates[token, column, None])
     return total.numpy()
-
-
-class _Widened:
-    """Experts in float32, one at a time in the same memory: fresh memory for each takes longer than the arithmetic."""
-
-    def __init__(self) -> None:
-        self._memory: dict[str, Tensor] = {}
-
-    def __call__(self, expert: ExpertMatrices) -> ExpertMatrices:
-        """The same expert; the next one overwrites it."""
-        return replace(expert, **{name: self._wide(name, getattr(expert, name)) for name in ("gate", "up", "down")})
-
-    def _wide(self, name: str, matrix: Tensor) -> Tensor:
-        if matrix.dtype == torch.float32:
-            return matrix
-        if name not in self._memory:
-            self._memory[name] = torch.empty(matrix.shape)
-        return self._memory[name].copy_(matrix)
