@@ -225,6 +225,14 @@ class PackedExperts:
     ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
         """gate, up, down as they are stored: bf16, or integers times their scales, exact for q8_0 and q4_0."""
 
+    def multiply_expert(
+        self, index: int, matrix: str, inputs: NDArray[np.float32], team: Team | None = None
+    ) -> NDArray[np.float32]:
+        """Products [T, N] of `inputs` [T, K] with the rows of gate, up or down as `read_expert` gives them, in float32.
+
+        By code that no timed kernel shares. TypeError for a dtype, ValueError for a shape or an unknown matrix.
+        """
+
     def read_biases(self, index: int) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
         """gate_bias, up_bias, down_bias. ValueError for experts without biases."""
 

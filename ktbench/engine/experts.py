@@ -17,7 +17,7 @@ from ktbench.engine.decode.lazy import Fetch, LazyTensor, settled
 from ktbench.engine.decode.program import CallRecorder
 from ktbench.engine.decode.timeline import Where
 from ktbench.engine.device_placement import Residence
-from ktbench.engine.forms import ExpertMatrices, ExpertsPosition, read_form
+from ktbench.engine.forms import ExpertFunction, ExpertMatrices, ExpertsPosition, read_form
 from ktbench.engine.routing import PassRouting, Routing, from_router
 
 
@@ -49,6 +49,10 @@ class Backend(Protocol):
     def matrices(self, i: int, /) -> ExpertMatrices:
         """The weights of expert `i`."""
         raise NotImplementedError
+
+    def in_float32(self, i: int, /) -> ExpertFunction:
+        """Expert `i` of the weights that are stored, which quantised ones stand for: the truth for this backend."""
+        return self.matrices(i)
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,7 +115,10 @@ class LinearRows(NamedTuple):
     precision: Precision
 
 
-# Gives the matrices of expert i; to be packed, its blocks do as well.
+# What an expert makes of hidden [T, H] float32 in float32 arithmetic; gives that of expert i.
+ExpertFunction = Callable[[Tensor], Tensor]
+ExpertFunctions = Callable[[int], ExpertFunction]
+# Gives the matrices of expert i, which are such a function; to be packed, its blocks do as well.
 ExpertStore = Callable[[int], ExpertMatrices]
 PackableStore = Callable[[int], ExpertMatrices | ExpertBlocks]
 # Gives the rows of a linear layer in a precision that it may be packed in; None where it is stored in another.

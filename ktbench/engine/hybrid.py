@@ -19,7 +19,7 @@ from ktbench.engine.decode.step import PassRunner, ReplayDecoder, StepRunner
 from ktbench.engine.decode.timeline import timeline
 from ktbench.engine.device_placement import DevicePlacement, detach
 from ktbench.engine.experts import ExpertsOperator, Tap
-from ktbench.engine.forms import ExpertStore
+from ktbench.engine.forms import ExpertFunctions
 from ktbench.engine.protocol import require
 from ktbench.engine.replay import ReplaySystem, TraceReplay
 from ktbench.engine.routing import PassRouting, Routing
@@ -189,8 +189,8 @@ class HybridEngine(ReplaySystem):
         of_host = () if host is None else host.notes(self._engine)
         return (*super().notes(), *of_host, *(() if cuda is None else cuda.notes()))
 
-    def _experts_of(self, layer: int) -> ExpertStore:
-        return self._operator_of(layer).backend.matrices
+    def _experts_of(self, layer: int) -> ExpertFunctions:
+        return self._operator_of(layer).backend.in_float32
 
     def _operator_of(self, layer: int) -> ExpertsOperator:
         return next(one for one in self._components.operators if one.position.layer == layer)

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ktbench.engine.experts import Backend
-from ktbench.engine.observe import ExpertsReference, ExpertsSurvey, KeptOutputs, Observer
+from ktbench.engine.forms import ExpertFunctions
+from ktbench.engine.observe import ExpertsSurvey, KeptOutputs, Observer, truth_of
 from ktbench.engine.protocol import (
     ExpertsObservation,
     Inspected,
@@ -203,8 +204,7 @@ class LayerSystem(Inspected):
         self._notes: tuple[str, ...] = ()
         self._steps: list[_Prepared] = []
         self._output = torch.empty(0)
-        self._reference: ExpertsReference | None = None
-        self._observed: ExpertsObservation | None = None
+        self._observed: tuple[ExpertsObservation, ExpertFunctions] | None = None
         self._done = self._observations = 0
         self._copies = KeptOutputs()
         self._surveys: dict[tuple[int, int], ExpertsSurvey] = {}
@@ -290,8 +290,7 @@ class LayerSystem(Inspected):
         drawn = (self._traced.workload.seed, self._observations if seed is None else seed)
         observer = Observer(*drawn, most_experts=2 * self.model.shape.top_k)
         observer(self._number, prepared.hidden, prepared.routing, self._output)
-        self._observed = observer.seen[0]
-        self._reference = ExpertsReference(prepared.backend.matrices, torch.from_numpy(self._observed.hidden))
+        self._observed = observer.seen[0], prepared.backend.in_float32
         return tuple(observer.seen)
 
     def survey(self, seed: int, most: int) -> Survey:
@@ -312,13 +311,13 @@ class LayerSystem(Inspected):
         def run(hidden: Tensor, routing: Routing) -> Tensor:
             return backend.bind(hidden, routing, torch.full_like(hidden, torch.nan))()
 
-        return configured(self._survey).meet(unit, self._number, run, backend.matrices)
+        return configured(self._survey).meet(unit, self._number, run, backend.in_float32)
 
     def reference(self, observation: ExpertsObservation) -> NDArray[np.float32]:
         """See `System`. Raises ValueError for tokens that are not those of the last observation."""
-        if self._reference is None or self._observed is None or observation.hidden is not self._observed.hidden:
+        if self._observed is None or observation.hidden is not self._observed[0].hidden:
             raise ValueError("a layer has a reference for the tokens of its last observation alone")
-        return self._reference.of(observation)
+        return truth_of(self._observed[1], observation)
 
     def timeline(self) -> Timeline:
         """See `System`. Raises Unsupported: a layer alone has no device role."""
@@ -346,7 +345,7 @@ class LayerSystem(Inspected):
     def close(self) -> None:
         """See `System`."""
         self._traces, self._trace, self._steps = {}, None, []
-        self._replicas, self._reference = None, None
+        self._replicas = self._observed = None
         self._held.close()
 
     @property

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ktbench.engine.forms import ExpertStore
+from ktbench.engine.forms import ExpertFunctions
 from ktbench.engine.protocol import ExpertsObservation, NotComputed, Survey, Surveyed
 from ktbench.engine.routing import Routing
 from ktbench.spec.shape import MoEShape
@@ -63,33 +63,22 @@ def _sharing(ids: NDArray[np.int64], most_experts: int) -> list[int]:
     return rows
 
 
-class ExpertsReference:
-    """The experts' output in float32 arithmetic for `hidden` [T, H] float32.
+def float32_output(experts: ExpertFunctions, hidden: Tensor, routing: Routing) -> Tensor:
+    """[T, H] float32 of `hidden` [T, H] float32: the sum over each token's experts of gate weight times output.
 
-    Each expert is run once, whatever the number of routings. An id of -1 selects no expert.
+    Each expert is run once, for its own tokens alone. An id of -1 selects no expert.
     """
+    total = torch.zeros_like(hidden)
+    for i in sorted(set(routing.ids.flatten().tolist()) - {-1}):
+        token, column = (routing.ids == i).nonzero(as_tuple=True)
+        total.index_add_(0, token, experts(i)(hidden[token]) * routing.gates[token, column, None])
+    return total
 
-    def __init__(self, store: ExpertStore, hidden: Tensor) -> None:
-        self.hidden = hidden
-        self._store = store
-        self._outputs: dict[int, Tensor] = {}
 
-    def __call__(self, routing: Routing) -> Tensor:
-        """[T, H] float32: the sum over each token's experts of gate weight times output."""
-        total = torch.zeros_like(self.hidden)
-        for i in sorted(set(routing.ids.flatten().tolist()) - {-1}):
-            token, column = (routing.ids == i).nonzero(as_tuple=True)
-            total.index_add_(0, token, self._output(i)[token] * routing.gates[token, column, None])
-        return total
-
-    def of(self, observation: ExpertsObservation) -> NDArray[np.float32]:
-        """The same for the routing of an observation of these tokens."""
-        return self(Routing(ids=torch.from_numpy(observation.ids), gates=torch.from_numpy(observation.gates))).numpy()
-
-    def _output(self, i: int) -> Tensor:
-        if i not in self._outputs:
-            self._outputs[i] = self._store(i)(self.hidden)
-        return self._outputs[i]
+def truth_of(experts: ExpertFunctions, seen: ExpertsObservation) -> NDArray[np.float32]:
+    """The output [T, H] of an observed call in float32 arithmetic."""
+    routing = Routing(ids=torch.from_numpy(seen.ids), gates=torch.from_numpy(seen.gates))
+    return float32_output(experts, torch.from_numpy(seen.hidden), routing).numpy()
 
 
 class KeptOutputs:
@@ -163,9 +152,9 @@ class ExpertsSurvey:
         return (tokens, seed) == (self._tokens, self._seed)
 
     def meet(
-        self, name: tuple[int, int], layer: int, run: Callable[[Tensor, Routing], Tensor], store: ExpertStore
+        self, name: tuple[int, int], layer: int, run: Callable[[Tensor, Routing], Tensor], experts: ExpertFunctions
     ) -> Surveyed:
-        """A call by `run`, of hidden [T, H] bf16 and a routing, for decoder layer `layer` with weights of `store`."""
+        """A call of decoder layer `layer` by `run`, on hidden [T, H] bf16; `experts` are what it should compute."""
         unit = self._units[name]
         numbers = np.random.default_rng((self._seed, *name))
         hidden = torch.from_numpy(
@@ -180,15 +169,15 @@ class ExpertsSurvey:
             output=output.float().numpy(force=True)[unit.rows],
         )
         met = frozenset((name[0], expert) for expert in unit.experts)
-        return Surveyed(seen=seen, truth=self._truth(name, seen, store), met=met)
+        return Surveyed(seen=seen, truth=self._truth(name, seen, experts), met=met)
 
-    def _truth(self, name: tuple[int, int], seen: ExpertsObservation, store: ExpertStore) -> NDArray[np.float32]:
-        """Once for each store, which is known by what it is bound to: the next cell may run on the same weights."""
-        owner = getattr(store, "__self__", store)
+    def _truth(self, name: tuple[int, int], seen: ExpertsObservation, experts: ExpertFunctions) -> NDArray[np.float32]:
+        """Once for all cells on the same weights, which are known by the owner of the method that gives them."""
+        owner = getattr(experts, "__self__", experts)
         key = name, id(owner)
         if (known := self._truths.get(key)) is not None:
             return known[1]
-        truth = float32_output(store, seen)
+        truth = truth_of(experts, seen)
         if truth.size + sum(one.size for _, one in self._truths.values()) <= _KEPT_NUMBERS:
             self._truths[key] = owner, truth  # with its owner, so that no other has its id
         return truth
@@ -229,13 +218,3 @@ class ExpertsSurvey:
 
 def _copied(gates: NDArray[np.float32]) -> Tensor:
     return torch.from_numpy(gates.copy())
-
-
-def float32_output(store: ExpertStore, seen: ExpertsObservation) -> NDArray[np.float32]:
-    """The experts' output [T, H] in float32 arithmetic for an observation, each expert for its own tokens alone."""
-    hidden, ids, gates = (torch.from_numpy(one) for one in (seen.hidden, seen.ids, seen.gates))
-    total = torch.zeros_like(hidden)
-    for i in sorted(set(seen.ids.flatten().tolist()) - {-1}):
-        token, column = (ids == i).nonzero(as_tuple=True)
-        total.index_add_(0, token, store(i)(hidden[token]) * gates[token, column, None])
-    return total.numpy()

@@ -15,8 +15,8 @@ from transformers import PreTrainedModel
 from ktbench.engine.decode.step import Forward, StepRunner
 from ktbench.engine.decode.timeline import Segment
 from ktbench.engine.experts import Tap
-from ktbench.engine.forms import ExpertStore
-from ktbench.engine.observe import ExpertsReference, ExpertsSurvey, KeptOutputs, Observer
+from ktbench.engine.forms import ExpertFunctions
+from ktbench.engine.observe import ExpertsSurvey, KeptOutputs, Observer, truth_of
 from ktbench.engine.protocol import ExpertsObservation, Inspected, Survey, Surveyed, configured
 from ktbench.engine.routing import Routing
 from ktbench.engine.workload_trace import TraceCache, WorkloadTrace, step_ids
@@ -91,8 +91,8 @@ class ReplaySystem(ABC, Inspected):
         """Inside, `tap` sees every call of routed experts."""
 
     @abstractmethod
-    def _experts_of(self, layer: int) -> ExpertStore:
-        """The matrices of the experts of decoder layer `layer`, as they are stored."""
+    def _experts_of(self, layer: int) -> ExpertFunctions:
+        """The experts of decoder layer `layer` in float32 arithmetic, of the weights as they are stored."""
 
     @abstractmethod
     def _moe_layers(self) -> tuple[int, ...]:
@@ -159,8 +159,7 @@ class ReplaySystem(ABC, Inspected):
 
     def reference(self, observation: ExpertsObservation) -> NDArray[np.float32]:
         """See `System`."""
-        hidden = torch.from_numpy(observation.hidden)
-        return ExpertsReference(self._experts_of(observation.layer), hidden).of(observation)
+        return truth_of(self._experts_of(observation.layer), observation)
 
     def notes(self) -> tuple[str, ...]:
         """See `System`."""

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from ktbench.engine.checkpoint import read_checkpoint
 from ktbench.engine.experts import MoERuntimeState, OriginalExperts, Tap
 from ktbench.engine.folder import open_folder
-from ktbench.engine.forms import ExpertStore, expert_positions, is_experts
+from ktbench.engine.forms import ExpertFunctions, expert_positions, is_experts
 from ktbench.engine.gguf.inspecting import is_gguf
 from ktbench.engine.gguf.reading import GgufModel
 from ktbench.engine.protocol import HostRole, System, Unsupported, require
@@ -218,8 +218,8 @@ class PlainTransformers(ReplaySystem):
     def _tapped(self, tap: Tap) -> AbstractContextManager[None]:
         return self._experts.tapped(tap)
 
-    def _experts_of(self, layer: int) -> ExpertStore:
-        return self._experts.layers[layer].matrices
+    def _experts_of(self, layer: int) -> ExpertFunctions:
+        return self._experts.layers[layer].in_float32
 
     def _moe_layers(self) -> tuple[int, ...]:
         return tuple(self._experts.layers)
