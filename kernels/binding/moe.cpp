@@ -109,7 +109,7 @@ py::tuple read_expert(const PackedExperts& experts, int index, Team* team) {
 }
 
 py::array_t<float> multiply_expert(const PackedExperts& experts, int index, const std::string& name,
-                                   const py::array_t<float>& inputs, Team* team) {
+                                   const py::array& inputs, Team* team) {
   const std::map<std::string, ExpertMatrix> names = {
       {"gate", ExpertMatrix::gate}, {"up", ExpertMatrix::up}, {"down", ExpertMatrix::down}};
   const auto which = names.find(name);
@@ -121,9 +121,10 @@ py::array_t<float> multiply_expert(const PackedExperts& experts, int index, cons
   const int tokens = checked_count("inputs", inputs.shape(0));
   py::array_t<float> outputs({tokens, down ? g.hidden : g.intermediate});
   float* const to = outputs.mutable_data();
+  const auto* const from = static_cast<const float*>(inputs.data());
   {
     const py::gil_scoped_release unlocked;
-    experts.multiply(index, which->second, inputs.data(), tokens, to, team);
+    experts.multiply(index, which->second, from, tokens, to, team);
   }
   return outputs;
 }

@@ -23,6 +23,7 @@ from ktbench.run.session import Session, WorkerSpoilt, time_steps
 from ktbench.spec.peers import PeerSpec
 from ktbench.spec.record import Cell, Outcome, Record
 from ktbench.spec.wire import spec_id
+from tests.drawing import few_of
 from tests.engine.tiny import decode, layer, prefill, spec, tiny_model
 from tests.fake import FakeRoofs
 from tests.liars import honest
@@ -45,11 +46,25 @@ WRITERS = ("quantised_in_place", "copied_expert")  # end their process
 TIMED = ("leaves_threads", "takes_threads")  # are found by the time of processors, which they need for themselves
 NAMES = {path.stem for path in FOLDER.glob("*.py") if not path.stem.startswith("test_")}
 LIARS = sorted(NAMES - {*WRITERS, *TIMED})
-CASES = [
-    # Two threads on a core that others use, too, take seconds for what one does in no time.
-    pytest.param(name, phase, marks=[pytest.mark.thorough] * (name == "changes_threads" and phase != "decode"))
-    for name in LIARS
-    for phase in WORK
+CASES = [(name, phase) for name in LIARS for phase in WORK]
+# One of each way to be found out. Two threads on a core that others use, too, take seconds for what one does in no time.
+FEW = [
+    ("honest", "layer"),
+    ("honest", "decode"),
+    ("asynchronous", "layer"),
+    ("cached_by_address", "layer"),
+    ("cached_by_content", "layer"),
+    ("changes_inputs", "layer"),
+    ("changes_threads", "decode"),
+    ("every_other", "layer"),
+    ("first_and_last", "decode"),
+    ("lazy", "layer"),
+    ("low_gates_dropped", "decode"),
+    ("one_expert_wrong", "decode"),
+    ("one_row_wrong", "prefill"),
+    ("only_repeated", "prefill"),
+    ("previous_output", "layer"),
+    ("replaced_weights", "prefill"),
 ]
 
 
@@ -60,11 +75,10 @@ def threads_as_before() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-@pytest.fixture(autouse=True)
-def at_rest(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether threads are left behind is seen by watching them for a while, which is done where it is the question."""
-    if request.node.get_closest_marker("thorough") is None:
-        monkeypatch.setattr("ktbench.run.session.busy_threads", lambda: 0)
+    monkeypatch.setattr("ktbench.run.session.busy_threads", lambda: 0)
 
 
 def cell(name: str, phase: str) -> Cell:
@@ -115,8 +129,10 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize(("name", "phase"), CASES)
-def test_a_liar_is_found_out_within_six_rounds(name: str, phase: str, computed: list[int]) -> None:
+@pytest.mark.usefixtures("at_rest")
+@pytest.mark.parametrize("case", few_of(CASES, FEW), ids="-".join)
+def test_a_liar_is_found_out_within_six_rounds(case: tuple[str, str], computed: list[int]) -> None:
+    name, phase = case
     records = rounds_of(name, phase)
     outcomes = [record.outcome for record in records]
     if phase in HONEST.get(name, ()) or (phase in EITHER.get(name, ()) and outcomes[-1] is Outcome.OK):
@@ -134,7 +150,8 @@ def calls_of(phase: str) -> int:
     return WORK[phase].steps * (1 if phase == "layer" else LAYERS)
 
 
-@pytest.mark.parametrize("phase", WORK)
+@pytest.mark.usefixtures("at_rest")
+@pytest.mark.parametrize("phase", few_of(WORK, ["layer"]))
 def test_nothing_before_a_trial_has_the_tokens_of_its_round(phase: str, computed: list[int]) -> None:
     """Another row of the round had them before, and its operator is not the one that is set up next."""
     sitting = session(phase)
@@ -143,7 +160,8 @@ def test_nothing_before_a_trial_has_the_tokens_of_its_round(phase: str, computed
     assert computed[-1] == calls_of(phase)
 
 
-@pytest.mark.parametrize("phase", ["layer", "decode"])
+@pytest.mark.usefixtures("at_rest")
+@pytest.mark.parametrize("phase", few_of(["layer", "decode"], ["decode"]))
 @pytest.mark.parametrize("name", WRITERS)
 def test_weights_that_others_use_cannot_be_written(name: str, phase: str) -> None:
     """In a process of its own, which the write ends."""
@@ -162,6 +180,7 @@ def test_weights_that_others_use_cannot_be_written(name: str, phase: str) -> Non
     assert os.waitstatus_to_exitcode(status) == 1
 
 
+@pytest.mark.usefixtures("at_rest")
 def test_the_baseline_is_not_spoilt_by_what_puts_other_weights_in_place() -> None:
     own = cell("replaced_weights", "decode")
     eager = replace(own.spec, peer=PeerSpec(implementation="eager", tune_s=0))
