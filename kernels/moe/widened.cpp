@@ -12,9 +12,10 @@
 namespace ktbench {
 namespace {
 
-// A number of each row.
-using Floats = float __attribute__((vector_size(strip_rows * sizeof(float))));
-using Words = std::int32_t __attribute__((vector_size(strip_rows * sizeof(std::int32_t))));
+// A number of each of as many rows as a register of AVX2 takes. gcc 12 keeps wider vectors in memory.
+constexpr int part_rows = 8;
+using Floats = float __attribute__((vector_size(part_rows * sizeof(float))));
+using Words = std::int32_t __attribute__((vector_size(part_rows * sizeof(std::int32_t))));
 
 constexpr int chunk = super_depth;  // of k: whole groups of any format
 
@@ -26,11 +27,11 @@ Words words_at(const std::byte* line) {
 
 Floats floats_of(Words numbers) { return __builtin_convertvector(numbers, Floats); }
 
-// What `number` makes of one `Stored` of each row, side by side from `at` on.
+// What `number` makes of one `Stored` of each row, side by side in `at`.
 template <class Stored, class Number>
 inline Floats each_row(const std::byte* at, Number number) {
   Floats floats;
-  for (int row = 0; row < strip_rows; ++row) {
+  for (int row = 0; row < part_rows; ++row) {
     Stored stored;
     __builtin_memcpy(&stored, at + row * sizeof stored, sizeof stored);
     floats[row] = number(stored);
@@ -46,7 +47,7 @@ float same(float x) { return x; }
 
 Floats looked_up(const std::int8_t* values, Words codes) {
   Words numbers;
-  for (int row = 0; row < strip_rows; ++row) numbers[row] = values[codes[row]];
+  for (int row = 0; row < part_rows; ++row) numbers[row] = values[codes[row]];
   return floats_of(numbers);
 }
 
@@ -67,7 +68,7 @@ void widen_e4m3(const std::byte* line, int count, Floats scale, Floats* to) {
   for (int k = 0; k < count; k += 4, line += line_bytes)
     for (int i = 0; i < 4; ++i) {
       Floats numbers;
-      for (int row = 0; row < strip_rows; ++row)
+      for (int row = 0; row < part_rows; ++row)
         numbers[row] = float_of_e4m3(static_cast<std::uint8_t>(line[e4m3_byte(row, i)]));
       to[k + i] = numbers * scale;
     }
@@ -83,11 +84,14 @@ void widen_nibbles(const std::byte* line, int count, Floats scale, const std::in
     }
 }
 
+// Of the rows from `row` on, a strip's scales of whole rows.
+Floats row_scales(const std::byte* strip, int row) { return each_row<float>(strip + row * sizeof(float), same); }
+
 // The scales of a group of each row. `record` begins with them; the group is number `within` of it.
-Floats scales_of(const std::byte* strip, const Format& format, const std::byte* record, int within) {
-  const std::byte* at = record + within * strip_rows * format.scale_bytes();
+Floats scales_of(const std::byte* strip, const Format& format, int row, const std::byte* record, int within) {
+  const std::byte* at = record + (within * strip_rows + row) * format.scale_bytes();
   switch (format.scales) {
-    case Scales::group: return each_row<std::int8_t>(at, float_of_int8) * each_row<float>(strip, same);
+    case Scales::group: return each_row<std::int8_t>(at, float_of_int8) * row_scales(strip, row);
     case Scales::block: return each_row<half>(at, float_of_half);
     case Scales::block_bf16: return each_row<bf16>(at, float_of_bf16);
     case Scales::power: return each_row<std::uint8_t>(at, float_of_power);
@@ -95,15 +99,16 @@ Floats scales_of(const std::byte* strip, const Format& format, const std::byte* 
   }
   float of_all;  // tile
   __builtin_memcpy(&of_all, record + within * sizeof of_all, sizeof of_all);
-  return of_all * each_row<float>(strip, same);
+  return of_all * row_scales(strip, row);
 }
 
-void widen_groups(const std::byte* strip, const Format& format, int first, int count, Floats* to) {
+void widen_groups(const std::byte* strip, const Format& format, int row, int first, int count, Floats* to) {
+  const std::byte* body = strip + (format.scales == Scales::group ? sizeof(StripScales) : sizeof(StripOffsets));
   for (int k = 0; k < count; k += format.group) {
     const int group = (first + k) / format.group, within = group % format.record_groups();
-    const std::byte* record = strip + sizeof(StripScales) + format.bytes_before(group - within);
-    const std::byte* line = record + (1ul + within * format.group / format.line_depth()) * line_bytes;
-    const Floats scale = scales_of(strip, format, record, within);
+    const std::byte* record = body + format.bytes_before(group - within);
+    const std::byte* line = record + (1ul + within * format.group / format.line_depth()) * line_bytes + 4 * row;
+    const Floats scale = scales_of(strip, format, row, record, within);
     switch (format.numbers) {
       case Numbers::int8: widen_int8(line, format.group, scale, to + k); break;
       case Numbers::e4m3: widen_e4m3(line, format.group, scale, to + k); break;
@@ -118,24 +123,23 @@ struct GroupOf {
   Floats scale, minimum;  // of the weights: scale x number + minimum
 };
 
-GroupOf group_of(const std::byte* record, const Coded& of, int g) {
+GroupOf group_of(const std::byte* record, const Coded& of, int row, int g) {
   const std::byte* scales = record + of.head_lines() * line_bytes;
-  const std::byte* minima = scales + of.scale_lines() * line_bytes + g * strip_rows;
+  const int at = g * strip_rows + row;
+  const auto bytes = [&](const std::byte* from, auto number) { return each_row<std::uint8_t>(from + at, number); };
+  const auto whole = [](std::uint8_t byte) { return static_cast<float>(byte); };
+  const std::byte* minima = scales + of.scale_lines() * line_bytes;
   if (of.scale == GroupScale::half) {
-    const Floats scale = each_row<half>(scales + g * strip_rows * sizeof(half), float_of_half);
-    return {scale, -scale * each_row<std::uint8_t>(minima, [](std::uint8_t zero) { return float(zero); })};
+    const Floats scale = each_row<half>(scales + at * sizeof(half), float_of_half);
+    return {scale, -scale * bytes(minima, whole)};
   }
-  const std::byte* at = scales + g * strip_rows;
-  if (of.scale == GroupScale::e4m3)
-    return {each_row<float>(record, same) * of.unit * each_row<std::uint8_t>(at, float_of_e4m3), Floats{}};
-  const Floats d = each_row<half>(record, float_of_half) * of.unit;
-  if (!of.has_minima()) return {d * each_row<std::int8_t>(at, float_of_int8), Floats{}};
-  const Floats dmin = each_row<half>(record + line_bytes / 2, float_of_half);
-  if (of.minima == Minima::beside)
-    return {d * each_row<std::uint8_t>(at, [](std::uint8_t both) { return float(both & 15); }),
-            -dmin * each_row<std::uint8_t>(at, [](std::uint8_t both) { return float(both >> 4); })};
-  return {d * each_row<std::int8_t>(at, float_of_int8),
-          -dmin * each_row<std::uint8_t>(minima, [](std::uint8_t minimum) { return float(minimum); })};
+  if (of.scale == GroupScale::e4m3) return {row_scales(record, row) * of.unit * bytes(scales, float_of_e4m3), Floats{}};
+  const Floats d = each_row<half>(record + row * sizeof(half), float_of_half) * of.unit;
+  if (!of.has_minima()) return {d * each_row<std::int8_t>(scales + at, float_of_int8), Floats{}};
+  const Floats dmin = each_row<half>(record + line_bytes / 2 + row * sizeof(half), float_of_half);
+  if (of.minima == Minima::apart) return {d * bytes(scales, whole), -dmin * bytes(minima, whole)};
+  return {d * bytes(scales, [](std::uint8_t both) { return static_cast<float>(both & 15); }),
+          -dmin * bytes(scales, [](std::uint8_t both) { return static_cast<float>(both >> 4); })};
 }
 
 // Line `i` of 64, byte `byte` of each row: the planes' bits put together.
@@ -155,27 +159,36 @@ Words codes_of(const std::byte* planes, const Coded& of, int i, int byte) {
   return codes;
 }
 
-void widen_super(const std::byte* record, Numbers numbers, Floats* to) {
+void widen_super(const std::byte* record, Numbers numbers, int row, Floats* to) {
   const Coded of = coded(numbers);
   const std::int8_t* const values = of.table ? coded_values(numbers) : nullptr;
   GroupOf group{};
   for (int k = 0; k < super_depth; ++k) {
-    if (k % of.group == 0) group = group_of(record, of, k / of.group);
-    const Words codes = codes_of(record + of.planes_at(), of, k / 4, k % 4);
+    if (k % of.group == 0) group = group_of(record, of, row, k / of.group);
+    const Words codes = codes_of(record + of.planes_at() + 4 * row, of, k / 4, k % 4);
     to[k] = group.scale * (values ? looked_up(values, codes) : floats_of(codes - of.raised)) + group.minimum;
   }
 }
 
-// The weights of [first, first + count) of all rows.
-void widen_chunk(const std::byte* strip, const Format& format, int first, int count, Floats* to) {
+// The weights of [first, first + count) of the rows from `row` on.
+void widen_chunk(const std::byte* strip, const Format& format, int row, int first, int count, Floats* to) {
   switch (format.scales) {
-    case Scales::none: return widen_bf16(strip + first / 2 * line_bytes, count, to);
+    case Scales::none: return widen_bf16(strip + first / 2 * line_bytes + 4 * row, count, to);
     case Scales::row:
-      return widen_int8(strip + sizeof(StripScales) + first / 4 * line_bytes, count, each_row<float>(strip, same), to);
-    case Scales::super:
-      return widen_super(strip + sizeof(StripOffsets) + format.bytes_before(first / super_depth), format.numbers, to);
-    default: return widen_groups(strip, format, first, count, to);
+      return widen_int8(strip + sizeof(StripScales) + first / 4 * line_bytes + 4 * row, count, row_scales(strip, row), to);
+    case Scales::super: {
+      const std::byte* record = strip + sizeof(StripOffsets) + format.bytes_before(first / super_depth);
+      return widen_super(record, format.numbers, row, to);
+    }
+    default: return widen_groups(strip, format, row, first, count, to);
   }
+}
+
+Floats product(const Floats* weights, const float* x, int count) {
+  Floats sums[4] = {};  // none waits for the one before it
+  for (int k = 0; k < count; k += 4)
+    for (int i = 0; i < 4; ++i) sums[i] += weights[k + i] * x[k + i];
+  return sums[0] + sums[1] + (sums[2] + sums[3]);
 }
 
 }  // namespace
@@ -183,21 +196,18 @@ void widen_chunk(const std::byte* strip, const Format& format, int first, int co
 void KTBENCH_MULTIPLY_STRIP(const std::byte* strip, const Format& format, int depth, const float* x, int tokens,
                             float (*out)[strip_rows]) {
   __builtin_memset(out, 0, tokens * sizeof *out);
-  for (int first = 0; first < depth; first += chunk) {
-    const int count = chunk < depth - first ? chunk : depth - first;
-    Floats weights[chunk];
-    widen_chunk(strip, format, first, count, weights);
-    for (int t = 0; t < tokens; ++t) {
-      const float* from = x + 1ul * t * depth + first;
-      Floats sums[4] = {};  // one after the other, none waits for the one before
-      for (int k = 0; k < count; k += 4)
-        for (int i = 0; i < 4; ++i) sums[i] += weights[k + i] * from[k + i];
-      Floats total;
-      __builtin_memcpy(&total, out[t], sizeof total);
-      total += sums[0] + sums[1] + (sums[2] + sums[3]);
-      __builtin_memcpy(out[t], &total, sizeof total);
+  for (int first = 0; first < depth; first += chunk)
+    for (int row = 0; row < strip_rows; row += part_rows) {
+      const int count = chunk < depth - first ? chunk : depth - first;
+      Floats weights[chunk];
+      widen_chunk(strip, format, row, first, count, weights);
+      for (int t = 0; t < tokens; ++t) {
+        Floats sum;
+        __builtin_memcpy(&sum, out[t] + row, sizeof sum);
+        sum += product(weights, x + 1ul * t * depth + first, count);
+        __builtin_memcpy(out[t] + row, &sum, sizeof sum);
+      }
     }
-  }
 }
 
 }  // namespace ktbench

@@ -123,6 +123,15 @@ def stale(timed: NDArray[np.float32], repeated: NDArray[np.float32], tolerance: 
     return f"the timed step's logits differ from its repetition: relative error {error:.3g}, tolerance {tolerance:g}"
 
 
+# Of the calls that are observed in a step, one of so many is compared in all trials of a cell but its first.
+_CALLS_APART = 4
+
+
+def drawn_calls(observations: Sequence[ExpertsObservation], draw: Random) -> tuple[ExpertsObservation, ...]:
+    """A quarter of the calls of an observed step, at least one."""
+    return tuple(draw.sample(observations, math.ceil(len(observations) / _CALLS_APART)))
+
+
 # Experts of all layers together that are compared at most: of more, those of a sample of the layers.
 MOST_EXPERTS = 4096
 

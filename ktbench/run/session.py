@@ -31,7 +31,7 @@ from ktbench.host.roofs import Roofs
 from ktbench.host.threads import busy_threads
 from ktbench.host.watch import MachineWatch
 from ktbench.run.agreement import SavedLogits, agreement, collect_logits, disagreement
-from ktbench.run.check import MOST_EXPERTS, Coverage, check, check_rows, check_the_check, stale
+from ktbench.run.check import MOST_EXPERTS, Coverage, check, check_rows, check_the_check, drawn_calls, stale
 from ktbench.run.messages import RecordIds, new_record
 from ktbench.run.serving.driver import RequestFailed
 from ktbench.spec.peers import OURS, OWN, peer_of
@@ -333,6 +333,8 @@ class Session:
         tolerance, system = cell.spec.tolerance, self.system
         if isinstance(system, Inspected):
             timed, seen = system.kept(drawn), system.observe(drawn, self.draw.getrandbits(32))
+            if cell.key in self._checked:
+                seen = drawn_calls(seen, self.draw)
         else:
             timed, seen = system.logits(), system.observe()
         verdict = check(seen, self.system.reference, tolerance)

@@ -94,6 +94,8 @@ class Drawn(Random):
         self._steps = steps
 
     def sample(self, population: Any, k: int, *, counts: Any = None) -> list[Any]:
+        if not isinstance(population, range):
+            return super().sample(population, k, counts=counts)
         assert sorted(self._steps) == list(population)[:k]
         return list(reversed(self._steps))
 
