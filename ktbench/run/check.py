@@ -132,6 +132,11 @@ def drawn_calls(observations: Sequence[ExpertsObservation], draw: Random) -> tup
     return tuple(draw.sample(observations, math.ceil(len(observations) / _CALLS_APART)))
 
 
+# Trials of a cell that are compared in any case, and the chance of each later one: repeating a step of eight in every
+# round would take more than a tenth of a sweep.
+ALWAYS_COMPARED = 6
+_CHANCE = 1 / 3
+
 # Experts of all layers together that are compared at most: of more, those of a sample of the layers.
 MOST_EXPERTS = 4096
 
@@ -150,21 +155,27 @@ class Coverage:
     _of_experts: int = 0
 
     def next_step(self) -> int:
-        """The step that is compared in the next trial: each once before any comes again."""
+        """The step that the next trial is compared by: each once before any comes again."""
         if not self._unseen:
             self._unseen = self.draw.sample(range(self.steps), self.steps)
-        return self._unseen.pop()
+        return self._unseen[-1]
+
+    def is_due(self) -> bool:
+        """Whether a trial that was timed is compared: each of the first ones, and of the later ones those drawn."""
+        self._trials += 1
+        return self._trials <= ALWAYS_COMPARED or self.draw.random() < _CHANCE
 
     def saw(self, step: int) -> None:
         """A step was compared."""
         self._seen.add(step)
+        self._unseen.remove(step)
 
     def next_units(self, plan: Survey, rounds: int) -> Sequence[tuple[int, int]]:
-        """The calls of a survey for the next trial, of which the first `rounds` trials run all."""
+        """The calls of a survey for this trial, of which the first `rounds` trials run all."""
         self._of_experts = plan.of_experts
         left = plan.units[self._units :]
-        chosen = left[: math.ceil(len(left) / max(1, rounds - self._trials))]
-        self._trials, self._units = self._trials + 1, self._units + len(chosen)
+        chosen = left[: math.ceil(len(left) / max(1, rounds + 1 - self._trials))]
+        self._units += len(chosen)
         return chosen
 
     def met(self, experts: frozenset[tuple[int, int]]) -> None:

@@ -31,7 +31,16 @@ from ktbench.host.roofs import Roofs
 from ktbench.host.threads import busy_threads
 from ktbench.host.watch import MachineWatch
 from ktbench.run.agreement import SavedLogits, agreement, collect_logits, disagreement
-from ktbench.run.check import MOST_EXPERTS, Coverage, check, check_rows, check_the_check, drawn_calls, stale
+from ktbench.run.check import (
+    ALWAYS_COMPARED,
+    MOST_EXPERTS,
+    Coverage,
+    check,
+    check_rows,
+    check_the_check,
+    drawn_calls,
+    stale,
+)
 from ktbench.run.messages import RecordIds, new_record
 from ktbench.run.serving.driver import RequestFailed
 from ktbench.spec.peers import OURS, OWN, peer_of
@@ -307,11 +316,11 @@ class Session:
             self.system.step()
 
     def _checked_error(self, cell: Cell, drawn: int) -> float | None:
-        """The error of the output where it has one. Raises TrialFailed for a wrong output."""
+        """The error of the output where it has one and is compared. Raises TrialFailed for a wrong output."""
         if isinstance(self.system, Replays):
             self._check_answers(self.system, cell)
             return None
-        if _is_black_box(cell):
+        if _is_black_box(cell) or (isinstance(self.system, Inspected) and not self._coverage_of(cell).is_due()):
             return None
         error = self._check_output(cell, drawn)
         if isinstance(self.system, Inspected):
@@ -352,7 +361,7 @@ class Session:
         if self._survey_seed is None:
             self._survey_seed = self.draw.getrandbits(32)
         plan, coverage = system.survey(self._survey_seed, MOST_EXPERTS), self._coverage_of(cell)
-        rounds = cell.spec.measure.min_rounds // cell.spec.measure.reload_blocks
+        rounds = min(cell.spec.measure.min_rounds // cell.spec.measure.reload_blocks, ALWAYS_COMPARED)
         for unit in coverage.next_units(plan, rounds):
             found = system.meet(unit)
             if why := check_rows(found.seen, found.truth, cell.spec.tolerance):

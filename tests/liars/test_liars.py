@@ -47,7 +47,7 @@ TIMED = ("leaves_threads", "takes_threads")  # are found by the time of processo
 NAMES = {path.stem for path in FOLDER.glob("*.py") if not path.stem.startswith("test_")}
 LIARS = sorted(NAMES - {*WRITERS, *TIMED})
 CASES = [(name, phase) for name in LIARS for phase in WORK]
-# One of each way to be found out. Two threads on a core that others use, too, take seconds for what one does in no time.
+# One of each way to be found out. Two threads on a core that others use, too, take seconds for the work of one.
 FEW = [
     ("honest", "layer"),
     ("honest", "decode"),

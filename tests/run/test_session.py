@@ -12,6 +12,7 @@ import pytest
 
 from ktbench.engine.protocol import Unsupported
 from ktbench.host.roofs import Ceiling
+from ktbench.run.check import drawn_calls
 from ktbench.run.messages import RecordIds
 from ktbench.run.session import (
     _WAKE_S,
@@ -119,6 +120,34 @@ def test_each_step_is_compared_once_before_any_comes_again() -> None:
     records = [sitting.trial(cell, number) for number in range(3)]
     assert [record.outcome for record in records] == [Outcome.OK, Outcome.OK, Outcome.WRONG]
     assert [one.compared.steps for one in records[:2] if one.compared is not None] == [1, 2]
+
+
+class Chances(Random):
+    """Chances that a test knows, after which all are missed."""
+
+    def __init__(self, *chances: float) -> None:
+        super().__init__(0)
+        self._chances = list(chances)
+
+    def random(self) -> float:
+        return self._chances.pop(0) if self._chances else 1.0
+
+
+def test_after_the_first_rounds_those_that_are_drawn_are_compared() -> None:
+    system = FakeSystem({}, step_s=0.0)
+    sitting = Session(system=system, roofs=FakeRoofs(), ids=IDS, draw=Chances(0.9, 0.1, 0.9, 0.1))
+    cell = tiny_cell("+v", avx512=True)
+    found = [sitting.trial(cell, number).error is not None for number in range(9)]
+    assert found == [True] * 6 + [False, True, False]
+    system.scripts = {"+v": "cached logits"}
+    assert sitting.trial(cell, 9).outcome is Outcome.WRONG
+
+
+def test_of_the_observed_calls_a_quarter_is_compared_after_the_first_trial() -> None:
+    system = FakeSystem({}, step_s=0.0)
+    seen = tuple(system.observe()[0] for _ in range(9))
+    assert len(drawn_calls(seen, Random(0))) == 3
+    assert {id(one) for n in range(40) for one in drawn_calls(seen, Random(n))} == {id(one) for one in seen}
 
 
 def test_the_output_of_the_drawn_and_of_the_last_step_is_copied_within_their_time() -> None:
