@@ -132,6 +132,9 @@ class Chances(Random):
     def random(self) -> float:
         return self._chances.pop(0) if self._chances else 1.0
 
+    def getrandbits(self, k: int, /) -> int:
+        return super().getrandbits(k)  # or samples would be drawn from the chances
+
 
 def test_after_the_first_rounds_those_that_are_drawn_are_compared() -> None:
     system = FakeSystem({}, step_s=0.0)
