@@ -142,7 +142,7 @@ def test_after_the_first_rounds_those_that_are_drawn_are_compared() -> None:
     cell = tiny_cell("+v", avx512=True)
     found = [sitting.trial(cell, number).error is not None for number in range(9)]
     assert found == [True] * 6 + [False, True, False]
-    system.scripts = {"+v": "cached logits"}
+    system.scripts = {"+v": "zeros"}
     assert sitting.trial(cell, 9).outcome is Outcome.WRONG
 
 
