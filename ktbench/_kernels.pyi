@@ -42,6 +42,12 @@ class Isa(TypedDict):
     peaks: list[str]
     """The dtypes with a loop for `peak_flops`."""
 
+def guard_pages(address: int, nbytes: int) -> None:
+    """From now on a write to these whole pages ends the process with exit code 1 and a line on stderr.
+
+    Raises ValueError for what is not whole pages, OSError where the kernel refuses.
+    """
+
 def formats() -> dict[str, Format]:
     """Precision to its row of the format table (kernels/core/formats.h), in its order."""
 
@@ -218,6 +224,14 @@ class PackedExperts:
         self, index: int, team: Team | None = None
     ) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
         """gate, up, down as they are stored: bf16, or integers times their scales, exact for q8_0 and q4_0."""
+
+    def multiply_expert(
+        self, index: int, matrix: str, inputs: NDArray[np.float32], team: Team | None = None
+    ) -> NDArray[np.float32]:
+        """Products [T, N] of `inputs` [T, K] with the rows of gate, up or down as `read_expert` gives them, in float32.
+
+        By code that no timed kernel shares. TypeError for a dtype, ValueError for a shape or an unknown matrix.
+        """
 
     def read_biases(self, index: int) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
         """gate_bias, up_bias, down_bias. ValueError for experts without biases."""

@@ -6,17 +6,20 @@ import os
 import signal
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ktbench.engine.protocol import ExpertsObservation, Unsupported
+from ktbench.engine.protocol import ExpertsObservation, Survey, Surveyed, Unsupported
+from ktbench.host.roofs import Ceiling
 from ktbench.spec.features import FEATURES
 from ktbench.spec.record import RoofSample, Work
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.timeline import Span, Timeline
 
 EXPERTS, HIDDEN, TOKENS, TOP_K = 6, 16, 4, 2
+LAYERS, CALLS = 2, EXPERTS // TOP_K
 HOST_BUSY_NS, DEVICE_WAIT_NS = 700_000, 200_000  # of a step, where the roles are apart
 
 
@@ -31,6 +34,8 @@ class FakeSystem:
         self.choice = 3
         self.script, self.at, self.steps = "", 0, 0
         self.first: NDArray[np.float32] | None = None
+        self.copies: dict[int, NDArray[np.float32]] = {}
+        self.renewed: list[int | None] = []
 
     def configure(self, spec: RunSpec) -> None:
         self.spec, self.script = spec, self.scripts.get(spec.label, "")
@@ -68,12 +73,36 @@ class FakeSystem:
         for name, ns in seen.items():
             self.counts[name] = self.counts.get(name, 0) + ns
 
+    def renew(self, number: int | None) -> None:
+        self.renewed.append(number)
+
+    def keep(self) -> None:
+        self.copies[self.at - 1] = self.logits()
+
+    def kept(self, step: int) -> NDArray[np.float32]:
+        return self.copies[step]
+
+    def survey(self, seed: int, most: int) -> Survey:
+        units = tuple((layer, call) for layer in range(min(LAYERS, most // EXPERTS)) for call in range(CALLS))
+        return Survey(seed=seed, units=units, experts=len(units) * TOP_K, of_experts=LAYERS * EXPERTS)
+
+    def meet(self, unit: tuple[int, int]) -> Surveyed:
+        ids = np.arange(TOP_K * unit[1], TOP_K * (unit[1] + 1))[None]
+        hidden = np.ones((1, HIDDEN), np.float32)
+        gates = np.full((1, TOP_K), 1 / TOP_K, np.float32)
+        seen = ExpertsObservation(layer=unit[0], hidden=hidden, ids=ids, gates=gates, output=hidden)
+        truth = self.reference(seen)
+        wrong = self.script == "expert 3" and 3 in ids
+        seen = replace(seen, output=np.zeros_like(truth) if wrong else truth)
+        return Surveyed(seen=seen, truth=truth, met=frozenset((unit[0], int(one)) for one in ids[0]))
+
     def logits(self) -> NDArray[np.float32]:
         jitter = 1000 * self.steps if self.script == "cached logits" else 0
         tokens = np.linspace(0, 3, 8, dtype=np.float32)[None]
         return (tokens[:, ::-1] if self.script == "other weights" else tokens) + (1 + self.at + jitter)
 
-    def observe(self) -> tuple[ExpertsObservation, ...]:
+    def observe(self, step: int | None = None, _seed: int | None = None) -> tuple[ExpertsObservation, ...]:
+        self.at = self.at if step is None else step + 1
         if self.script == "blind":
             return ()
         self.steps += 1
@@ -122,7 +151,10 @@ class FakeSystem:
 
 
 class FakeRoofs:
-    """A machine whose limits never move."""
+    """A machine whose limits never move, and on which nothing is too fast."""
+
+    def ceiling(self, _weight_bytes: int, *, again: bool = False) -> Ceiling:
+        return Ceiling(read_bytes_per_s=1e15, peak_flops=1e18)
 
     def sample(self, isa: str | None, dtype: str = "bf16") -> RoofSample:
         return RoofSample(

@@ -70,4 +70,30 @@ double burn_avx2_madd(long rounds) {
   return 2.0 * 16 * sums_in_flight * rounds;
 }
 
+// Blocks of 32 products: eight vpmaddubsw are summed in 16 bits before they are widened and scaled, as 4-bit weights allow.
+double burn_avx2_blocks(long rounds) {
+  constexpr int blocks = 8, products = 8;
+  __m256i sums[blocks];
+  __m256 scaled[blocks / 2] = {};
+  __m256i factor = _mm256_setzero_si256();
+  for (long i = 0; i < rounds; ++i) {
+    for (__m256i& sum : sums) {
+      asm volatile("" : "+x"(factor));
+      sum = _mm256_maddubs_epi16(factor, factor);
+    }
+    for (int product = 1; product < products; ++product)
+      for (__m256i& sum : sums) {
+        asm volatile("" : "+x"(factor));
+        sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(factor, factor));
+      }
+    for (int block = 0; block < blocks; ++block) {
+      __m256 whole = _mm256_cvtepi32_ps(_mm256_madd_epi16(sums[block], factor));
+      asm volatile("" : "+x"(whole));
+      scaled[block / 2] = _mm256_fmadd_ps(whole, whole, scaled[block / 2]);
+    }
+    for (__m256& sum : scaled) asm volatile("" : "+x"(sum));
+  }
+  return 2.0 * 32 * products * blocks * rounds;
+}
+
 }  // namespace ktbench

@@ -8,6 +8,7 @@
 #include "core/build_id.h"
 #include "core/format_names.h"
 #include "roofs/roofs.h"
+#include "runtime/guard.h"
 #include "runtime/isa.h"
 #include "runtime/openmp.h"
 #include "runtime/pool.h"
@@ -168,6 +169,7 @@ PYBIND11_MODULE(_kernels, module) {
   module.def("isa_of", isa_of, "feature"_a, "precision"_a);
   module.def("crossovers", crossovers);
   module.def("set_crossover", put_crossover, "isa"_a, "precision"_a, "fetch_from"_a, "block_from"_a);
+  module.def("guard_pages", &guard_pages, "address"_a, "nbytes"_a);
   bind_teams(module);
   bind_moe(module);
   bind_calls(module);

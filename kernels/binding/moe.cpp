@@ -5,7 +5,9 @@
 
 #include <pybind11/stl.h>
 
+#include <map>
 #include <optional>
+#include <string>
 
 namespace ktbench::binding {
 namespace {
@@ -106,6 +108,27 @@ py::tuple read_expert(const PackedExperts& experts, int index, Team* team) {
   return py::make_tuple(gate, up, down);
 }
 
+py::array_t<float> multiply_expert(const PackedExperts& experts, int index, const std::string& name,
+                                   const py::array& inputs, Team* team) {
+  const std::map<std::string, ExpertMatrix> names = {
+      {"gate", ExpertMatrix::gate}, {"up", ExpertMatrix::up}, {"down", ExpertMatrix::down}};
+  const auto which = names.find(name);
+  if (which == names.end()) throw py::value_error("no matrix '" + name + "': one of gate, up, down");
+  const Geometry& g = experts.geometry();
+  const bool down = which->second == ExpertMatrix::down;
+  check(inputs, {"inputs", py::dtype::of<float>(), {-1, down ? g.intermediate : g.hidden}});
+  check_contiguous(inputs, "inputs");
+  const int tokens = checked_count("inputs", inputs.shape(0));
+  py::array_t<float> outputs({tokens, down ? g.hidden : g.intermediate});
+  float* const to = outputs.mutable_data();
+  const auto* const from = static_cast<const float*>(inputs.data());
+  {
+    const py::gil_scoped_release unlocked;
+    experts.multiply(index, which->second, from, tokens, to, team);
+  }
+  return outputs;
+}
+
 // Read-only, and alive as long as what it is given to.
 py::array memory_of(const py::object& self) {
   const auto& experts = self.cast<const PackedExperts&>();
@@ -141,6 +164,8 @@ void bind_moe(py::module_& module) {
                   py::arg("path"))
       .def("save", &PackedExperts::save, py::arg("path"), py::call_guard<py::gil_scoped_release>())
       .def("read_expert", read_expert, py::arg("index"), py::arg("team").none(true) = nullptr)
+      .def("multiply_expert", multiply_expert, py::arg("index"), py::arg("matrix"), py::arg("inputs").noconvert(),
+           py::arg("team").none(true) = nullptr)
       .def("read_biases", read_biases, py::arg("index"))
       .def("memory", memory_of)
       .def("copy_expert", &PackedExperts::copy, py::arg("index"), py::arg("source"), py::arg("source_index"),

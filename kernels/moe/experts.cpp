@@ -6,6 +6,8 @@
 
 #include "moe/expert_file.h"
 #include "moe/pack.h"
+#include "moe/widened.h"
+#include "runtime/isa.h"
 #include "runtime/numa.h"
 
 namespace ktbench {
@@ -80,6 +82,50 @@ void read_strips(const Shard& shard, int expert, MatrixOut gate, MatrixOut up, M
   for (int s = g.down_strips() * part / parts; s < g.down_strips() * (part + 1) / parts; ++s)
     unpack_strip(shard.down(expert) + s * g.down_strip_bytes(), g.hidden - s * strip_rows, g.intermediate, g.down_format(),
                  down.data + s * strip_rows * down.stride + shard.first, down.stride);
+}
+
+// A shard's part of a matrix: strips `apart` bytes from each other, rows from `row` and columns from `column` on.
+struct StripsOf {
+  const std::byte* strips;
+  std::size_t apart;
+  Format format;
+  int rows, columns, padded_columns;
+  int row, column;
+
+  int count() const { return (rows + strip_rows - 1) / strip_rows; }
+};
+
+StripsOf strips_of(const Shard& shard, int expert, ExpertMatrix which) {
+  const Geometry& g = shard.geometry;
+  if (which == ExpertMatrix::down)
+    return {shard.down(expert), g.down_strip_bytes(), g.down_format(), g.hidden,
+            g.intermediate,     g.intermediate_depth(), 0,             shard.first};
+  const std::byte* first = shard.gate_up(expert) + (which == ExpertMatrix::up ? g.gate_strip_bytes() : 0);
+  return {first, 2 * g.gate_strip_bytes(), g.format, g.intermediate, g.hidden, g.hidden_depth(), shard.first, 0};
+}
+
+std::vector<float> padded(const float* x, int tokens, std::size_t width, const StripsOf& matrix) {
+  std::vector<float> rows(1ul * tokens * matrix.padded_columns);
+  for (int t = 0; t < tokens; ++t)
+    std::copy_n(x + t * width + matrix.column, matrix.columns, rows.data() + 1ul * t * matrix.padded_columns);
+  return rows;
+}
+
+// out += x W^T, by thread `part` of `parts`. Rows of `x` are padded, those of `out` `width` numbers apart.
+void add_products(const StripsOf& matrix, const float* x, int tokens, float* out, std::size_t width, int part, int parts) {
+#ifdef __x86_64__
+  static const MultiplyStrip multiply = granted("avx2") ? multiply_strip_avx2 : multiply_strip_portable;
+#else
+  constexpr MultiplyStrip multiply = multiply_strip_portable;
+#endif
+  const auto products = std::make_unique<float[][strip_rows]>(tokens);
+  for (int s = matrix.count() * part / parts; s < matrix.count() * (part + 1) / parts; ++s) {
+    multiply(matrix.strips + s * matrix.apart, matrix.format, matrix.padded_columns, x, tokens, products.get());
+    const int row = s * strip_rows;
+    for (int t = 0; t < tokens; ++t)
+      for (int i = 0; i < std::min(strip_rows, matrix.rows - row); ++i)
+        out[t * width + matrix.row + row + i] += products[t][i];
+  }
 }
 
 // The numbers from the shard's first on.
@@ -176,6 +222,23 @@ void PackedExperts::read(int expert, MatrixOut gate, MatrixOut up, MatrixOut dow
     for (const Shard& shard : shards_) read_strips(shard, expert, gate, up, down, part, parts);
   };
   team ? team->run([&](int thread) { work(thread, team->threads()); }) : work(0, 1);
+  check_file();
+}
+
+void PackedExperts::multiply(int expert, ExpertMatrix which, const float* x, int tokens, float* out, Team* team) const {
+  check_expert(expert);
+  const bool down = which == ExpertMatrix::down;
+  const std::size_t columns = down ? geometry_.intermediate : geometry_.hidden;
+  const std::size_t rows = down ? geometry_.hidden : geometry_.intermediate;
+  std::fill_n(out, tokens * rows, 0.0f);
+  for (const Shard& shard : shards_) {
+    const StripsOf matrix = strips_of(shard, expert, which);
+    const std::vector<float> inputs = padded(x, tokens, columns, matrix);
+    const auto work = [&](int part, int parts) {
+      add_products(matrix, inputs.data(), tokens, out, rows, part, parts);
+    };
+    team ? team->run([&](int thread) { work(thread, team->threads()); }) : work(0, 1);
+  }
   check_file();
 }
 

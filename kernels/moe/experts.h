@@ -36,6 +36,8 @@ struct BiasOut {
   float* down;
 };
 
+enum class ExpertMatrix { gate, up, down };
+
 // The part of every expert that one domain owns: gate and up rows, down columns [first, first + intermediate).
 struct Shard {
   Geometry geometry;
@@ -92,6 +94,9 @@ class PackedExperts {
   void write(int expert, const AnyView& gate, const AnyView& up, const AnyView& down, Team* team,
              const BiasView& biases = {});
   void read(int expert, MatrixOut gate, MatrixOut up, MatrixOut down, Team* team) const;
+  // x W^T in float32 arithmetic, of the numbers that read() gives: `x` [tokens, columns], `out` [tokens, rows]. Throws
+  // std::out_of_range for the expert.
+  void multiply(int expert, ExpertMatrix which, const float* x, int tokens, float* out, Team* team) const;
   // Throws std::out_of_range for the expert, std::invalid_argument where there are none.
   void read_biases(int expert, const BiasOut& to) const;
 

@@ -15,6 +15,7 @@
 #include <cstring>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 namespace ktbench {
 namespace {
@@ -120,7 +121,9 @@ void pack_strip(const BlockView& from, int rows, int depth, const Format& format
   pack_gguf(from, rows, depth, format, strip);
 }
 
-void unpack_strip(const std::byte* strip, int rows, int depth, const Format& format, float* to, std::size_t stride) {
+namespace {
+
+void unpack_rows(const std::byte* strip, int rows, int depth, const Format& format, float* to, std::size_t stride) {
   const int padded = format.padded_depth(depth);
   const auto* scale = reinterpret_cast<const StripScales*>(strip)->scale;
   const auto take = [&](int row, int k, float value) {
@@ -137,6 +140,19 @@ void unpack_strip(const std::byte* strip, int rows, int depth, const Format& for
     case Scales::tile: return unpack_float8(strip, rows, depth, format, to, stride);
     case Scales::super: return unpack_supers(strip, rows, depth, format, to, stride);
   }
+}
+
+}  // namespace
+
+// Numbers come line by line, a few of each row: rows that are a power of two apart would share a few sets of the cache.
+void unpack_strip(const std::byte* strip, int rows, int depth, const Format& format, float* to, std::size_t stride) {
+  constexpr std::size_t line = line_bytes / sizeof(float);
+  const std::size_t apart = (depth + line - 1) / line * line + line;
+  thread_local std::vector<float> unpacked;
+  unpacked.resize(std::max(unpacked.size(), strip_rows * apart));
+  unpack_rows(strip, rows, depth, format, unpacked.data(), apart);
+  for (int row = 0; row < std::min(rows, strip_rows); ++row)
+    std::copy_n(unpacked.data() + row * apart, depth, to + row * stride);
 }
 
 void check_size(const char* name, int size) {

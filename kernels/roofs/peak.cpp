@@ -19,11 +19,12 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// Of all granted instruction sets that count as `isa`.
+// All mixes of instructions of all granted instruction sets that count as `isa`.
 std::vector<Burn> burns_of(std::string_view isa, std::string_view dtype) {
   if (dtype != "bf16" && dtype != "int8")
     throw std::invalid_argument("no peak for dtype '" + std::string(dtype) + "': one of bf16, int8");
-  const auto burn = dtype == "bf16" ? &IsaTraits::burn_bf16 : &IsaTraits::burn_int8;
+  const std::vector<Burn IsaTraits::*> mixes =
+      dtype == "bf16" ? std::vector{&IsaTraits::burn_bf16} : std::vector{&IsaTraits::burn_int8, &IsaTraits::burn_blocks};
   std::vector<Burn> burns;
   std::string known;
   bool found = false;
@@ -31,7 +32,8 @@ std::vector<Burn> burns_of(std::string_view isa, std::string_view dtype) {
     if (!one.feature) continue;
     if (one.name == std::string_view(one.feature)) known += (known.empty() ? "" : ", ") + std::string(one.name);
     found |= one.feature == isa;
-    if (one.feature == isa && one.*burn && one.missing.empty()) burns.push_back(one.*burn);
+    for (const auto mix : mixes)
+      if (one.feature == isa && one.*mix && one.missing.empty()) burns.push_back(one.*mix);
   }
   if (!found) throw std::invalid_argument("no peak for isa '" + std::string(isa) + "': one of " + known);
   granted_isa(isa);

@@ -33,6 +33,7 @@ struct IsaTraits {
   const AttentionKernels* attention = nullptr;
   const TransposedKernels* transposed = nullptr;
   Burn burn_bf16 = nullptr, burn_int8 = nullptr;  // for the roofs of its feature; null: none
+  Burn burn_blocks = nullptr;                     // the same for int8 in blocks, by other instructions
   const char* parent = nullptr;                   // the instruction set that it extends
   CpuFlag flags[4] = {};
   std::uint64_t saved_state = 0;  // bits of XCR0

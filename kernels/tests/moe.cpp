@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "moe/forward.h"
+#include "moe/widened.h"
 #include "runtime/isa.h"
 #include "runtime/pool.h"
 #include "tests/check.h"
@@ -243,6 +244,38 @@ void check_large(const Geometry& sizes, int tokens, const Glu& glu = {}) {
   for (const auto& [name, format, code] : format_table) {
     const Scene scene = random_scene(geometry_in(format, sizes), 1, tokens, 1, glu);
     for (const NamedKernels& isa : granted_kernels(format)) scene.check_forward(isa, on(*isa.kernels, true));
+  }
+}
+
+KTBENCH_TEST(products_in_float32_are_those_of_the_numbers_that_are_read) {
+  std::vector<MultiplyStrip> all{multiply_strip_portable};
+#ifdef __x86_64__
+  if (granted("avx2")) all.push_back(multiply_strip_avx2);
+#endif
+  constexpr int tokens = 3;
+  for (const FormatTraits& traits : format_table) {
+    Numbers numbers(5);
+    const Geometry g = geometry_in(traits.format, {1, 300, 48});
+    PackedExperts packed(g, 1, {});
+    write(packed, 0, random_expert(numbers, g), nullptr);
+    const std::vector<float> weights = read(packed, 0, nullptr);
+    const int depth = g.hidden_depth();
+    std::vector<float> x(1ul * tokens * depth);
+    for (int t = 0; t < tokens; ++t)
+      for (int k = 0; k < g.hidden; ++k) x[t * depth + k] = widen(small_bf16(numbers));
+    for (const MultiplyStrip multiply : all) {
+      float out[tokens][strip_rows];
+      multiply(packed.shards().front().gate_up(0), g.format, depth, x.data(), tokens, out);
+      for (int t = 0; t < tokens; ++t)
+        for (int row = 0; row < strip_rows; ++row) {
+          double sum = 0, scale = 0;
+          for (int k = 0; k < g.hidden; ++k) {
+            const double product = double{weights[row * g.hidden + k]} * x[t * depth + k];
+            sum += product, scale += std::fabs(product);
+          }
+          check(std::fabs(out[t][row] - sum) <= 1e-6 * scale, std::string(traits.name) + ": another sum");
+        }
+    }
   }
 }
 

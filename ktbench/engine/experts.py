@@ -17,7 +17,7 @@ from ktbench.engine.decode.lazy import Fetch, LazyTensor, settled
 from ktbench.engine.decode.program import CallRecorder
 from ktbench.engine.decode.timeline import Where
 from ktbench.engine.device_placement import Residence
-from ktbench.engine.forms import ExpertMatrices, ExpertsPosition, read_form
+from ktbench.engine.forms import ExpertFunction, ExpertMatrices, ExpertsPosition, read_form
 from ktbench.engine.routing import PassRouting, Routing, from_router
 
 
@@ -49,6 +49,10 @@ class Backend(Protocol):
     def matrices(self, i: int, /) -> ExpertMatrices:
         """The weights of expert `i`."""
         raise NotImplementedError
+
+    def in_float32(self, i: int, /) -> ExpertFunction:
+        """Expert `i` of the weights that are stored, which quantised ones stand for: the truth for this backend."""
+        return self.matrices(i)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,9 +187,13 @@ class ExpertsOperator(nn.Module):
         pending = None if later is None else DeferredExperts(lambda: later, None)
         return (lambda: output if previous is None else output + previous.fetch()), pending
 
-    def _tapped(self, hidden: Tensor, routing: Routing) -> Tensor:
+    def run_all(self, hidden: Tensor, routing: Routing) -> Tensor:
+        """[T, H] of `hidden` [T, H]: all experts of `routing` on both roles, none deferred or skipped."""
         fetch, _ = self._start(hidden, routing, None, None)
-        output = fetch()
+        return fetch()
+
+    def _tapped(self, hidden: Tensor, routing: Routing) -> Tensor:
+        output = self.run_all(hidden, routing)
         if self.state.tap is not None and routing.ids.shape[-1]:
             self.state.tap(self.position.layer, hidden, routing, output)
         return output

@@ -71,9 +71,22 @@ class ExpertMatrices:
     def __call__(self, hidden: Tensor) -> Tensor:
         """[T, H] float32 of `hidden` [T, H] float32."""
         gate_bias, up_bias, down_bias = (None, None, None) if self.biases is None else map(Tensor.float, self.biases)
-        gate = linear(hidden, self.gate.float(), gate_bias)
-        up = linear(hidden, self.up.float(), up_bias)
-        return linear(self.glu(gate, up), self.down.float(), down_bias)
+        gate = _float32_linear(hidden, self.gate, gate_bias)
+        up = _float32_linear(hidden, self.up, up_bias)
+        return _float32_linear(self.glu(gate, up), self.down, down_bias)
+
+
+# Numbers that are widened at a time: in float32 they stay in a core's cache until they are used.
+_WIDENED = 1 << 18
+
+
+def _float32_linear(inputs: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:
+    """[T, N] float32 of `inputs` [T, K] float32 and `matrix` [N, K] of any floating type."""
+    if matrix.dtype == torch.float32:
+        return linear(inputs, matrix, bias)
+    rows = max(1, _WIDENED // matrix.shape[1])
+    output = torch.cat([linear(inputs, part.float()) for part in torch.split(matrix, rows)], dim=1)
+    return output if bias is None else output + bias
 
 
 # Rows of weights as blocks: [N, K / weights of a block · bytes of a block].
@@ -102,7 +115,10 @@ class LinearRows(NamedTuple):
     precision: Precision
 
 
-# Gives the matrices of expert i; to be packed, its blocks do as well.
+# What an expert makes of hidden [T, H] float32 in float32 arithmetic; gives that of expert i.
+ExpertFunction = Callable[[Tensor], Tensor]
+ExpertFunctions = Callable[[int], ExpertFunction]
+# Gives the matrices of expert i, which are such a function; to be packed, its blocks do as well.
 ExpertStore = Callable[[int], ExpertMatrices]
 PackableStore = Callable[[int], ExpertMatrices | ExpertBlocks]
 # Gives the rows of a linear layer in a precision that it may be packed in; None where it is stored in another.

@@ -26,7 +26,7 @@ from ktbench._kernels import (
 from ktbench.engine.decode.lazy import Fetch
 from ktbench.engine.decode.program import CallRecorder
 from ktbench.engine.experts import Backend
-from ktbench.engine.forms import Biases, ExpertBlocks, ExpertMatrices, ExpertsForm, PackableStore
+from ktbench.engine.forms import Biases, ExpertBlocks, ExpertFunction, ExpertMatrices, ExpertsForm, PackableStore
 from ktbench.engine.loading.packed_folder import PackedFiles
 from ktbench.engine.protocol import Unsupported
 from ktbench.engine.roles import reach
@@ -146,8 +146,24 @@ class FusedExperts(Backend):
     def matrices(self, i: int) -> ExpertMatrices:
         """The weights of expert `i` as they are stored, float32."""
         gate, up, down = (torch.from_numpy(matrix) for matrix in self.packed.read_expert(i, self._executor.team))
-        biases = Biases(*map(torch.from_numpy, self.packed.read_biases(i))) if self.form.biases else None
-        return ExpertMatrices(gate=gate, up=up, down=down, biases=biases, glu=self.form.glu)
+        return ExpertMatrices(gate=gate, up=up, down=down, biases=self._biases(i), glu=self.form.glu)
+
+    def in_float32(self, i: int) -> ExpertFunction:
+        """See `Backend`: on the packed weights as they lie, by products that share no code with the kernels."""
+        biases, team = self._biases(i) or (None, None, None), self._executor.team
+
+        def product(matrix: str, inputs: Tensor, bias: Tensor | None) -> Tensor:
+            rows = self.packed.multiply_expert(i, matrix, inputs.contiguous().numpy(), team)
+            return torch.from_numpy(rows) if bias is None else torch.from_numpy(rows) + bias
+
+        def function(hidden: Tensor) -> Tensor:
+            gate, up = product("gate", hidden, biases[0]), product("up", hidden, biases[1])
+            return product("down", self.form.glu(gate, up), biases[2])
+
+        return function
+
+    def _biases(self, i: int) -> Biases | None:
+        return Biases(*map(torch.from_numpy, self.packed.read_biases(i))) if self.form.biases else None
 
 
 class FusedHost:
@@ -233,6 +249,15 @@ class FusedHost:
             del kernels["amx_min_tokens"]
         for layer in (*self._layers, *self._at_device.values()):
             layer.kernels = kernels
+
+    def notes(self, engine: EngineSpec) -> tuple[str, ...]:
+        """What the evidence of a feature does not prove on these threads."""
+        if not (engine.fused and engine.dynamic and self.team.threads == 1):
+            return ()
+        return (
+            f"{engine.label}: +d on one thread takes its tasks from a queue that it shares with none: that shows "
+            "what the queue costs, not what balancing gains",
+        )
 
     def run_on(self, cpus: tuple[int, ...]) -> None:
         """Run on these from now on."""

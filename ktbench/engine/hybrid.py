@@ -11,17 +11,18 @@ from time import perf_counter_ns
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from ktbench.engine.components import EngineComponents
 from ktbench.engine.decode.prefill import ReplayPrefill
 from ktbench.engine.decode.step import PassRunner, ReplayDecoder, StepRunner
 from ktbench.engine.decode.timeline import timeline
 from ktbench.engine.device_placement import DevicePlacement, detach
-from ktbench.engine.experts import Tap
-from ktbench.engine.forms import ExpertStore
+from ktbench.engine.experts import ExpertsOperator, Tap
+from ktbench.engine.forms import ExpertFunctions
 from ktbench.engine.protocol import require
 from ktbench.engine.replay import ReplaySystem, TraceReplay
-from ktbench.engine.routing import PassRouting
+from ktbench.engine.routing import PassRouting, Routing
 from ktbench.engine.work import DenseWork, ExpertsWork, mean_work, step_work
 from ktbench.engine.workload_trace import TraceWriter, WorkloadTrace, pass_runner
 from ktbench.spec.engine import EngineSpec, PlacementSpec, choose_deferral, deferral_candidates, seen_features
@@ -184,11 +185,25 @@ class HybridEngine(ReplaySystem):
 
     def notes(self) -> tuple[str, ...]:
         """See `System`."""
-        cuda = self._components.cuda
-        return (*super().notes(), *(() if cuda is None else cuda.notes()))
+        cuda, host = self._components.cuda, self._components.host
+        of_host = () if host is None else host.notes(self._engine)
+        return (*super().notes(), *of_host, *(() if cuda is None else cuda.notes()))
 
-    def _experts_of(self, layer: int) -> ExpertStore:
-        return next(one.backend.matrices for one in self._components.operators if one.position.layer == layer)
+    def _experts_of(self, layer: int) -> ExpertFunctions:
+        return self._operator_of(layer).backend.in_float32
+
+    def _operator_of(self, layer: int) -> ExpertsOperator:
+        return next(one for one in self._components.operators if one.position.layer == layer)
+
+    def _moe_layers(self) -> tuple[int, ...]:
+        return tuple(one.position.layer for one in self._components.operators)
+
+    def _run_experts(self, layer: int, hidden: Tensor, routing: Routing) -> Tensor:
+        device = self._forward.network.device
+        there = Routing(ids=routing.ids.to(device), gates=routing.gates.to(device))
+        output = self._operator_of(layer).run_all(hidden.to(device), there)
+        self._components.finish()
+        return output
 
     def timeline(self) -> Timeline:
         """See `System`."""

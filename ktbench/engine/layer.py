@@ -12,8 +12,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ktbench.engine.experts import Backend
-from ktbench.engine.observe import ExpertsReference, Observer
-from ktbench.engine.protocol import ExpertsObservation, Unsupported, configured, require
+from ktbench.engine.forms import ExpertFunctions
+from ktbench.engine.observe import ExpertsSurvey, KeptOutputs, Observer, truth_of
+from ktbench.engine.protocol import (
+    ExpertsObservation,
+    Inspected,
+    NotComputed,
+    Survey,
+    Surveyed,
+    Unsupported,
+    configured,
+    require,
+)
 from ktbench.engine.routing import Routing
 from ktbench.engine.work import ExpertsWork, layer_work, mean_work
 from ktbench.engine.workload.routing import layer_selections
@@ -40,30 +50,66 @@ class LayerStep:
     active: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class LayerTrace:
-    """The steps of a workload and the memory [T, H] that their outputs go to."""
+    """The steps of a workload and the memory [T, H] that their outputs go to.
+
+    The tokens of all steps are windows into `numbers`. Where no operator reaches them, `own` holds the same for the
+    workload itself, `drawn` for the round `drawn_for`, and `given` is which of them the steps have.
+    """
 
     workload: WorkloadSpec
     steps: tuple[LayerStep, ...]
+    numbers: Tensor
+    own: Tensor
+    drawn: Tensor
+    given: Tensor
     output: Tensor
+    drawn_for: int | None = None
+
+    def renew(self, number: int | None) -> None:
+        """All steps have the tokens of round `number`, or the workload's own (None)."""
+        if number is not None and number != self.drawn_for:
+            self.drawn.copy_(_normal(len(self.drawn), self.workload.seed, number + 1))  # a last 0 changes no seed
+            self.drawn_for = number
+        self.given = self.own if number is None else self.drawn
+        self.numbers.copy_(self.given)
+
+    def hidden(self, step: int) -> Tensor:
+        """The tokens [T, H] of a step as they were drawn."""
+        return _window(self.given, step, self.output.shape)
+
+
+def _normal(count: int, *seed: int) -> Tensor:
+    """What a norm before the experts gives, bf16 [count]."""
+    rng = np.random.default_rng(seed)
+    return torch.from_numpy(rng.standard_normal(count, dtype=np.float32)).bfloat16()
 
 
 def write_layer_trace(workload: WorkloadSpec, shape: MoEShape) -> LayerTrace:
     """Seeded steps, other tokens in each. Raises ValueError as `layer_selections`."""
     selections = layer_selections(workload, shape)
-    size = (workload.batch, shape.hidden)
-    count = workload.batch * shape.hidden + _AHEAD * len(selections)
-    # What a norm before the experts gives.
-    normal = np.random.default_rng(workload.seed).standard_normal(count, dtype=np.float32)
-    numbers = torch.from_numpy(normal).bfloat16()
+    size = torch.Size((workload.batch, shape.hidden))
+    numbers = _normal(workload.batch * shape.hidden + _AHEAD * len(selections), workload.seed)
     steps = []
     for number, (ids, gates) in enumerate(selections):
         chosen, ranks = np.unique(ids, return_inverse=True)
-        hidden = numbers[_AHEAD * number :][: workload.batch * shape.hidden].view(size)
-        ranks = ranks.reshape(ids.shape).astype(np.int64)
+        hidden, ranks = _window(numbers, number, size), ranks.reshape(ids.shape).astype(np.int64)
         steps.append(LayerStep(hidden=hidden, gates=torch.from_numpy(gates), ranks=ranks, active=len(chosen)))
-    return LayerTrace(workload=workload, steps=tuple(steps), output=torch.empty(size, dtype=torch.bfloat16))
+    own = numbers.clone()
+    return LayerTrace(
+        workload=workload,
+        steps=tuple(steps),
+        numbers=numbers,
+        own=own,
+        drawn=torch.empty_like(numbers),
+        given=own,
+        output=torch.empty(size, dtype=torch.bfloat16),
+    )
+
+
+def _window(numbers: Tensor, step: int, size: torch.Size) -> Tensor:
+    return numbers[_AHEAD * step :][: size.numel()].view(size)
 
 
 Call = Callable[[], Tensor]
@@ -95,6 +141,10 @@ class CacheColdReplicas:
     def count(self) -> int:
         """How often the layer is held."""
         return len(self._backends)
+
+    def __getitem__(self, copy: int) -> BindableBackend:
+        """Copy number `copy`."""
+        return self._backends[copy]
 
     def take(self, ranks: NDArray[np.int64], active: int) -> tuple[BindableBackend, NDArray[np.int64]]:
         """The copy for the next step, and its experts in place of `ranks`, which count a step's from 0 to `active`."""
@@ -131,7 +181,7 @@ class LoadedLayer(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Prepared:
-    """A step with its experts settled, ready to run."""
+    """A step with its experts settled, ready to run; `hidden` and `routing` are as they were drawn."""
 
     backend: BindableBackend
     hidden: Tensor
@@ -139,7 +189,7 @@ class _Prepared:
     call: Call
 
 
-class LayerSystem:
+class LayerSystem(Inspected):
     """Implements `ktbench.engine.protocol.System` for decoder layer `number`, on any implementation of `LoadedLayer`.
 
     Made by `ktbench.engine.load_layer.load_layer` and the peers that run layers.
@@ -154,9 +204,11 @@ class LayerSystem:
         self._notes: tuple[str, ...] = ()
         self._steps: list[_Prepared] = []
         self._output = torch.empty(0)
-        self._reference: ExpertsReference | None = None
-        self._observed: ExpertsObservation | None = None
+        self._observed: tuple[ExpertsObservation, ExpertFunctions] | None = None
         self._done = self._observations = 0
+        self._copies = KeptOutputs()
+        self._surveys: dict[tuple[int, int], ExpertsSurvey] = {}
+        self._survey: ExpertsSurvey | None = None
 
     def configure(self, spec: RunSpec) -> None:
         """See `System`. Raises Unsupported, and ValueError for an unavailable model, layout, thread count or trace."""
@@ -164,6 +216,7 @@ class LayerSystem:
         if spec.workload not in self._traces:
             self._traces[spec.workload] = write_layer_trace(spec.workload, self.model.shape)
         self._trace = self._traces[spec.workload]
+        self._trace.renew(None)  # what runs before the trial must not meet the tokens of its round
         self._replicas = self._held.choose(spec, self._endless_steps)
         self._notes = self._held.notes(spec)
         key = (spec.workload, spec.engine, spec.peer)
@@ -190,14 +243,20 @@ class LayerSystem:
         """See `System`. Experts and copies continue where the steps before stopped: those are in the cache."""
         trace = self._traced
         trace.output.fill_(torch.nan)
-        self._steps = [self._prepare(step) for step in trace.steps]
+        self._copies.clear()
+        self._steps = [self._prepare(number, step) for number, step in enumerate(trace.steps)]
         self._done = 0
 
-    def _prepare(self, step: LayerStep) -> _Prepared:
+    def _prepare(self, number: int, step: LayerStep) -> _Prepared:
         backend, ids = self._replicas_in_turn.take(step.ranks, step.active)
         routing = Routing(ids=torch.from_numpy(ids), gates=step.gates)
-        call = backend.bind(step.hidden, routing, self._traced.output)
-        return _Prepared(backend=backend, hidden=step.hidden, routing=routing, call=call)
+        given = Routing(ids=routing.ids.clone(), gates=routing.gates.clone())
+        call = backend.bind(step.hidden, given, self._traced.output)
+        return _Prepared(backend=backend, hidden=self._traced.hidden(number), routing=routing, call=call)
+
+    def renew(self, number: int | None) -> None:
+        """See `Inspected`."""
+        self._traced.renew(number)
 
     def step(self) -> None:
         """See `System`. Raises IndexError past the last step of the workload."""
@@ -208,23 +267,57 @@ class LayerSystem:
         """See `System`."""
         return self._output.float().numpy()
 
-    def observe(self) -> tuple[ExpertsObservation, ...]:
-        """See `System`."""
+    def keep(self) -> None:
+        """See `Inspected`."""
+        self._copies.take(self._done - 1, self._output)
+
+    def kept(self, step: int) -> NDArray[np.float32]:
+        """See `Inspected`."""
+        return configured(self._copies.of(step)).float().numpy()
+
+    def observe(self, step: int | None = None, seed: int | None = None) -> tuple[ExpertsObservation, ...]:
+        """See `System`. A step that was kept is not repeated: the copy of its output is what is observed."""
         self._observations += 1  # other tokens each time
-        last = self._steps[self._done - 1]
-        self._traced.output.fill_(torch.nan)
-        self._output = last.call()
-        observer = Observer(self._traced.workload.seed, self._observations, most_experts=2 * self.model.shape.top_k)
-        observer(self._number, last.hidden, last.routing, self._output)
-        self._observed = observer.seen[0]
-        self._reference = ExpertsReference(last.backend.matrices, torch.from_numpy(self._observed.hidden))
+        number = self._done - 1 if step is None else step
+        prepared = self._steps[number]
+        if not torch.equal(self._traced.steps[number].hidden, prepared.hidden):
+            raise NotComputed("the operator has changed the tokens that it was given")
+        copy = self._copies.of(number)
+        if copy is None:
+            self._traced.output.fill_(torch.nan)
+            copy = prepared.call()
+        self._output, self._done = copy, number + 1
+        drawn = (self._traced.workload.seed, self._observations if seed is None else seed)
+        observer = Observer(*drawn, most_experts=2 * self.model.shape.top_k)
+        observer(self._number, prepared.hidden, prepared.routing, self._output)
+        self._observed = observer.seen[0], prepared.backend.in_float32
         return tuple(observer.seen)
+
+    def survey(self, seed: int, most: int) -> Survey:
+        """See `Inspected`: each copy of the layer counts as a layer of its own."""
+        key = self._traced.workload.batch, self._replicas_in_turn.count
+        known = self._surveys.get(key)
+        if known is None or not known.is_for(key[0], seed):
+            known = ExpertsSurvey(self.model.shape, key[1], key[0], seed, most)
+            self._surveys[key] = known
+        self._survey = known
+        return known.plan
+
+    @torch.inference_mode()
+    def meet(self, unit: tuple[int, int]) -> Surveyed:
+        """See `Inspected`."""
+        backend = self._replicas_in_turn[unit[0]]
+
+        def run(hidden: Tensor, routing: Routing) -> Tensor:
+            return backend.bind(hidden, routing, torch.full_like(hidden, torch.nan))()
+
+        return configured(self._survey).meet(unit, self._number, run, backend.in_float32)
 
     def reference(self, observation: ExpertsObservation) -> NDArray[np.float32]:
         """See `System`. Raises ValueError for tokens that are not those of the last observation."""
-        if self._reference is None or self._observed is None or observation.hidden is not self._observed.hidden:
+        if self._observed is None or observation.hidden is not self._observed[0].hidden:
             raise ValueError("a layer has a reference for the tokens of its last observation alone")
-        return self._reference.of(observation)
+        return truth_of(self._observed[1], observation)
 
     def timeline(self) -> Timeline:
         """See `System`. Raises Unsupported: a layer alone has no device role."""
@@ -252,7 +345,7 @@ class LayerSystem:
     def close(self) -> None:
         """See `System`."""
         self._traces, self._trace, self._steps = {}, None, []
-        self._replicas, self._reference = None, None
+        self._replicas = self._observed = None
         self._held.close()
 
     @property

@@ -121,9 +121,9 @@ class EngineLayer:
         """See `LoadedLayer`."""
         return Counter[str]() if self.host is None else self.host.counters()
 
-    def notes(self, _spec: RunSpec) -> tuple[str, ...]:
+    def notes(self, spec: RunSpec) -> tuple[str, ...]:
         """See `LoadedLayer`."""
-        return ()
+        return () if self.host is None else self.host.notes(spec.engine)
 
     def close(self) -> None:
         """See `LoadedLayer`."""

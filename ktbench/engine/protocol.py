@@ -59,6 +59,10 @@ class Unsupported(Exception):
     """The system cannot run the cell; the text is the reason."""
 
 
+class NotComputed(Exception):
+    """The output of a step is not what the step computed; the text says what was found."""
+
+
 class Diverged(Exception):
     """A loss of training is not finite; the text names the step."""
 
@@ -98,8 +102,12 @@ class System(Protocol):
     def logits(self) -> NDArray[np.float32]:
         """[batch, vocab] at the last position of the last step; of a layer its output [batch, hidden]."""
 
-    def observe(self) -> tuple[ExpertsObservation, ...]:
-        """Repeat the last step, untimed, with a tap on every experts call; empty where a peer shows none."""
+    def observe(self, step: int | None = None, seed: int | None = None, /) -> tuple[ExpertsObservation, ...]:
+        """Repeat a step since `start` (None: the last), untimed, with a tap on every experts call.
+
+        It becomes the last step. `seed` draws the tokens that are observed (None: other ones each time). Empty where a
+        peer shows none. Raises NotComputed for inputs that were changed meanwhile.
+        """
 
     def reference(self, observation: ExpertsObservation) -> NDArray[np.float32]:
         """[T, hidden]: the experts' output for the very inputs of an observation, in float32.
@@ -132,6 +140,58 @@ class System(Protocol):
 
     def close(self) -> None:
         """Release weights and threads."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Survey:
+    """Calls that meet the experts of every layer, in an order drawn from `seed`.
+
+    `units` names each by its layer, counted from 0, and its number among the calls of that layer. `experts` of the
+    `of_experts` of all layers together are met: a sample of the layers where they are too many.
+    """
+
+    seed: int
+    units: tuple[tuple[int, int], ...]
+    experts: int
+    of_experts: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Surveyed:
+    """One call of a survey: what was observed, its `truth` [T, hidden] in float32, and the experts that it met.
+
+    `met` are pairs of a layer, counted from 0, and an expert.
+    """
+
+    seen: ExpertsObservation
+    truth: NDArray[np.float32]
+    met: frozenset[tuple[int, int]]
+
+
+@runtime_checkable
+class Inspected(Protocol):
+    """A system whose steps can be examined one by one."""
+
+    def renew(self, number: int | None) -> None:
+        """From the next `start` on the steps have the tokens of round `number`, the same in every system.
+
+        None: those of the workload itself.
+        """
+
+    def keep(self) -> None:
+        """Copy the output of the last step, within the time of the step. Raises NotComputed where it is no tensor."""
+
+    def kept(self, step: int) -> NDArray[np.float32]:
+        """The copy of a step since `start`, as `logits` has it."""
+
+    def survey(self, seed: int, most: int) -> Survey:
+        """The calls that meet every expert; those of whole layers, drawn from `seed`, where there are more than `most`.
+
+        The last such survey is the one that `meet` runs.
+        """
+
+    def meet(self, unit: tuple[int, int]) -> Surveyed:
+        """Run a call of the survey, untimed, of as many tokens as one of a step."""
 
 
 @runtime_checkable

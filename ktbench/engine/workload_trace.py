@@ -87,13 +87,12 @@ class TraceWriter:
 
     def _ids(self) -> tuple[Tensor | None, tuple[Tensor, ...]]:
         """Prompt (decode only) and step ids: each step has new prompts in prefill, one forced token in decode."""
-        work = self.workload
-        prefill = work.phase == "prefill"
-        tokens = work.steps * work.prompt if prefill else work.prompt + work.steps
+        work, width = self.workload, _step_width(self.workload)
+        tokens = work.steps * width + (0 if work.phase == "prefill" else work.prompt)
         ids = torch.from_numpy(prompt_ids(self.shape.vocab, work.batch, tokens, work.seed)).to(self._device)
-        if prefill:
-            return None, torch.split(ids, work.prompt, dim=1)
-        return ids[:, : work.prompt], torch.split(ids[:, work.prompt :], 1, dim=1)
+        if work.phase == "prefill":
+            return None, torch.split(ids, width, dim=1)
+        return ids[:, : work.prompt], torch.split(ids[:, work.prompt :], width, dim=1)
 
     def _run(self, ids: Tensor, number: int) -> tuple[PassRouting, ...]:
         """Routing of the passes of a step that is run, recorded where it is the routers' own."""
@@ -109,6 +108,19 @@ class TraceWriter:
         drawn = synthetic(self.workload, self.shape, ids.numel(), number).to(self._device)
         chunk = self.workload.chunk or ids.shape[1]
         return tuple(drawn.chunk(ids.shape, first, chunk) for first in range(0, ids.shape[1], chunk))
+
+
+def step_ids(workload: WorkloadSpec, vocab: int, number: int) -> tuple[Tensor, ...]:
+    """Token ids [B, T] of every step in round `number`, drawn by the workload's seed and this number."""
+    width = _step_width(workload)
+    seed = workload.seed, number + 1  # a last 0 would change nothing: round 0 would have the workload's own
+    ids = prompt_ids(vocab, workload.batch, workload.steps * width, seed)
+    return torch.split(torch.from_numpy(ids), width, dim=1)
+
+
+def _step_width(workload: WorkloadSpec) -> int:
+    """Tokens that a step puts through in each sequence."""
+    return workload.prompt if workload.phase == "prefill" else 1
 
 
 def pass_runner(workload: WorkloadSpec, forward: Forward, state: MoERuntimeState) -> PassRunner:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from time import perf_counter, sleep
 from types import ModuleType
@@ -31,6 +32,21 @@ _IDLE_S = 1.0
 _SPIN_US = 50
 
 
+# Weights of up to so many times the size of a cache are read faster for what stays in it from step to step.
+_CACHED = 8
+_LEAST_BUFFER = 1 << 18
+# Shorter than the time that a scheduler gives to another program: on a busy machine some windows are undisturbed.
+_WINDOW_S, _WINDOWS = 0.001, 10
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ceiling:
+    """What no step can pass: bytes read per second, and operations per second, 0 where no instructions were timed."""
+
+    read_bytes_per_s: float
+    peak_flops: float
+
+
 class Roofs:
     """Limits of one team of threads, an `OpenMPTeam` or `ThreadPool` of the extension. Opening takes 1 GiB.
 
@@ -48,6 +64,10 @@ class Roofs:
         self._read = kernels.ReadRoof(team, buffer_bytes)
         self._read_at_s = float("-inf")
         self.peak_isa = best_isa(kernels.grants())
+        self._buffer_bytes = buffer_bytes
+        self._levels: dict[int, Any] = {}
+        self._fastest_read: dict[int, float] = {}
+        self._fastest_memory = self._fastest_peak = 0.0
 
     def sample(self, isa: str | None = None, dtype: str = "bf16") -> RoofSample:
         """Read bandwidth, arithmetic peak of `isa` (of the best granted one by default) in `dtype`, core-to-core time.
@@ -59,13 +79,42 @@ class Roofs:
             raise ValueError(f"roof of dtype {dtype!r}: allowed are {', '.join(PEAK_DTYPES)}")
         self._prepare()
         isa = isa or self.peak_isa
+        read, peak = self.read_bytes_per_s(), self.peak_flops(isa, dtype) if isa in PEAK_ISAS else None
+        self._fastest_memory = max(self._fastest_memory, read)
+        self._fastest_peak = max(self._fastest_peak, peak or 0.0)
         return RoofSample(
-            read_bytes_per_s=self.read_bytes_per_s(),
-            peak_flops=self.peak_flops(isa, dtype) if isa in PEAK_ISAS else None,
+            read_bytes_per_s=read,
+            peak_flops=peak,
             peak_isa=isa,
             peak_dtype=dtype,
             ping_pong_ns=self.ping_pong_ns() if self._team.threads == 2 else None,  # of more it says nothing
         )
+
+    def ceiling(self, weight_bytes: int, *, again: bool = False) -> Ceiling:
+        """What a step that reads `weight_bytes` cannot pass, by the fastest of all samples.
+
+        Weights are read from any level of memory that could hold an eighth of them; arithmetic is that of the fastest
+        instructions granted for any dtype. Sampled when first asked for such a level and `again`: takes about 70 ms.
+        """
+        size = 1 << max(_LEAST_BUFFER * self._team.threads, weight_bytes // _CACHED).bit_length() - 1
+        size = min(size, self._buffer_bytes)
+        if again or size not in self._levels:
+            self._sample_ceiling(size)
+        read = max(self._fastest_read[size], self._fastest_memory)
+        return Ceiling(read_bytes_per_s=read, peak_flops=self._fastest_peak)
+
+    def _sample_ceiling(self, size: int) -> None:
+        """Sample reads from `size` bytes and all peaks."""
+        self._prepare()
+        if size not in self._levels:
+            whole = size == self._buffer_bytes
+            self._levels[size] = self._read if whole else self._kernels.ReadRoof(self._team, size)
+        reads = [float(self._levels[size].sample(_WINDOW_S)) for _ in range(_WINDOWS)]
+        self._fastest_read[size] = max(*reads, self._fastest_read.get(size, 0.0))
+        grants = self._kernels.grants()
+        for isa in (name for name in PEAK_ISAS if grants.get(name) == ""):
+            peaks = [self.peak_flops(isa, dtype, _WINDOW_S) for dtype in PEAK_DTYPES for _ in range(_WINDOWS)]
+            self._fastest_peak = max(*peaks, self._fastest_peak)
 
     def read_bytes_per_s(self) -> float:
         """Bytes per second that all threads read from memory together, each for 10 ms.
@@ -78,9 +127,9 @@ class Roofs:
         self._read_at_s = perf_counter()
         return rate
 
-    def peak_flops(self, isa: str, dtype: str) -> float:
+    def peak_flops(self, isa: str, dtype: str, seconds: float = _PEAK_S) -> float:
         """FLOP/s from registers alone (OP/s of int8), all threads together; one of PEAK_ISAS and PEAK_DTYPES."""
-        return float(self._kernels.peak_flops(self._team, isa, _PEAK_S, dtype=dtype))
+        return float(self._kernels.peak_flops(self._team, isa, seconds, dtype=dtype))
 
     def ping_pong_ns(self) -> float:
         """Nanoseconds that a cache line takes between the first two cores, one way. Raises ValueError with one core."""

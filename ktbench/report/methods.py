@@ -74,6 +74,7 @@ def methods_of(run: Run, rows: Sequence[Row]) -> tuple[str, ...]:
         serving=rows[0].spec.workload.stream,
         quantised=any(row.spec.precision != "bf16" for row in here),
         allowed=_allowed(here) if here else "",
+        compared=_compared(here),
         roofs=roofs_sentence(here),
         limits=simulated_limits(rows),
         software=software_sentence(facts if here else facts | {"versions": {}}),
@@ -86,6 +87,12 @@ def _allowed(rows: Sequence[Row]) -> str:
     return " or ".join(
         f"{one:g}" + (f" ({', '.join(names)})" if len(found) > 1 else "") for one, names in found.items()
     )
+
+
+def _compared(rows: Sequence[Row]) -> str:
+    """What was compared with float32, by row where rows differ in it; empty where nothing was."""
+    found = names_by((row.shown, str(row.compared)) for row in rows if row.compared is not None)
+    return "; ".join(one + (f" ({', '.join(names)})" if len(found) > 1 else "") for one, names in found.items())
 
 
 def _noisy(rows: Sequence[Row]) -> str:

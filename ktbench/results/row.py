@@ -15,7 +15,7 @@ from ktbench.results.usage import EnergyUse, PartTimes, RoleShares, RoofShare
 from ktbench.spec.core_layout import CoreLayout, core_layout_of
 from ktbench.spec.features import FeatureValue
 from ktbench.spec.machine import MachineSpec
-from ktbench.spec.record import Agreement, Learning, Outcome, Provenance, Record, Role, Work
+from ktbench.spec.record import Agreement, Compared, Learning, Outcome, Provenance, Record, Role, Work
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.system_metrics import PeakMemory
 
@@ -132,6 +132,12 @@ class Row:
     def work(self) -> Work | None:
         """What a step must do at least; None before the first trial and where the system does not report it."""
         return self.records[-1].work if self.records else None
+
+    @property
+    def compared(self) -> Compared | None:
+        """The most that any worker compared with float32; None where nothing was."""
+        found = [record.compared for record in self.records if record.compared is not None]
+        return max(found, key=lambda one: (one.experts, one.steps), default=None)
 
     @property
     def rounds(self) -> int:

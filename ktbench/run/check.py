@@ -1,16 +1,17 @@
-"""Correctness: outputs against the float32 reference, and the check itself against mutants."""
+"""Correctness: outputs against the float32 reference, how much of a cell is, and the check itself against mutants."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from random import Random
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ktbench.engine.protocol import ExpertsObservation
-from ktbench.spec.record import Outcome
+from ktbench.engine.protocol import ExpertsObservation, Survey
+from ktbench.spec.record import Compared, Outcome
 
 Reference = Callable[[ExpertsObservation], NDArray[np.float32]]
 
@@ -60,11 +61,25 @@ def check(observations: Sequence[ExpertsObservation], reference: Reference, tole
     return CheckResult(outcome=Outcome.OK, error=worst)
 
 
+def check_rows(seen: ExpertsObservation, truth: NDArray[np.float32], tolerance: float) -> str:
+    """Why an output differs from `truth` [T, hidden] in some token; empty where it agrees in each."""
+    limit = largest_error(tolerance, 1)
+    for row, (output, right) in enumerate(zip(seen.output, truth, strict=True)):
+        error = relative_error(output, right)
+        if not error <= limit:
+            experts = ", ".join(str(one) for one in seen.ids[row].tolist())
+            return f"{_differs(seen, error, limit)} (a token of experts {experts})"
+    return ""
+
+
 def _wrong(seen: ExpertsObservation, error: float, limit: float) -> CheckResult:
-    finite = np.isfinite(error)
-    problem = f"relative error {error:.3g}" if finite else "output is not finite"
-    why = f"layer {seen.layer}: {problem}, tolerance {limit:.3g}"
+    why, finite = _differs(seen, error, limit), bool(np.isfinite(error))
     return CheckResult(outcome=Outcome.WRONG, why=why, error=error if finite else None)
+
+
+def _differs(seen: ExpertsObservation, error: float, limit: float) -> str:
+    problem = f"relative error {error:.3g}" if np.isfinite(error) else "output is not finite"
+    return f"layer {seen.layer}: {problem}, tolerance {limit:.3g}"
 
 
 def check_the_check(observations: Sequence[ExpertsObservation], reference: Reference, tolerance: float) -> str:
@@ -106,3 +121,68 @@ def stale(timed: NDArray[np.float32], repeated: NDArray[np.float32], tolerance: 
     if error <= tolerance:
         return ""
     return f"the timed step's logits differ from its repetition: relative error {error:.3g}, tolerance {tolerance:g}"
+
+
+# Of the calls that are observed in a step, one of so many is compared in all trials of a cell but its first.
+_CALLS_APART = 4
+
+
+def drawn_calls(observations: Sequence[ExpertsObservation], draw: Random) -> tuple[ExpertsObservation, ...]:
+    """A quarter of the calls of an observed step, at least one."""
+    return tuple(draw.sample(observations, math.ceil(len(observations) / _CALLS_APART)))
+
+
+# Trials of a cell that are compared in any case, and the chance of each later one: to compare a step of eight in every
+# round took 8 % of a sweep of 17 rounds.
+ALWAYS_COMPARED = 6
+_CHANCE = 1 / 5
+
+# Experts of all layers together that are compared at most: of more, those of a sample of the layers.
+MOST_EXPERTS = 4096
+
+
+@dataclass(kw_only=True)
+class Coverage:
+    """What was compared of a cell of `steps` steps so far. `draw` gives numbers that no operator can foresee."""
+
+    steps: int
+    draw: Random
+    _unseen: list[int] = field(default_factory=list)
+    _seen: set[int] = field(default_factory=set)
+    _met: set[tuple[int, int]] = field(default_factory=set)
+    _trials: int = 0
+    _units: int = 0
+    _of_experts: int = 0
+
+    def next_step(self) -> int:
+        """The step that the next trial is compared by: each once before any comes again."""
+        if not self._unseen:
+            self._unseen = self.draw.sample(range(self.steps), self.steps)
+        return self._unseen[-1]
+
+    def is_due(self) -> bool:
+        """Whether a trial that was timed is compared: each of the first ones, and of the later ones those drawn."""
+        self._trials += 1
+        return self._trials <= ALWAYS_COMPARED or self.draw.random() < _CHANCE
+
+    def saw(self, step: int) -> None:
+        """A step was compared."""
+        self._seen.add(step)
+        self._unseen.remove(step)
+
+    def next_units(self, plan: Survey, rounds: int) -> Sequence[tuple[int, int]]:
+        """The calls of a survey for this trial, of which the first `rounds` trials run all."""
+        self._of_experts = plan.of_experts
+        left = plan.units[self._units :]
+        chosen = left[: math.ceil(len(left) / max(1, rounds + 1 - self._trials))]
+        self._units += len(chosen)
+        return chosen
+
+    def met(self, experts: frozenset[tuple[int, int]]) -> None:
+        """Experts were compared."""
+        self._met |= experts
+
+    @property
+    def compared(self) -> Compared:
+        """So far, in this worker."""
+        return Compared(experts=len(self._met), of_experts=self._of_experts, steps=len(self._seen), of_steps=self.steps)

@@ -28,7 +28,7 @@ from ktbench.host.topology import Topology, read_topology
 from ktbench.host.watch import MachineWatch
 from ktbench.run.messages import OpenSession, Response, TrialRequest, WorkerRequest, send
 from ktbench.run.serving.system import StreamSystem
-from ktbench.run.session import Session
+from ktbench.run.session import Session, WorkerSpoilt
 from ktbench.spec.peers import OURS, peer_of
 from ktbench.spec.run_spec import RunSpec
 
@@ -116,6 +116,8 @@ def serve(open_session: Callable[[OpenSession], Session], requests: IO[bytes], r
         send(responses, Response())
         for line in requests:
             send(responses, _response(session, msgspec.json.decode(line, type=WorkerRequest)))
+    except WorkerSpoilt as error:
+        sys.exit(str(error))
     except Unsupported as error:
         send(responses, Response(unsupported=str(error)))
         return 1

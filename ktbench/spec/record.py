@@ -27,6 +27,7 @@ class Outcome(StrEnum):
     UNSUPPORTED = "UNSUPPORTED"  # this machine or engine cannot run it; the reason says what is missing
     WRONG = "WRONG"  # the output differs from the float32 reference
     VACUOUS = "VACUOUS"  # the check could not have failed: it let a mutant pass
+    IMPLAUSIBLE = "IMPLAUSIBLE"  # faster than reading the weights or the arithmetic can be on this machine
     CRASHED = "CRASHED"
     TIMEOUT = "TIMEOUT"
     NO_MEMORY = "NO_MEMORY"
@@ -225,6 +226,10 @@ class Work:
     def __post_init__(self) -> None:
         fields_at_least(self, 0, "weight_bytes", "flops", "tokens")
 
+    def least_s(self, read_bytes_per_s: float, peak_flops: float | None) -> float:
+        """Seconds that a step takes at least (Williams, Waterman and Patterson, Roofline, CACM 52(4), 2009)."""
+        return max(self.weight_bytes / read_bytes_per_s, self.flops / peak_flops if peak_flops else 0.0)
+
     def trained(self, *, head: int, layers: int, lora: int) -> Work:
         """A training step around this forward pass, which goes back through the same weights, all of them frozen.
 
@@ -327,6 +332,27 @@ class Agreement:
             raise ValueError(f"Agreement.kl_nats={self.kl_nats}: must be at least -1")
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Compared:
+    """What of a cell was compared with float32 since its worker was started, this trial included.
+
+    `experts` of the `of_experts` of all layers together, copies of a layer alone counting as layers; `steps` of the
+    `of_steps` that are timed in a trial.
+    """
+
+    experts: int
+    of_experts: int
+    steps: int
+    of_steps: int
+
+    def __post_init__(self) -> None:
+        fields_at_least(self, 0, "experts", "of_experts", "steps", "of_steps")
+
+    def __str__(self) -> str:
+        experts = f"{self.experts:,} of {self.of_experts:,} experts, " if self.of_experts else ""
+        return f"{experts}{self.steps:,} of {self.of_steps:,} steps"
+
+
 # A step that takes less than a cycle, or centuries, was not measured and cannot be reckoned with.
 _LEAST_S, _MOST_S = 1e-12, 1e12
 
@@ -357,7 +383,7 @@ class Record:
     `own_step_s` the mean step in seconds by the clock of a system or CUDA device that has one. `conduct` is what was
     seen of the machine meanwhile, None where it was not monitored. `replay` is there where requests were served:
     samples are seconds per output token then, and follow from it. `parts` is there where a model was trained,
-    `learning` where that was on examples.
+    `learning` where that was on examples. `compared` is there where steps can be examined one by one.
     """
 
     cell: str
@@ -384,6 +410,7 @@ class Record:
     replay: Replay | None = None
     parts: StepParts | None = None
     learning: Learning | None = None
+    compared: Compared | None = None
 
     def __post_init__(self) -> None:
         if self.samples_s and not self.outcome.timed:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ktbench.engine.experts import ExpertsOperator, MoERuntimeState, OriginalExperts
 from ktbench.engine.forms import ExpertsPosition, is_experts
-from ktbench.engine.observe import ExpertsReference
+from ktbench.engine.observe import float32_output
 from ktbench.engine.routing import Routing
 from ktbench.engine.synthetic import WeightPool, materialise_experts, skeleton
 from ktbench.engine.weight_plan import Packing
@@ -45,7 +45,7 @@ def inputs(seed: int) -> tuple[Tensor, Routing]:
 def masked(module: nn.Module, hidden: Tensor, routing: Routing, keep: Tensor) -> Tensor:
     """The experts' output over the kept (token, rank) pairs."""
     only = Routing(ids=routing.ids, gates=routing.gates * keep)
-    return ExpertsReference(OriginalExperts(module).matrices, hidden.float())(only)
+    return float32_output(OriginalExperts(module).matrices, hidden.float(), only)
 
 
 def lowest(routing: Routing, n: int) -> Tensor:

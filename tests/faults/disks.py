@@ -13,7 +13,7 @@ from ktbench.results.log import PLAN_NAME
 from tests.faults.findings import Finding
 from tests.faults.kills import Undisturbed
 from tests.faults.lives import SWEEP, Life, begin, log_bytes, table
-from tests.faults.runs import RUN, doubled, hurt, missing, records_of
+from tests.faults.runs import RUN, doubled, hurt, is_planned, missing, records_of
 
 FULL, REFUSED = 4, 2
 
@@ -33,8 +33,8 @@ def full_disk(folder: Path, undisturbed: Undisturbed, random: Random, times: int
             continue
         full += 1
         assert code == FULL and "Traceback" not in "\n".join(life.said()), (code, life.said()[-3:])
-        message = life.message() if after else message  # without a plan there is nothing to go on with
-        assert after or not hurt(folder).exists(), "nothing was kept, and something is left"
+        message = life.message() if is_planned(folder) else message  # without a plan there is nothing to go on with
+        assert is_planned(folder) or not hurt(folder).exists(), "nothing was kept, and something is left"
     life = begin(folder)
     assert life.end() == 0, life.message()
     run = read_run(hurt(folder))

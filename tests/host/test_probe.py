@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from datetime import date
+from itertools import count
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -347,3 +348,50 @@ def test_roofs_open_on_pytorchs_threads() -> None:
         os.sched_setaffinity(0, before)
     assert sample.ping_pong_ns is None
     assert sample.read_bytes_per_s > 0
+
+
+def test_a_ceiling_is_that_of_the_level_that_could_hold_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels, sizes = fake_kernels(), []
+
+    def opened(self: Any, pool: Any, nbytes: int) -> None:
+        self.pool = pool
+        sizes.append(nbytes)
+
+    monkeypatch.setattr(kernels.ReadRoof, "__init__", opened)
+    limits = Roofs(pinned_team(kernels, [0]), kernels, 512 * MIB)
+    for _ in range(3):
+        limits.ceiling(40 * MIB, again=True)
+    assert sizes == [512 * MIB, 4 * MIB], "one that an eighth of the weights fill, opened once"
+
+
+def test_a_ceiling_that_is_known_is_sampled_again_on_demand_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels, rates = fake_kernels(), count(1)
+    monkeypatch.setattr(kernels.ReadRoof, "sample", lambda self, seconds: 1e9 * next(rates))
+    limits = Roofs(pinned_team(kernels, [0]), kernels, 512 * MIB)
+    first, second = limits.ceiling(40 * MIB), limits.ceiling(40 * MIB)
+    assert first == second
+    assert limits.ceiling(40 * MIB, again=True).read_bytes_per_s > first.read_bytes_per_s
+
+
+def test_a_busy_machine_does_not_lower_a_ceiling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of short samples a few are undisturbed; long ones always share the cores with others."""
+    kernels, taken = fake_kernels(), count(1)
+
+    def disturbed(seconds: float) -> float:
+        return 0.5 if seconds > 0.003 or next(taken) % 7 else 1.0
+
+    monkeypatch.setattr(kernels.ReadRoof, "sample", lambda self, seconds: 4e10 * disturbed(seconds))
+    monkeypatch.setattr(kernels, "peak_flops", lambda pool, isa, seconds, dtype: 1e12 * disturbed(seconds))
+    ceiling = Roofs(pinned_team(kernels, [0]), kernels, MIB).ceiling(40 * MIB)
+    assert (ceiling.read_bytes_per_s, ceiling.peak_flops) == (4e10, 1e12)
+
+
+def test_a_ceiling_is_not_below_what_was_sampled_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels, slowed = fake_kernels(), [1.0]
+    monkeypatch.setattr(kernels.ReadRoof, "sample", lambda self, seconds: 3e10 * slowed[0])
+    monkeypatch.setattr(kernels, "peak_flops", lambda pool, isa, seconds, dtype: 2e12 * slowed[0])
+    limits = Roofs(pinned_team(kernels, [0]), kernels, 512 * MIB)
+    limits.sample()
+    slowed[0] = 0.1
+    ceiling = limits.ceiling(40 * MIB)
+    assert (ceiling.read_bytes_per_s, ceiling.peak_flops) == (3e10, 2e12)

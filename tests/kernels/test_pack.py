@@ -291,3 +291,36 @@ def test_quantised_weights_come_back_as_float32(rng):
         assert gate.dtype == down.dtype == np.float32
         assert gate.shape == (32, 64) and down.shape == (64, 32)
         assert np.abs(gate - widen(layer.gate_eih[0])).max() < 0.1
+
+
+@examples(12)
+@given(
+    sizes=st.tuples(st.integers(1, 140), st.integers(1, 600)),
+    precision=st.sampled_from(PRECISIONS),
+    domains=st.integers(1, 3),
+    pooled=st.booleans(),
+    tokens=st.integers(0, 5),
+)
+def test_products_in_float32_are_those_of_the_weights_that_are_read(pool, sizes, precision, domains, pooled, tokens):
+    rng, sizes = np.random.default_rng(sizes), sizes_of(precision, *sizes)
+    packed = random_layer(rng, 2, *sizes).packed(precision, domains=min(domains, -(-sizes[1] // 256)))
+    for name, matrix in zip(("gate", "up", "down"), packed.read_expert(1), strict=True):
+        inputs = rng.standard_normal((tokens, matrix.shape[1]), dtype=np.float32)
+        expected = inputs.astype(np.float64) @ matrix.astype(np.float64).T
+        found = packed.multiply_expert(1, name, inputs, pool if pooled else None)
+        scale = np.abs(inputs).astype(np.float64) @ np.abs(matrix).astype(np.float64).T
+        assert (np.abs(found - expected) <= 1e-6 * scale).all()
+
+
+def test_products_in_float32_refuse_what_does_not_fit(rng):
+    packed = random_layer(rng, 2, 64, 32).packed("bf16")
+    inputs = np.zeros((3, 64), np.float32)
+    for arguments, error, why in (
+        ((2, "gate", inputs), IndexError, r"expert 2 is not in 0\.\.1"),
+        ((0, "gates", inputs), ValueError, "no matrix 'gates': one of gate, up, down"),
+        ((0, "down", inputs), ValueError, "inputs"),
+        ((0, "gate", inputs.astype(np.float64)), TypeError, "inputs"),
+        ((0, "gate", np.zeros((64, 3), np.float32).T), ValueError, "inputs"),
+    ):
+        with pytest.raises(error, match=why):
+            packed.multiply_expert(*arguments)

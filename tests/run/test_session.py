@@ -3,24 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
 
 from ktbench.engine.protocol import Unsupported
+from ktbench.host.roofs import Ceiling
+from ktbench.run.check import drawn_calls
 from ktbench.run.messages import RecordIds
-from ktbench.run.session import _WAKE_S, Session, warm_up
+from ktbench.run.session import (
+    _WAKE_S,
+    Session,
+    TrialFailed,
+    require_threads,
+    time_steps,
+    torch_threads,
+    warm_up,
+)
+from ktbench.spec.peers import PeerSpec
 from ktbench.spec.record import Outcome, Record, RoleTimes, RoofSample
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.system_metrics import InterferenceCounters, SystemMetrics
 from tests.fake import FakeRoofs, FakeSystem
 from tests.tiny import tiny_cell
 
+IDS = RecordIds(code_id="code", env_id="env", sitting="here")
+
 
 def session(script: str, label: str = "+v") -> Session:
     system = FakeSystem({label: script}, step_s=0.0)
-    return Session(system=system, roofs=FakeRoofs(), ids=RecordIds(code_id="code", env_id="env", sitting="here"))
+    return Session(system=system, roofs=FakeRoofs(), ids=IDS)
 
 
 def turns(script: str, count: int = 1, **engine: Any) -> list[Record]:
@@ -70,6 +85,177 @@ def test_every_turn_is_checked_not_only_the_first() -> None:
     assert sitting.trial(cell, 0).outcome is Outcome.OK
     sitting.system.scripts = {"+v": "zeros"}  # type: ignore[attr-defined]
     assert sitting.trial(cell, 1).outcome is Outcome.WRONG
+
+
+class Drawn(Random):
+    """Draws steps in an order that a test knows."""
+
+    def __init__(self, *steps: int) -> None:
+        super().__init__(0)
+        self._steps = steps
+
+    def sample(self, population: Any, k: int, *, counts: Any = None) -> list[Any]:
+        if not isinstance(population, range):
+            return super().sample(population, k, counts=counts)
+        assert sorted(self._steps) == list(population)[:k]
+        return list(reversed(self._steps))
+
+
+class WrongIn(FakeSystem):
+    """Gives wrong logits in one timed step and right ones whenever it is repeated."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__({}, step_s=0.0)
+        self.wrong_in = step
+
+    def keep(self) -> None:
+        super().keep()
+        if self.at - 1 == self.wrong_in:
+            self.copies[self.at - 1] = -self.copies[self.at - 1]
+
+
+def test_each_step_is_compared_once_before_any_comes_again() -> None:
+    sitting = Session(system=WrongIn(1), roofs=FakeRoofs(), ids=IDS, draw=Drawn(2, 0, 1))
+    cell = tiny_cell("+v", avx512=True)
+    records = [sitting.trial(cell, number) for number in range(3)]
+    assert [record.outcome for record in records] == [Outcome.OK, Outcome.OK, Outcome.WRONG]
+    assert [one.compared.steps for one in records[:2] if one.compared is not None] == [1, 2]
+
+
+class Chances(Random):
+    """Chances that a test knows, after which all are missed."""
+
+    def __init__(self, *chances: float) -> None:
+        super().__init__(0)
+        self._chances = list(chances)
+
+    def random(self) -> float:
+        return self._chances.pop(0) if self._chances else 1.0
+
+    def getrandbits(self, k: int, /) -> int:
+        return super().getrandbits(k)  # or samples would be drawn from the chances
+
+
+def test_after_the_first_rounds_those_that_are_drawn_are_compared() -> None:
+    system = FakeSystem({}, step_s=0.0)
+    sitting = Session(system=system, roofs=FakeRoofs(), ids=IDS, draw=Chances(0.9, 0.1, 0.9, 0.1))
+    cell = tiny_cell("+v", avx512=True)
+    found = [sitting.trial(cell, number).error is not None for number in range(9)]
+    assert found == [True] * 6 + [False, True, False]
+    system.scripts = {"+v": "zeros"}
+    assert sitting.trial(cell, 9).outcome is Outcome.WRONG
+
+
+def test_of_the_observed_calls_a_quarter_is_compared_after_the_first_trial() -> None:
+    system = FakeSystem({}, step_s=0.0)
+    seen = tuple(system.observe()[0] for _ in range(9))
+    assert len(drawn_calls(seen, Random(0))) == 3
+    assert {id(one) for n in range(40) for one in drawn_calls(seen, Random(n))} == {id(one) for one in seen}
+
+
+def test_the_output_of_the_drawn_and_of_the_last_step_is_copied_within_their_time() -> None:
+    calls: list[str] = []
+
+    def clock() -> float:
+        calls.append("clock")
+        return float(len(calls))
+
+    time_steps(lambda: calls.append("step"), 4, clock, lambda: calls.append("keep"), {1, 3})
+    assert calls == ["clock", *["step", "clock", "step", "keep", "clock"] * 2]
+
+
+def test_timed_steps_have_tokens_of_their_round_that_no_step_had_before() -> None:
+    sitting = session("")
+    for number in (0, 4):
+        sitting.trial(tiny_cell("+v", avx512=True), number)
+    renewed = sitting.system.renewed  # type: ignore[attr-defined]
+    assert renewed == [None] * (len(renewed) - 2) + [0, 4]
+
+
+@pytest.mark.parametrize(
+    ("measure", "experts"),
+    [({}, [6, 12, 12]), ({"min_rounds": 6, "max_rounds": 6, "reload_blocks": 2}, [4, 8, 12])],
+    ids=["one load", "three rounds a load"],
+)
+def test_every_expert_is_compared_over_the_least_rounds(measure: dict[str, int], experts: list[int]) -> None:
+    sitting = session("")
+    cell = tiny_cell("+v", avx512=True, measure=measure)
+    compared = [sitting.trial(cell, number).compared for number in range(3)]
+    assert [(one.experts, one.of_experts) for one in compared if one] == [(met, 12) for met in experts]
+
+
+def test_one_wrong_expert_is_found_over_the_least_rounds() -> None:
+    records = turns("expert 3", count=2)
+    assert Outcome.WRONG in [record.outcome for record in records]
+    assert any("a token of experts 2, 3" in record.why for record in records)
+
+
+class Limited(FakeRoofs):
+    """Slow where it is read at first, with a ceiling of its own."""
+
+    def __init__(self, reads: list[float], ceiling: float) -> None:
+        self._reads, self._ceiling = reads, ceiling
+        self.samples, self.asked_again = 0, list[bool]()
+
+    def sample(self, isa: str | None, dtype: str = "bf16") -> RoofSample:
+        self.samples += 1
+        read = self._reads.pop(0) if len(self._reads) > 1 else self._reads[0]
+        return replace(super().sample(isa, dtype), read_bytes_per_s=read)
+
+    def ceiling(self, _weight_bytes: int, *, again: bool = False) -> Ceiling:
+        self.asked_again.append(again)
+        return Ceiling(read_bytes_per_s=self._ceiling, peak_flops=1e18)
+
+
+def limited(reads: list[float], ceiling: float) -> Record:
+    """Of steps that read 1,000 bytes in a second."""
+    ticks = iter(range(1000))
+    sitting = Session(
+        system=FakeSystem({}, 0.0), roofs=Limited(reads, ceiling), ids=IDS, clock=lambda: float(next(ticks))
+    )
+    return sitting.trial(tiny_cell("+v", avx512=True), 0)
+
+
+def test_steps_that_are_faster_than_any_roof_are_no_speed() -> None:
+    record = limited([500.0], ceiling=600.0)
+    assert (record.outcome, record.samples_s) == (Outcome.IMPLAUSIBLE, ())
+    assert "1,000 bytes" in record.why
+
+
+@pytest.mark.parametrize("ceiling", [834.0, 1e6], ids=["within the margin", "in a cache"])
+def test_what_some_level_of_memory_allows_is_a_speed(ceiling: float) -> None:
+    assert limited([500.0], ceiling).outcome is Outcome.OK
+
+
+def test_a_roof_that_was_disturbed_is_sampled_again() -> None:
+    record = limited([100.0, 100.0, 100.0, 1100.0], ceiling=1.0)
+    assert record.outcome is Outcome.OK
+    assert [roof.read_bytes_per_s for roof in record.roofs] == [1100.0, 1100.0]
+
+
+def test_roofs_are_sampled_again_in_the_first_round_alone_for_what_stays_in_a_cache() -> None:
+    ticks, roofs = iter(range(1000)), Limited([500.0], 1e6)
+    sitting = Session(system=FakeSystem({}, 0.0), roofs=roofs, ids=IDS, clock=lambda: float(next(ticks)))
+    taken = []
+    for number in range(3):
+        assert sitting.trial(tiny_cell("+v", avx512=True), number).outcome is Outcome.OK
+        taken.append(roofs.samples)
+    assert (taken, roofs.asked_again) == ([5, 7, 9], [False] * 3)
+
+
+def test_roofs_that_were_disturbed_in_a_later_round_are_sampled_again() -> None:
+    ticks, roofs = iter(range(1000)), Limited([1100.0, 1100.0, 100.0, 100.0, 1100.0], 1.0)
+    sitting = Session(system=FakeSystem({}, 0.0), roofs=roofs, ids=IDS, clock=lambda: float(next(ticks)))
+    records = [sitting.trial(tiny_cell("+v", avx512=True), number) for number in range(2)]
+    assert [record.outcome for record in records] == [Outcome.OK] * 2
+    assert [roof.read_bytes_per_s for record in records for roof in record.roofs] == [1100.0] * 4
+
+
+@pytest.mark.parametrize(("cpu_s", "passes"), [(1.4, True), (1.6, False)])
+def test_an_operator_has_the_cores_that_its_threads_need(cpu_s: float, passes: bool) -> None:
+    cell = tiny_cell("own", system="transformers", peer=PeerSpec(implementation="own", operator="x.py"), threads=1)
+    with nullcontext() if passes else pytest.raises(TrialFailed, match="1.6 cores"):
+        require_threads(cell, torch_threads(), cpu_s, 1.0)
 
 
 def test_samples_are_the_time_between_two_readings_of_the_clock() -> None:

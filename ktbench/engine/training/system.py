@@ -162,7 +162,7 @@ class TrainingSystem:
         """See `System`: before the optimiser of the last step; of examples those of the first completed token."""
         return self._logits.float().cpu().numpy()
 
-    def observe(self) -> tuple[ExpertsObservation, ...]:
+    def observe(self, _step: int | None = None, _seed: int | None = None) -> tuple[ExpertsObservation, ...]:
         """See `System`: the last step once more, then output and gradient of one layer on some of its very inputs."""
         self._rewind()
         seen = _Calls(self._held.experts)

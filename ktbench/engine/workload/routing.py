@@ -18,7 +18,7 @@ Kind = Literal["balanced", "zipf", "concentrated"]
 _ZIPF_EXPONENT = 1.0
 
 
-def prompt_ids(vocab: int, batch: int, tokens: int, seed: int) -> NDArray[np.int64]:
+def prompt_ids(vocab: int, batch: int, tokens: int, seed: int | tuple[int, ...]) -> NDArray[np.int64]:
     """Uniform token ids [batch, tokens], each below `vocab`: equal arguments give equal ids on any machine.
 
     Raises ValueError where a size is below 1.

@@ -26,7 +26,7 @@ class BlackBoxMixin:
 
     name: ClassVar[str]
 
-    def observe(self) -> tuple[ExpertsObservation, ...]:
+    def observe(self, _step: int | None = None, _seed: int | None = None) -> tuple[ExpertsObservation, ...]:
         """None: the outputs of its experts cannot be read."""
         return ()
 

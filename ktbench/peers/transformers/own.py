@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import copy
+import mmap
 from collections.abc import Callable
 from importlib.util import module_from_spec, spec_from_file_location
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from ktbench.engine.experts import OriginalExperts
 from ktbench.engine.protocol import Unsupported
 from ktbench.spec.peers import OPERATOR_CLASS, OWN, PeerSpec
 
-_MADE, _FORWARD = "_ktbench_own", "forward"
+_MADE, _FORWARD, _GUARDED = "_ktbench_own", "forward", "_ktbench_guarded"
 
 
 def run_experts(experts: OriginalExperts, peer: PeerSpec) -> None:
     """From now on a family's experts module runs the operator of the file that a peer names; its own way without one.
 
-    The operator is made once for each module and content of the file. Raises Unsupported with what the file raises.
+    The operator is made once for each module and content of the file. Its weights are those of the module, which the
+    reference and other rows read as well: from then on a write to them ends the process. Raises Unsupported with what
+    the file raises.
     """
     kept = experts.module.__dict__  # not attributes: a module would register the operator as a part of itself
     kept.pop(_FORWARD, None)
@@ -36,13 +41,41 @@ def experts_words(peer: PeerSpec) -> str:
 
 
 def _made(file: str, module: nn.Module) -> nn.Module:
+    lent = _lent(module)
     try:
-        operator = _class_of(file)(module)
+        operator = _class_of(file)(lent)
     except Exception as error:  # whatever the user's code raises
         raise Unsupported(f"peer.operator={file}: {type(error).__name__}: {error}") from None
     if not isinstance(operator, nn.Module):
         raise Unsupported(f"peer.operator={file}: {OPERATOR_CLASS} must be a torch.nn.Module")
     return operator.eval()
+
+
+def _lent(module: nn.Module) -> nn.Module:
+    """A module of the same weights: an operator may put others in their place, but not write to them."""
+    if not module.__dict__.get(_GUARDED):
+        for parameter in module.parameters(recurse=False):
+            parameter.data = _guarded(parameter.data)
+        module.__dict__[_GUARDED] = True
+    lent = copy.copy(module)
+    held = module.named_parameters(recurse=False)
+    lent._parameters = {name: nn.Parameter(one.data, requires_grad=False) for name, one in held}
+    lent.__dict__ = {name: one for name, one in lent.__dict__.items() if name not in (_MADE, _FORWARD, _GUARDED)}
+    return lent
+
+
+def _guarded(numbers: Tensor) -> Tensor:
+    """The same numbers on pages of their own that cannot be written. Raises Unsupported without the extension."""
+    try:
+        from ktbench import _kernels
+    except ImportError as error:
+        raise Unsupported(f"peer.operator needs ktbench's kernels, which guard the weights: {error}") from None
+    nbytes = -(-max(1, numbers.nbytes) // mmap.PAGESIZE) * mmap.PAGESIZE
+    pages = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    held = torch.frombuffer(pages, dtype=torch.uint8)
+    mine = held[: numbers.nbytes].view(numbers.dtype).view(numbers.shape).copy_(numbers)
+    _kernels.guard_pages(held.data_ptr(), nbytes)
+    return mine
 
 
 def _class_of(file: str) -> Callable[[nn.Module], nn.Module]:

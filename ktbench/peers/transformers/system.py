@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +14,7 @@ from transformers import PreTrainedModel
 from ktbench.engine.checkpoint import read_checkpoint
 from ktbench.engine.experts import MoERuntimeState, OriginalExperts, Tap
 from ktbench.engine.folder import open_folder
-from ktbench.engine.forms import ExpertStore, expert_positions, is_experts
+from ktbench.engine.forms import ExpertFunctions, expert_positions, is_experts
 from ktbench.engine.gguf.inspecting import is_gguf
 from ktbench.engine.gguf.reading import GgufModel
 from ktbench.engine.protocol import HostRole, System, Unsupported, require
@@ -73,16 +72,33 @@ class PlainExperts:
 
     @contextmanager
     def tapped(self, tap: Tap) -> Iterator[None]:
-        """Meanwhile `tap` sees every call: the layer, hidden [T, H], the routing and the output [T, H]."""
+        """Meanwhile `tap` sees every call: the layer, hidden [T, H], the routing and the output [T, H].
+
+        The inputs are those with which a call began, whatever it made of them.
+        """
         with ExitStack() as stack:
             for layer, experts in self.layers.items():
-                stack.enter_context(experts.module.register_forward_hook(partial(_seen, tap, layer)))
+                call = _Call(tap, layer)
+                stack.enter_context(experts.module.register_forward_pre_hook(call.begin))
+                stack.enter_context(experts.module.register_forward_hook(call.end))
             yield
 
 
-def _seen(tap: Tap, layer: int, _module: nn.Module, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
-    hidden, ids, gates = inputs
-    tap(layer, hidden, from_router(ids, gates), output)
+class _Call:
+    """A call of the experts of a layer that is seen by a tap."""
+
+    def __init__(self, tap: Tap, layer: int) -> None:
+        self._tap, self._layer = tap, layer
+        self._inputs: tuple[Tensor, ...] = ()
+
+    def begin(self, _module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        """Before the operator has the inputs (hidden, ids, weights)."""
+        self._inputs = tuple(one.clone() for one in inputs)
+
+    def end(self, _module: nn.Module, _inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        """After it has given its output."""
+        hidden, ids, gates = self._inputs
+        self._tap(self._layer, hidden, from_router(ids, gates), output)
 
 
 def _implementation(module: nn.Module) -> str:
@@ -202,8 +218,14 @@ class PlainTransformers(ReplaySystem):
     def _tapped(self, tap: Tap) -> AbstractContextManager[None]:
         return self._experts.tapped(tap)
 
-    def _experts_of(self, layer: int) -> ExpertStore:
-        return self._experts.layers[layer].matrices
+    def _experts_of(self, layer: int) -> ExpertFunctions:
+        return self._experts.layers[layer].in_float32
+
+    def _moe_layers(self) -> tuple[int, ...]:
+        return tuple(self._experts.layers)
+
+    def _run_experts(self, layer: int, hidden: Tensor, routing: Routing) -> Tensor:
+        return self._experts.layers[layer](hidden, routing)
 
     def counters(self) -> Mapping[str, int]:
         """See `System`. None: it has no feature of ours."""

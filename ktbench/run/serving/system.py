@@ -145,7 +145,7 @@ class StreamSystem:
         """Raises Unsupported: requests get tokens."""
         raise Unsupported("workload.phase=serve gives tokens, not logits")
 
-    def observe(self) -> tuple[ExpertsObservation, ...]:
+    def observe(self, _step: int | None = None, _seed: int | None = None) -> tuple[ExpertsObservation, ...]:
         """None: whole answers are compared instead."""
         return ()
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from ktbench.engine.cuda import experts as module
 from ktbench.engine.cuda.experts import SlotExperts, gathered, grouped
 from ktbench.engine.forms import ExpertMatrices, ExpertsForm, Glu
-from ktbench.engine.observe import ExpertsReference
+from ktbench.engine.observe import float32_output
 from ktbench.engine.routing import Routing
 from tests.engine.cuda.fakes import Operations
 
@@ -59,7 +59,7 @@ def call(tokens: int, seed: int = 1) -> tuple[Tensor, Routing]:
 def expected(store: Store, placed: list[int], hidden: Tensor, routing: Routing) -> Tensor:
     here = torch.isin(routing.ids, torch.tensor(placed))
     only = Routing(ids=routing.ids.clamp(min=0), gates=routing.gates * here)
-    return ExpertsReference(store.kept, hidden.float())(only)
+    return float32_output(store.kept, hidden.float(), only)
 
 
 def assert_close(seen: Tensor, truth: Tensor) -> None:

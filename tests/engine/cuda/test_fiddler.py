@@ -24,7 +24,7 @@ from ktbench.engine.cuda.fiddler import (
 from ktbench.engine.device_placement import split_ids
 from ktbench.engine.experts import OriginalExperts
 from ktbench.engine.forms import expert_positions
-from ktbench.engine.observe import ExpertsReference
+from ktbench.engine.observe import float32_output
 from ktbench.engine.routing import Routing
 from tests.engine.cuda.fakes import FakeDevice
 from tests.engine.families.plain import build
@@ -76,7 +76,7 @@ def drawn(tokens: int, seed: int = 1) -> list[list[int]]:
 
 
 def truth(hidden: Tensor, routing: Routing, family: str = FAMILIES[0]) -> Tensor:
-    return ExpertsReference(original(family).matrices, hidden.float())(routing)
+    return float32_output(original(family).matrices, hidden.float(), routing)
 
 
 def error(seen: Tensor, hidden: Tensor, routing: Routing, family: str = FAMILIES[0]) -> float:

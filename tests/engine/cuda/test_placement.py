@@ -16,7 +16,7 @@ from ktbench.engine.cuda.offload import HostOffloadBackend
 from ktbench.engine.device_placement import DevicePlacement, Residence, detach
 from ktbench.engine.experts import ExpertsOperator, MoERuntimeState
 from ktbench.engine.forms import ExpertMatrices, ExpertsPosition
-from ktbench.engine.observe import ExpertsReference
+from ktbench.engine.observe import float32_output
 from ktbench.engine.placement import ExpertSwap
 from ktbench.engine.routing import Routing
 from ktbench.spec.engine import PlacementSpec
@@ -39,7 +39,7 @@ MATRICES = [
 def reference(hidden: Tensor, routing: Routing) -> Tensor:
     """All experts in float32; -1 is no expert."""
     known = Routing(ids=routing.ids.clamp(min=0), gates=routing.gates * (routing.ids >= 0))
-    return ExpertsReference(MATRICES.__getitem__, hidden.float())(known)
+    return float32_output(MATRICES.__getitem__, hidden.float(), known)
 
 
 class HostExperts(FakeExperts):

@@ -16,7 +16,7 @@ from transformers.models.step3p7.modeling_step3p7 import Step3p7Experts
 from ktbench.engine.decode.program import CallRecorder
 from ktbench.engine.experts import OriginalExperts
 from ktbench.engine.forms import ExpertsForm, Glu, is_experts, read_form
-from ktbench.engine.observe import ExpertsReference
+from ktbench.engine.observe import float32_output
 from ktbench.engine.routing import Routing
 from ktbench.engine.synthetic import TransientExperts, WeightPool, materialise_experts, skeleton
 from ktbench.engine.weight_plan import Packing
@@ -65,7 +65,7 @@ def test_float32_arithmetic_is_that_of_the_module(name: str) -> None:
     module = materialised(name).float()
     hidden, routing = inputs()
     own = module(hidden.float(), routing.ids, routing.gates)
-    seen = ExpertsReference(OriginalExperts(module).matrices, hidden.float())(routing)
+    seen = float32_output(OriginalExperts(module).matrices, hidden.float(), routing)
     assert torch.allclose(seen, own, rtol=1e-4, atol=1e-4)
 
 
@@ -85,7 +85,7 @@ def test_packed_experts_compute_the_same(name: str, isa: str) -> None:
     arrays = bits(hidden), routing.ids.numpy(), routing.gates.numpy(), bits(output)
     fused._moe.forward(*arrays, isa=isa)
     for stored in (original, fused):
-        truth = ExpertsReference(stored.matrices, hidden.float())(routing)
+        truth = float32_output(stored.in_float32, hidden.float(), routing)
         assert (output - truth).norm() < 0.01 * truth.norm()
 
 
@@ -109,7 +109,7 @@ def test_no_expert_adds_nothing(name: str) -> None:
     ids[1, 0] = -1
     some = Routing(ids=ids, gates=routing.gates)
     alone = Routing(ids=routing.ids[1:2, 1:], gates=routing.gates[1:2, 1:])
-    for run in (original, lambda x, chosen: ExpertsReference(original.matrices, x)(chosen)):
+    for run in (original, lambda x, chosen: float32_output(original.matrices, x, chosen)):
         output = run(hidden.float(), some)
         assert (output[::2] == 0).all()
         assert torch.allclose(output[3::2], run(hidden.float(), routing)[3::2], rtol=1e-4, atol=1e-4)
