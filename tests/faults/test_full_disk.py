@@ -30,6 +30,7 @@ from ktbench.eval.lm.samples import SampleLog
 from ktbench.host import crossovers
 from ktbench.host.describe import MachineDescription, save_description
 from ktbench.report.comparison_table import write_comparison
+from ktbench.report.exchange.artifact import write_artifact
 from ktbench.report.paper_pdf import write_pdf
 from ktbench.report.write import write_report
 from ktbench.results import Log, Run, read_run
@@ -230,6 +231,11 @@ WRITERS = (
     ),
     Writer(module="report/write.py", file="quiet/report/page.html", write=partial(_report, "html")),
     Writer(module="report/paper_bundle.py", file="quiet/report/kit/table.tex", write=partial(_report, "kit")),
+    Writer(
+        module="report/exchange/artifact.py",
+        file="artifact.zip",
+        write=lambda at: write_artifact(at / "artifact.zip", _run(at), (), ()),
+    ),
     Writer(module="report/figures/output.py", file="quiet/report/figure.pdf", write=partial(_report, "figure")),
     Writer(module="report/paper_pdf.py", file="paper.pdf", write=lambda at: write_pdf(at / "paper.pdf", _run(at), ())),
     Writer(module="report/comparison_table.py", file="quiet/report/compare-quiet.md", write=_compare),

@@ -69,7 +69,7 @@ def test_a_damaged_checkpoint_is_refused_in_a_line_or_loaded_right(target: str, 
 
     @seed(21)
     @settings(
-        max_examples=12,
+        max_examples=20,
         database=None,
         deadline=None,
         phases=[Phase.generate],

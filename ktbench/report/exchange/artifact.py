@@ -7,11 +7,12 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
-from ktbench.files import whole_file
+from ktbench.files import write_whole
 from ktbench.report.documents import Document
 from ktbench.report.template import render
 from ktbench.resources import is_file
@@ -49,12 +50,13 @@ def write_artifact(path: Path, run: Run, documents: Sequence[Document], report: 
         f"{_sha256(content)}  {name}\n" for name, content in sorted(contents.items())
     ).encode()
     created = datetime.fromisoformat(run.header.created)
-    with whole_file(path) as part, ZipFile(part, "w", ZIP_DEFLATED) as archive:
+    packed = BytesIO()
+    with ZipFile(packed, "w") as archive:
         for name, content in sorted(contents.items()):
             entry = ZipInfo(f"{run.header.run}/{name}", (*created.timetuple()[:6],))
             entry.external_attr = (0o100755 if name == _SCRIPT else 0o100644) << 16
             archive.writestr(entry, content, ZIP_DEFLATED)
-    return path
+    return write_whole(path, packed.getvalue())
 
 
 def inputs_of(run: Run) -> tuple[Input, ...]:
