@@ -67,7 +67,7 @@ def is_there(phase: str, arm: str) -> bool:
     """Whether a feature has anything to do in a phase."""
     if phase in ("layer", "long layer"):
         return arm in ("base", "+a")
-    return arm != "+a deferral=2" or WORK[phase].phase == "decode"
+    return arm not in ("+a deferral=2", "+a skipping=1") or WORK[phase].phase == "decode"
 
 
 SHORT = [
