@@ -12,24 +12,25 @@ from ktbench.host.sysfs import read_text
 _TASKS = Path("/proc/self/task")
 # Threads of OpenMP spin for a while after their work.
 _WINDOW_S, _WINDOWS = 0.02, 25
-_BUSY = 0.5
+# Of a core, what all of them take together, and what one of them takes at least: they may share a core.
+_BUSY, _LEAST = 0.5, 0.05
 
 
 def busy_threads(rest: Callable[[float], None] = sleep, tasks: Path = _TASKS) -> int:
-    """How many threads but the calling one run for more than half of the time, in each of many windows of 20 ms.
+    """How many threads but the calling one keep at least half a core busy together, in each of many windows of 20 ms.
 
-    Returns as soon as none does in one of them; 0 where the kernel does not count (proc_pid_schedstat).
+    Returns as soon as they do not in one of them; 0 where the kernel does not count (proc_pid_schedstat).
     """
     busy: set[str] | None = None
     for _ in range(_WINDOWS):
         before = _run_ns(tasks)
         rest(_WINDOW_S)
-        after = _run_ns(tasks)
-        now = {name for name, ns in after.items() if ns - before.get(name, ns) > _BUSY * _WINDOW_S * 1e9}
-        busy = now if busy is None else busy & now
-        if not busy:
+        shares = {name: (ns - before.get(name, ns)) / (_WINDOW_S * 1e9) for name, ns in _run_ns(tasks).items()}
+        if sum(shares.values()) < _BUSY:
             return 0
-    return len(busy or ())
+        now = {name for name, share in shares.items() if share > _LEAST}
+        busy = now if busy is None else busy & now
+    return max(1, len(busy or ()))
 
 
 def _run_ns(tasks: Path) -> dict[str, int]:

@@ -34,9 +34,11 @@ class Tasks:
         ([[20]], 1),
         ([[20], [20], [1]], 2),
         ([[20, 20, 20, 0]], 0),
-        ([[20, 0], [0, 20]], 0),
+        ([[20, 0], [0, 20]], 1),
+        ([[7], [7], [6]], 3),
+        ([[3], [4]], 0),
     ],
-    ids=["at rest", "one", "two", "spinning for a while", "in turns"],
+    ids=["at rest", "one", "two", "spinning for a while", "in turns", "on one core", "little"],
 )
 def test_busy_threads(tmp_path: Path, runs: list[list[int]], busy: int) -> None:
     tasks = Tasks(tmp_path, *runs)

@@ -6,7 +6,7 @@ from threading import Thread
 from time import monotonic
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from tests.liars import honest
 
@@ -20,8 +20,15 @@ def _busy() -> None:
 
 
 class Experts(honest.Experts):
-    """Starts a thread that does not rest."""
+    """Has a thread that does not rest, a new one where the last has ended."""
 
     def __init__(self, original: nn.Module) -> None:
         super().__init__(original)
-        Thread(target=_busy, daemon=True).start()
+        self.thread: Thread | None = None
+
+    def answer(self, hidden: Tensor, ids: Tensor, gates: Tensor) -> Tensor:
+        """The truth, beside the thread."""
+        if self.thread is None or not self.thread.is_alive():
+            self.thread = Thread(target=_busy, name="left behind", daemon=True)
+            self.thread.start()
+        return self.truth(hidden, ids, gates)

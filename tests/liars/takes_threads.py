@@ -20,5 +20,5 @@ class Experts(honest.Experts):
     def answer(self, hidden: Tensor, ids: Tensor, gates: Tensor) -> Tensor:
         """The truth, computed by each of two threads for longer than it takes."""
         some = torch.randn(200, 200)
-        list(self.pool.map(lambda _: [some @ some for _ in range(50)], range(2)))
+        list(self.pool.map(lambda _: [some @ some for _ in range(500)], range(2)))
         return self.truth(hidden, ids, gates)

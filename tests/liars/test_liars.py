@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
 from itertools import count
 from pathlib import Path
+from time import perf_counter, process_time
 from typing import Any
 
 import pytest
@@ -191,9 +194,20 @@ def test_the_baseline_is_not_spoilt_by_what_puts_other_weights_in_place() -> Non
     assert (before.outcome, after.outcome) == (Outcome.OK, Outcome.OK)
 
 
+def cores_of_two_threads() -> float:
+    """How many cores two threads get now that compute as the liar's do."""
+    some, began_s, used_s = torch.randn(200, 200), perf_counter(), process_time()
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda _: [some @ some for _ in range(500)], range(2)))
+    return (process_time() - used_s) / (perf_counter() - began_s)
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("phase", WORK)
 def test_more_cores_than_threads_are_noticed(phase: str) -> None:
+    torch.set_num_threads(1)
+    if (cores := cores_of_two_threads()) < 1.8:
+        pytest.skip(f"two threads get {cores:.1f} cores: other programs use them")
     record = rounds_of("takes_threads", phase)[-1]
     assert (record.outcome, "cores were busy" in record.why) == (Outcome.IDLE, True)
 
@@ -201,8 +215,11 @@ def test_more_cores_than_threads_are_noticed(phase: str) -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("phase", WORK)
 def test_threads_that_are_left_behind_end_the_worker(phase: str) -> None:
-    with pytest.raises(WorkerSpoilt, match="left 1 busy threads behind|left 2 busy threads behind"):
+    with pytest.raises(WorkerSpoilt, match=r"left \d+ busy threads behind"):
         rounds_of("leaves_threads", phase)
+    for left in threading.enumerate():
+        if left.name == "left behind":
+            left.join()  # or it is in the middle of a product when Python ends
 
 
 def test_the_table_names_every_liar() -> None:
