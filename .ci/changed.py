@@ -22,7 +22,6 @@ COVERED = {
         "ktbench/results/lines.py",
         "tests/fuzz",
     ),
-    "wheel": ("kernels", "pyproject.toml", "tests/release"),
 }
 
 

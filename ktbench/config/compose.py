@@ -182,8 +182,9 @@ def _composed(words: Sequence[str]) -> dict[str, Any]:
         OmegaConf.update(config, override.key_or_group, override.value(), merge=True)
     content: dict[str, Any] = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
     for key in _MAPPINGS:
-        if not isinstance(content[key], dict):
-            raise ValueError(f"{key}={content[key]}: must be a mapping, set its keys as {key}.KEY=VALUE")
+        found = content.get(key)  # an ablation may take a group away
+        if not isinstance(found, dict):
+            raise ValueError(f"{key}={found}: must be a mapping, set its keys as {key}.KEY=VALUE")
     return content | {"machine": content["machine"] | {"preset": preset(machine)}}
 
 
