@@ -1,5 +1,5 @@
 // Products in float32 with the numbers that a strip stands for: what is measured is compared with them, and shares none of
-// their code.
+// their loops.
 #pragma once
 
 #include "core/layout.h"

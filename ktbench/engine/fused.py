@@ -149,7 +149,7 @@ class FusedExperts(Backend):
         return ExpertMatrices(gate=gate, up=up, down=down, biases=self._biases(i), glu=self.form.glu)
 
     def in_float32(self, i: int) -> ExpertFunction:
-        """See `Backend`: on the packed weights as they lie, by products that share no code with the kernels."""
+        """See `Backend`: on the packed weights as they lie, by loops of their own (kernels/moe/widened.cpp)."""
         biases, team = self._biases(i) or (None, None, None), self._executor.team
 
         def product(matrix: str, inputs: Tensor, bias: Tensor | None) -> Tensor:

@@ -79,11 +79,25 @@ def test_the_same_run_gives_the_same_bytes(run: Run, tmp_path: Path) -> None:
     assert written[0].read_bytes() == written[1].read_bytes()
 
 
-def test_an_operator_that_has_changed_since_is_refused(run: Run, tmp_path: Path) -> None:
-    Path("mine/operator.py").write_text(OPERATOR + "# faster\n")
+@pytest.mark.parametrize("content", [OPERATOR.encode() + b"# faster\n", b"\xff", None], ids=["other", "bytes", "gone"])
+def test_an_operator_that_is_not_the_one_measured_is_refused(run: Run, tmp_path: Path, content: bytes | None) -> None:
+    if content is None:
+        Path("mine/operator.py").unlink()
+    else:
+        Path("mine/operator.py").write_bytes(content)
     with pytest.raises(RequestError, match=r"mine/operator\.py"):
         write_artifact(tmp_path / "artifact.zip", run, (), ())
     assert not (tmp_path / "artifact.zip").exists()
+
+
+def test_a_log_cannot_put_commands_into_the_script_nor_files_beside_the_archive(run: Run, tmp_path: Path) -> None:
+    facts = run.environments[0].facts | {"commit": "abc; touch hurt"}
+    environments = (replace(run.environments[0], facts=facts),)
+    header = replace(run.header, run="../../hurt", created="1970-01-01T00:00:00+00:00")
+    path = write_artifact(tmp_path / "artifact.zip", replace(run, header=header, environments=environments), (), ())
+    with ZipFile(path) as archive:
+        assert {name.split("/")[0] for name in archive.namelist()} == {"stored"}
+        assert "checkout --quiet 'abc; touch hurt'" in archive.read("stored/run.sh").decode()
 
 
 @pytest.mark.parametrize("name", ["{outside}/secret", "../secret", "mine/link"])
@@ -133,7 +147,7 @@ def test_the_script_sets_up_the_commit_with_its_changes_and_repeats_the_command(
     measured = replace(run, environments=(replace(run.environments[0], facts=facts),))
     found = unpacked(measured, tmp_path / "out")
 
-    done = subprocess.run(["sh", "run.sh", str(origin)], cwd=found, check=True, capture_output=True, text=True)
+    done = subprocess.run(["bash", "run.sh", str(origin)], cwd=found, check=True, capture_output=True, text=True)
     assert (found / "code" / "bootstrap.py").read_text().endswith("# as measured\n")
     sweep, compare = done.stdout.splitlines()
     inputs = found / "inputs"
@@ -141,6 +155,6 @@ def test_the_script_sets_up_the_commit_with_its_changes_and_repeats_the_command(
     assert compare == f"{inputs} python -m ktbench compare {found} again different_machines=true"
 
     (found / "log.jsonl").write_text("another log\n")
-    damaged = subprocess.run(["sh", "run.sh", str(origin)], cwd=found, check=False, capture_output=True, text=True)
+    damaged = subprocess.run(["bash", "run.sh", str(origin)], cwd=found, check=False, capture_output=True, text=True)
     assert damaged.returncode != 0
     assert "log.jsonl" in damaged.stdout + damaged.stderr

@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -15,11 +14,11 @@ from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 from ktbench.files import write_whole
 from ktbench.report.documents import Document
 from ktbench.report.template import render
-from ktbench.resources import is_file
+from ktbench.resources import is_file, read_text
 from ktbench.results import Run
 from ktbench.results.command import shell_line
 from ktbench.results.log import LOG_NAME, PLAN_NAME
-from ktbench.spec.errors import RequestError
+from ktbench.spec.errors import RequestError, refusing
 from ktbench.spec.wire import digest, to_plain
 
 ARTIFACT = "artifact"
@@ -42,18 +41,17 @@ class Input:
 def write_artifact(path: Path, run: Run, documents: Sequence[Document], report: Sequence[Path]) -> Path:
     """Write the archive, with the files of the `report`; the same run and files give the same bytes. Returns the path.
 
-    Raises RequestError for an operator whose file is not the one that was measured, and NotWritten.
+    Raises RequestError for an operator whose file is not there or not the one that was measured, and NotWritten.
     """
     inputs = inputs_of(run)
     contents = dict(_contents(run, documents, report, inputs))
     contents["SHA256SUMS"] = "".join(
         f"{_sha256(content)}  {name}\n" for name, content in sorted(contents.items())
     ).encode()
-    created = datetime.fromisoformat(run.header.created)
     packed = BytesIO()
     with ZipFile(packed, "w") as archive:
         for name, content in sorted(contents.items()):
-            entry = ZipInfo(f"{run.header.run}/{name}", (*created.timetuple()[:6],))
+            entry = ZipInfo(f"{run.folder.name}/{name}")  # of 1980, whenever it is written
             entry.external_attr = (0o100755 if name == _SCRIPT else 0o100644) << 16
             archive.writestr(entry, content, ZIP_DEFLATED)
     return write_whole(path, packed.getvalue())
@@ -63,7 +61,7 @@ def inputs_of(run: Run) -> tuple[Input, ...]:
     """The files that the command and the cells of a run name, and that are there.
 
     A log may come from others and name any file of this machine: only what lies below the working directory goes into
-    an archive. Raises RequestError for an operator whose file has changed since.
+    an archive. Raises RequestError for an operator whose file has changed since, or is gone.
     """
     words = [word.partition("=")[2] for word in run.header.command]
     named = [value.strip("'\"[]") for word in words for value in (word, *word.split(","))]
@@ -85,10 +83,13 @@ def _texts(content: Any) -> Iterator[str]:
 
 
 def _require_same_operator(file: str | None, measured: str) -> None:
-    if file is not None and is_file(file) and digest(Path(file).read_text(encoding="utf-8")) != measured:
-        raise RequestError(
-            f"report {ARTIFACT}: peer.operator={file}: has changed since the run, bring its content back"
-        )
+    if file is None:
+        return
+    where = f"report {ARTIFACT}: peer.operator={file}"
+    with refusing():
+        content = read_text(file, where, _MOST_BYTES)
+    if digest(content) != measured:
+        raise RequestError(f"{where}: has changed since the run, bring its content back")
 
 
 def _input(path: str) -> Input:
@@ -108,7 +109,7 @@ def _contents(
     """Every file of the archive by its name, but for their checksums."""
     changes = sorted(run.folder.glob("changes-*.diff"))
     for file in (run.folder / LOG_NAME, run.folder / PLAN_NAME, *changes):
-        if file.is_file():
+        if file.is_file() and not file.is_symlink():  # as a log may, a folder may come from others
             yield file.name, file.read_bytes()
     for one in inputs:
         if not one.why:
@@ -128,14 +129,16 @@ def _values(
     """What the texts say of a run."""
     facts = run.environments[0].facts if run.environments else {}
     words = [word for word in run.header.command if not word.startswith(("run_name=", "resume="))]
+    commit = str(facts.get("commit") or "")
     minutes = sum(record.took_s for record in run.records) / 60
     return {
         "run": run.header,
         "titles": [one.table.title for one in documents],
         "conditions": [*dict.fromkeys(line for one in documents for line in one.table.conditions)],
-        "commit": facts.get("commit") or "",
+        "commit": commit,
+        "checkout": shell_line([commit]),
         "is_changed": bool(facts.get("dirty")),
-        "changes": changes,
+        "changes": [(name, shell_line([name])) for name in changes],
         "versions": {"python": facts.get("python", "?"), **facts.get("versions", {})},
         "inputs": inputs,
         "minutes": minutes,
