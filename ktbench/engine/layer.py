@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ktbench.engine.experts import Backend
 from ktbench.engine.forms import ExpertFunctions
-from ktbench.engine.observe import ExpertsSurvey, KeptOutputs, Observer, truth_of
+from ktbench.engine.observe import KeptOutputs, Observer, truth_of
 from ktbench.engine.protocol import (
     ExpertsObservation,
     Inspected,
@@ -25,6 +25,7 @@ from ktbench.engine.protocol import (
     require,
 )
 from ktbench.engine.routing import Routing
+from ktbench.engine.survey import ExpertsSurvey
 from ktbench.engine.work import ExpertsWork, layer_work, mean_work
 from ktbench.engine.workload.routing import layer_selections
 from ktbench.spec.engine import EngineSpec

@@ -16,9 +16,10 @@ from ktbench.engine.decode.step import Forward, StepRunner
 from ktbench.engine.decode.timeline import Segment
 from ktbench.engine.experts import Tap
 from ktbench.engine.forms import ExpertFunctions
-from ktbench.engine.observe import ExpertsSurvey, KeptOutputs, Observer, truth_of
+from ktbench.engine.observe import KeptOutputs, Observer, truth_of
 from ktbench.engine.protocol import ExpertsObservation, Inspected, Survey, Surveyed, configured
 from ktbench.engine.routing import Routing
+from ktbench.engine.survey import ExpertsSurvey
 from ktbench.engine.workload_trace import TraceCache, WorkloadTrace, step_ids
 from ktbench.spec.run_spec import ModelSpec
 
