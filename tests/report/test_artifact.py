@@ -100,6 +100,16 @@ def test_a_log_cannot_put_commands_into_the_script_nor_files_beside_the_archive(
         assert "checkout --quiet 'abc; touch hurt'" in archive.read("stored/run.sh").decode()
 
 
+def test_links_in_the_folder_of_a_run_are_not_followed(
+    run: Run, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    secret = tmp_path_factory.mktemp("outside") / "secret"
+    secret.write_text("a key")
+    (run.folder / "changes-0.diff").symlink_to(secret)
+    packed = unpacked(run, tmp_path / "out")
+    assert not any(file.read_bytes() == b"a key" for file in packed.rglob("*") if file.is_file())
+
+
 @pytest.mark.parametrize("name", ["{outside}/secret", "../secret", "mine/link"])
 def test_a_log_cannot_pack_files_from_elsewhere(
     run: Run, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, name: str, monkeypatch: pytest.MonkeyPatch

@@ -108,9 +108,10 @@ def _contents(
 ) -> Iterator[tuple[str, bytes]]:
     """Every file of the archive by its name, but for their checksums."""
     changes = sorted(run.folder.glob("changes-*.diff"))
-    for file in (run.folder / LOG_NAME, run.folder / PLAN_NAME, *changes):
-        if file.is_file() and not file.is_symlink():  # as a log may, a folder may come from others
-            yield file.name, file.read_bytes()
+    files = (run.folder / LOG_NAME, run.folder / PLAN_NAME, *changes)
+    own = {file.name: file for file in files if file.is_file() and not file.is_symlink()}  # a folder may be others'
+    for name, file in own.items():
+        yield name, file.read_bytes()
     for one in inputs:
         if not one.why:
             yield f"{_INPUTS}/{one.path}", Path(one.path).read_bytes()
@@ -118,7 +119,7 @@ def _contents(
         yield f"report/{file.relative_to(run.folder / 'report').as_posix()}", file.read_bytes()
     facts = [{"env_id": one.env_id, "code_id": one.code_id, **one.facts} for one in run.environments]
     yield "machine.json", (json.dumps(facts, indent=1, sort_keys=True) + "\n").encode()
-    values = _values(run, documents, inputs, [file.name for file in changes])
+    values = _values(run, documents, inputs, [file.name for file in changes if file.name in own])
     yield "README.md", render("artifact.md.j2", **values).encode()
     yield _SCRIPT, render("artifact.sh.j2", **values).encode()
 
