@@ -33,7 +33,9 @@ void on_fault(int, siginfo_t* info, void*) {
       [[maybe_unused]] const auto written = write(STDERR_FILENO, reason.data(), reason.size());
       _exit(1);
     }
-  sigaction(SIGSEGV, &before, nullptr);  // the same instruction faults again
+  sigaction(SIGSEGV, &before, nullptr);
+  // The same instruction faults again; what a process has sent comes once.
+  if (info->si_code <= 0) raise(SIGSEGV);
 }
 
 void install() {
