@@ -23,6 +23,7 @@ struct Range {
 std::array<Range, 1 << 16> ranges;
 std::atomic<std::size_t> ranges_used{0};
 struct sigaction before;
+std::atomic<bool> passed_on{false};
 
 constexpr std::string_view reason = "something wrote to weights that other rows use, which is forbidden\n";
 
@@ -33,16 +34,24 @@ void on_fault(int, siginfo_t* info, void*) {
       [[maybe_unused]] const auto written = write(STDERR_FILENO, reason.data(), reason.size());
       _exit(1);
     }
-  sigaction(SIGSEGV, &before, nullptr);
+  // The handler before this one may hand the signal back, as Python's does where it was enabled in between.
+  if (passed_on.exchange(true))
+    signal(SIGSEGV, SIG_DFL);
+  else
+    sigaction(SIGSEGV, &before, nullptr);
   // The same instruction faults again; what a process has sent comes once.
   if (info->si_code <= 0) raise(SIGSEGV);
 }
 
+// Others set handlers as well (Python's faulthandler, in either direction), so being installed once is not enough.
 void install() {
-  struct sigaction action = {};
+  struct sigaction action = {}, current;
   action.sa_sigaction = on_fault;
   action.sa_flags = SA_SIGINFO;
-  if (sigaction(SIGSEGV, &action, &before) != 0) throw std::system_error(errno, std::generic_category(), "sigaction");
+  if (sigaction(SIGSEGV, nullptr, &current) != 0) throw std::system_error(errno, std::generic_category(), "sigaction");
+  if ((current.sa_flags & SA_SIGINFO) && current.sa_sigaction == on_fault) return;
+  before = current;
+  if (sigaction(SIGSEGV, &action, nullptr) != 0) throw std::system_error(errno, std::generic_category(), "sigaction");
 }
 
 }  // namespace
@@ -52,8 +61,7 @@ void guard_pages(std::uintptr_t begin, std::size_t bytes) {
   const std::lock_guard lock(one_at_a_time);
   const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
   if (begin % page || bytes % page || !bytes) throw std::invalid_argument("guarded memory must be whole pages");
-  static const bool installed = (install(), true);
-  static_cast<void>(installed);
+  install();
   const std::size_t used = ranges_used;
   if (used == ranges.size()) throw std::length_error("too many ranges of memory are guarded");
   if (mprotect(reinterpret_cast<void*>(begin), bytes, PROT_READ) != 0)

@@ -44,6 +44,24 @@ def test_a_write_ends_the_process_and_says_why():
     assert "weights that other rows use" in said
 
 
+@pytest.mark.parametrize("replace", [faulthandler.enable, faulthandler.disable])
+def test_a_handler_that_others_replaced_is_set_again(replace):
+    def act(guarded: int, free: int) -> None:
+        replace()
+        _kernels.guard_pages(free, PAGE)
+        ctypes.memset(guarded, 1, 1)
+
+    # As in a process whose Python reports faults from the start.
+    def enabled_before(guarded: int, free: int) -> None:
+        faulthandler.enable()
+        act(guarded, free)
+
+    for way in (act, enabled_before):
+        code, said = end_of(way)
+        assert code == 1
+        assert "weights that other rows use" in said
+
+
 def test_reading_guarded_pages_and_writing_others_is_free():
     def both(guarded: int, free: int) -> None:
         ctypes.string_at(guarded, PAGE)
@@ -52,10 +70,16 @@ def test_reading_guarded_pages_and_writing_others_is_free():
     assert end_of(both)[0] == 0
 
 
+def between_handlers(_: int, free: int) -> None:
+    faulthandler.enable()
+    _kernels.guard_pages(free, PAGE)
+    ctypes.memset(PAGE, 1, 1)
+
+
 @pytest.mark.parametrize(
     "act",
-    [lambda *_: ctypes.memset(PAGE, 1, 1), lambda *_: os.kill(os.getpid(), signal.SIGSEGV)],
-    ids=["another fault", "sent"],
+    [lambda *_: ctypes.memset(PAGE, 1, 1), lambda *_: os.kill(os.getpid(), signal.SIGSEGV), between_handlers],
+    ids=["another fault", "sent", "another fault, Python's handler in between"],
 )
 def test_other_faults_and_signals_end_the_process_by_the_signal(act):
     code, said = end_of(act)
