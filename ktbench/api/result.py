@@ -18,6 +18,7 @@ from ktbench.report.markdown import table_grid
 from ktbench.report.write import FORMATS, write_report
 from ktbench.resources import install_command
 from ktbench.results import Run
+from ktbench.results.quantities.frame import summary
 from ktbench.spec.errors import RequestError
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class Result:
     @cached_property
     def rows(self) -> pd.DataFrame:
         """A row for each cell, as in table and CSV: `step_s`, `tokens_per_s`, `speedup` … with `_low` and `_high`."""
-        return frames.rows_frame(self.run)
+        return summary(self.run)
 
     @cached_property
     def samples(self) -> pd.DataFrame:

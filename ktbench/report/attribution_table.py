@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ktbench.report.conditions import conditions_of, headline
-from ktbench.report.data import csv_of, ends_of, json_of_table, pairs_text
+from ktbench.report.data import csv_of, json_of_table
 from ktbench.report.methods import methods_of
 from ktbench.report.table import Column, Table, build_table, notes_of, setting_columns
 from ktbench.report.template import phrase, sentences
@@ -16,6 +16,7 @@ from ktbench.report.text import DASH, dashed, extremes, percent, ratio
 from ktbench.results import Run
 from ktbench.results.attribution import Attribution, FeatureAttribution, FeaturePair
 from ktbench.results.intervals import Interval, is_exact
+from ktbench.results.quantities.columns import ends_of, pairs_text
 from ktbench.results.row import Row
 from ktbench.results.run import the_part
 from ktbench.results.settings import shown_setting, varying

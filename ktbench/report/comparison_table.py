@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from ktbench.files import NotWritten, write_whole
 from ktbench.report.conditions import machine_sentence
-from ktbench.report.data import csv_of, ends_of, json_of
+from ktbench.report.data import csv_of, json_of
 from ktbench.report.health import controls_sentence
 from ktbench.report.markdown import grid
 from ktbench.report.table import Column, cells_of, notes_of
@@ -19,6 +19,7 @@ from ktbench.results import Run
 from ktbench.results.between_runs import RunSpeedup, are_of_different_machines, software_changes
 from ktbench.results.comparison import ComparedAnswers, ComparedCell, Comparison
 from ktbench.results.intervals import is_exact
+from ktbench.results.quantities.columns import ends_of
 from ktbench.results.row import Row, measured
 from ktbench.results.run import each_machine, facts_of
 from ktbench.results.scores import Change

@@ -5,29 +5,26 @@ from __future__ import annotations
 import csv
 import io
 import json
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import reduce
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from ktbench.report.equal_cells import equal_cells_content
-from ktbench.report.health import disturbed_rounds
 from ktbench.report.table import Table
 from ktbench.results import Run
 from ktbench.results.accuracy import AccuracyRow, Result, accuracy_rows, frontier_of
 from ktbench.results.answers import PERPLEXITIES, Measure
-from ktbench.results.intervals import Interval, exact
-from ktbench.results.row import Row, comparable, groups_of
+from ktbench.results.quantities.columns import columns_of, numbers_of, origin_of, pairs_text, rounds_disturbed
+from ktbench.results.quantities.disturbances import disturbed_rounds
+from ktbench.results.row import Row, groups_of
 from ktbench.results.rows import rows_of
 from ktbench.results.run import environments_of, parts_of
 from ktbench.results.scores import Change, Estimate
-from ktbench.results.serving.latency import SHARES
 from ktbench.results.settings import Setting, varying
 from ktbench.spec.errors import printable
-from ktbench.spec.record import Record, TaskResult
+from ktbench.spec.record import Record
 from ktbench.spec.wire import to_plain
 
 
@@ -50,14 +47,6 @@ def _spreadsheet_safe(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     return printable(f"'{value}" if value.startswith(("=", "@", "\t")) else value)
-
-
-def ends_of(name: str, value: Interval | Estimate | None) -> dict[str, float | None]:
-    """Columns `<name>_low`, `<name>`, `<name>_high`: of a value without an interval without ends, of None all empty."""
-    names = (f"{name}_low", name, f"{name}_high")
-    none = value is None or (isinstance(value, Interval) and not value.has_ends)
-    ends = (None, None) if value is None or none else (value.low, value.high)
-    return dict(zip(names, (ends[0], None if value is None else value.mid, ends[1]), strict=True))
 
 
 def json_of_table(run: Run, table: Table, **lines: Sequence[dict[str, Any]]) -> str:
@@ -83,115 +72,9 @@ def json_of(content: Any) -> str:
     return msgspec.json.format(json.dumps(content, ensure_ascii=False, allow_nan=False), indent=1) + "\n"
 
 
-# Between the entries of a cell that is a list of texts, none of which contains it.
-SEPARATOR = " | "
-
-
-def list_text(entries: Iterable[str]) -> str:
-    """Texts in one cell, each once, which `str.split(" | ")` takes apart."""
-    return SEPARATOR.join(dict.fromkeys(entry.replace("|", "/") for entry in entries))
-
-
-def pairs_text(values: Mapping[str, object]) -> str:
-    """A list of values by name in one cell, such as the reasons why others are missing."""
-    return list_text(f"{name}: {value}" for name, value in values.items())
-
-
 def csv_text(run: Run, rows: Sequence[Row]) -> str:
     """One line per row, empty where a value is missing (column `missing` has the reason); times in seconds."""
     return csv_of([columns_of(run, row) for row in rows])
-
-
-# Of cells that served requests; the columns are there where a run has such.
-_LATENCIES = {"ttft": "ttft_s", "itl": "itl_s", "end_to_end": "end_to_end_s"}
-# Columns of rows that trained.
-_OF_TRAINING: dict[str, str | Callable[[Row], Any]] = {
-    name: f"parts.{name}" for name in ("forward_s", "backward_s", "optimiser_s")
-}
-# Columns of those that learned from examples.
-_OF_LEARNING: dict[str, str | Callable[[Row], Any]] = {
-    "first_loss": lambda row: row.records[-1].parts and row.records[-1].parts.losses[0],
-    "last_loss": lambda row: row.records[-1].parts and row.records[-1].parts.losses[-1],
-    **{f"held_out_loss{end}": f"learning.{when}.loss" for end, when in (("_before", "before"), ("", "after"))},
-    **{f"exact{end}": f"learning.{when}.exact" for end, when in (("_before", "before"), ("", "after"))},
-}
-_OF_SERVING = {
-    **{f"{name}_{share}_s": f"serving.{key}.{share}" for name, key in _LATENCIES.items() for share in SHARES},
-    **{name: f"serving.{name}" for name in ("output_per_s", "total_per_s", "user_per_s")},
-    **{name: f"serving.{name}" for name in ("goodput", "kept", "waiting", "most_waiting", "cached")},
-}
-# Columns of a row and where below it their values are; where something on the way is None, they are empty.
-_NAMES = {"label": "label", "role": "role", "system": "spec.system", "part": "part", "outcome": "outcome", "why": "why"}
-_NUMBERS = {"precision": "spec.precision", "dtype": "spec.dtype", "tokens_per_expert": "spec.tokens_per_expert"}
-_VALUES: Mapping[str, str | Callable[[Row], Any]] = {
-    "step_s": "step_s",
-    "tokens_per_s": "tokens_per_s",
-    "of_layers": lambda row: row.spec.model.full_layers if row.spec.model.is_slice else None,
-    "whole_tokens_per_s": "whole_tokens_per_s",
-    "speedup": lambda row: exact(1.0) if row.is_baseline and row.timed else row.speedup,
-    "comparable_rounds": comparable,
-    "verdict": lambda row: None if row.speedup is None else row.verdict,
-    "gain": "gain.ratio",
-    "gain_over": "gain.over",
-    "gain_verdict": "gain.verdict",
-    "read_bytes_per_s": "read_bytes_per_s",
-    "flops_per_s": "flops_per_s",
-    "roof_share": "roof.share",
-    "nearer_roof": "roof.limit",
-    "peak_isa": "roof.peak_isa",
-    "peak_dtype": "roof.peak_dtype",
-    "host_busy": "roles.host_busy",
-    "device_busy": "roles.device_busy",
-    "overlap": "roles.overlap",
-    "evidence": "evidence",
-    "error": "error",
-    "top1_agreement": "agreement.top1",
-    "kl_nats": "agreement.kl_nats",
-    "agreement_against": "agreement.against",
-    "agreement_positions": "agreement.positions",
-    "unproven": "unproven",
-    **_OF_SERVING,
-    **_OF_TRAINING,
-    **_OF_LEARNING,
-    "joules_per_token": "energy.joules_per_token",
-    "watts": "energy.watts.mid",
-    "meters": lambda row: None if row.energy is None else list_text(row.energy.meters),
-    "peak_memory_bytes": "peak.process_bytes",
-    "disturbed_rounds": lambda row: len(_disturbed(row)) if any(record.conduct for record in row.records) else None,
-    "rounds": "rounds",
-    "samples": "samples",
-    "missing": lambda row: pairs_text(row.missing),
-    "remarks": lambda row: list_text(row.remarks),
-    "provenance": "provenance",
-}
-# Those that are intervals have columns for their ends beside them.
-_INTERVALS = {
-    *("step_s", "tokens_per_s", "whole_tokens_per_s", "speedup", "gain", "roof_share"),
-    *("host_busy", "device_busy", "overlap", "joules_per_token"),
-    *_OF_SERVING,
-    *_OF_TRAINING,
-}
-
-
-def columns_of(run: Run, row: Row) -> dict[str, Any]:
-    """Everything that the CSV has of a row, by column; None where a value is missing."""
-    left_out = {*(() if row.is_serving else _OF_SERVING), *(() if row.is_training else _OF_TRAINING)}
-    left_out |= {*(() if row.learning else _OF_LEARNING)}
-    values = {name: path for name, path in _VALUES.items() if name not in left_out}
-    machine = {} if row.spec.machine is None else {"machine": row.spec.machine.name}  # as requests name it
-    settings = {**row.settings, **machine}
-    columns = {**_columns(row, _NAMES), **settings, **_columns(row, _NUMBERS), **_columns(row, values)}
-    return {**columns, **_peaks_by_place(row), **_origin(run, row, row.records), "command": row.command}
-
-
-def _peaks_by_place(row: Row) -> dict[str, int]:
-    """Columns `peak_memory_node_0_bytes`, `peak_memory_cuda_0_bytes` … of the memories that were sampled."""
-    held = {} if row.peak is None else row.peak.node_bytes | row.peak.device_bytes
-    return {f"peak_memory_{re.sub('[^a-z0-9]+', '_', place)}_bytes": size for place, size in held.items()}
-
-
-def _disturbed(row: Row) -> set[int]:
-    return {number for rounds in disturbed_rounds(row).values() for number in rounds}
 
 
 def samples_csv_text(rows: Sequence[Row]) -> str:
@@ -203,7 +86,7 @@ def sample_lines(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
     """The timed steps of rows, by column: the settings are those that vary."""
     varied = varying([group[0].settings for group in groups_of(rows)])
     for row in rows:
-        settings, disturbed = {key: row.settings[key] for key in varied}, _disturbed(row)
+        settings, disturbed = {key: row.settings[key] for key in varied}, rounds_disturbed(row)
         for record in row.records:
             trial = _trial(row, record, settings)
             trial["disturbed"] = record.round in disturbed if record.conduct else None
@@ -235,30 +118,6 @@ def _without(content: dict[str, Any], key: str) -> dict[str, Any]:
     return {name: value for name, value in content.items() if name != key}
 
 
-def _field(value: Any, name: str) -> Any:
-    return None if value is None else getattr(value, name)
-
-
-def _columns(row: Row, paths: Mapping[str, str | Callable[[Row], Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, path in paths.items():
-        value: Any = path(row) if callable(path) else reduce(_field, path.split("."), row)
-        found |= ends_of(name, value) if name in _INTERVALS else {name: value}
-    return found
-
-
-def _origin(run: Run, row: Row, facts: Iterable[Record | TaskResult]) -> dict[str, Any]:
-    """Which run, code and machines `facts` of a row are from."""
-    facts = [*facts]
-    return {
-        "run": run.header.run,
-        "spec_id": row.spec_id,
-        "cell": row.cell,
-        "code_id": list_text(fact.code_id for fact in facts),
-        "env_id": list_text(fact.env_id for fact in facts),
-    }
-
-
 def json_text(run: Run, rows: Sequence[Row], table: Table) -> str:
     """The plan's ids, conditions, methods and notes; of each row all fields and all samples of its counting records."""
     equal = equal_cells_content(rows)
@@ -272,7 +131,7 @@ def _plain_row(row: Row) -> dict[str, Any]:
     return {
         **content,
         "system": row.spec.system,
-        **_columns(row, _NUMBERS),
+        **numbers_of(row),
         "rounds": row.rounds,
         "samples": row.samples,
         "remarks": row.remarks,
@@ -378,7 +237,7 @@ def _ends(name: str, value: Estimate | None) -> dict[str, float | None]:
 
 
 def _origin_of_answers(run: Run, row: AccuracyRow) -> dict[str, Any]:
-    origin = _origin(run, row.row, row.ends.values())
+    origin = origin_of(run, row.row, row.ends.values())
     return {"evidence": row.evidence, "provenance": row.provenance, **origin, "command": row.command}
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
 from functools import partial
 from statistics import median
-from typing import Any
 
 from ktbench.report.template import phrase
 from ktbench.report.text import extremes, in_gib, names_by, number, unit_of
 from ktbench.results import Run
+from ktbench.results.quantities.disturbances import findings, watched_trials
 from ktbench.results.row import Row, control_of, groups_of, measured, place
 from ktbench.results.run import Facts, environments_of, machines_of
 from ktbench.results.settings import by_key, varying
@@ -100,8 +99,7 @@ ROOF_MOVED = 0.15
 _MOST_NAMES = 8
 # Of one kind of roof: round and value of every sample.
 _Samples = list[tuple[int, float]]
-_Facts = dict[str, Any]
-_Watched = tuple[Row, list[_Facts]]
+_Watched = tuple[Row, list[Facts]]
 
 
 def machine_warnings(run: Run) -> tuple[str, ...]:
@@ -160,7 +158,7 @@ def trial_warnings(rows: Sequence[Row], name: Callable[[Row], str]) -> tuple[str
 
     First the cells that were faster than their roof.
     """
-    watched = [(row, facts) for row in measured(rows) if (facts := _watched(row))]
+    watched = [(row, facts) for row in measured(rows) if (facts := watched_trials(row))]
     checked = (_trial_line(check, watched, name) for check in TRIAL_CHECKS)
     return tuple(filter(None, (_beyond_roof(rows, name), *checked)))
 
@@ -170,13 +168,6 @@ def _beyond_roof(rows: Sequence[Row], name: Callable[[Row], str]) -> str:
     beyond = [(name(row), row.roof) for row in measured(rows) if row.roof and row.roof.share.mid > _MOST_OF_A_ROOF]
     cells = [f"{who} at {roof.share.mid:.0%} of {roof.limit}" for who, roof in beyond]
     return _phrase("beyond_roof", cells=listed(cells)) if cells else ""
-
-
-def disturbed_rounds(row: Row) -> dict[str, tuple[int, ...]]:
-    """Name of each check that found something -> the rounds in which it did."""
-    watched = _watched(row)  # once, not for every check: a run may have ten thousand rows
-    found = {check.name: tuple(facts["round"] for facts, _ in _found(check, watched)) for check in TRIAL_CHECKS}
-    return {name: rounds for name, rounds in found.items() if rounds}
 
 
 def listed(names: Sequence[str]) -> str:
@@ -189,7 +180,7 @@ def listed(names: Sequence[str]) -> str:
 def _trial_line(check: Check, watched: Sequence[_Watched], name: Callable[[Row], str]) -> str:
     # Several rows where a name stands for an arm at several points.
     trials = by_key((name(row), one) for row, facts in watched for one in facts)
-    affected = {who: found for who, facts in trials.items() if (found := _found(check, facts))}
+    affected = {who: found for who, facts in trials.items() if (found := findings(check, facts))}
     if not affected:
         return ""
     cells = [f"{who} in {len(found)} of {len(trials[who])} trials" for who, found in affected.items()]
@@ -198,26 +189,7 @@ def _trial_line(check: Check, watched: Sequence[_Watched], name: Callable[[Row],
     return f"{listed(cells)} — {check.name}: at worst, in {seconds} s of steps, {text}; {check.harm}"
 
 
-def _found(check: Check, watched: Sequence[_Facts]) -> list[tuple[_Facts, str]]:
-    """Facts and finding of each trial in which the check found something."""
-    return [(facts, one.text) for facts in watched for one in warnings([check], facts)]
-
-
-def _watched(row: Row) -> list[_Facts]:
-    """Facts of every monitored trial with samples, with what is usual in trials of this row."""
-    seen = [(record.round, record.conduct.disturbance) for record in row.records if record.conduct and record.samples_s]
-    usual = {
-        f"usual_{clock}": _usual([getattr(one, clock) for _, one in seen]) for clock in ("clock_hz", "gpu_clock_hz")
-    }
-    return [asdict(one) | usual | {"round": round_number} for round_number, one in seen]
-
-
-def _usual(clocks: Sequence[float | None]) -> float | None:
-    known = [clock for clock in clocks if clock is not None]
-    return median(known) if known else None
-
-
-def _rate(check: Check, facts: _Facts) -> float:
+def _rate(check: Check, facts: Facts) -> float:
     """How much there was of what the check is about: as a share of what is usual, or of the cpus' time, or a second."""
     name = check.needs[0]
     amount, usual = float(facts[name]), float(facts.get(f"usual_{name}") or 0)

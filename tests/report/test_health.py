@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from ktbench.report.health import (
-    disturbed_rounds,
     machine_warnings,
     roof_warnings,
     trial_warnings,
@@ -18,6 +17,7 @@ from ktbench.report.health import (
 from ktbench.report.markdown import markdown
 from ktbench.report.web.warnings import warnings_of, warnings_of_run
 from ktbench.results import Run
+from ktbench.results.quantities.disturbances import disturbed_rounds
 from ktbench.results.rows import rows_of
 from ktbench.results.usage import are_alike
 from ktbench.spec.record import Environment, Outcome, Record

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from ktbench.report.conditions import cpu_title
-from ktbench.report.data import SEPARATOR, pairs_text
 from ktbench.report.figures.sheet import reach
 from ktbench.report.latex import latex
 from ktbench.report.terminal import row_line
 from ktbench.report.web.warnings import warnings_of
 from ktbench.report.write import write_report
+from ktbench.results.quantities.columns import SEPARATOR, pairs_text
 from ktbench.results.row import comparable
 from ktbench.results.rows import rows_of
 from ktbench.spec.inject import InjectRule, InjectSpec
