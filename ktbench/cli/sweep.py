@@ -17,7 +17,7 @@ def run(overrides: Sequence[str]) -> int:
     from ktbench.run.execute import execute
 
     if launch is not None:
-        from ktbench.run.cluster import spread
+        from ktbench.run.cluster.spread import spread
 
         return show(spread(request, launch, command))
     return show(execute(request, plan_request(request), command))

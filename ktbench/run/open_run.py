@@ -12,9 +12,9 @@ from ktbench.files import write_whole
 from ktbench.host.code import read_changes
 from ktbench.results import Log, Run, free_folder, published_of, read_run
 from ktbench.results.find import RUNS, find_run, note_latest
+from ktbench.run.cluster.shards import end_nodes, gather_left, nodes_of, say_damage, whole_rounds
 from ktbench.run.evaluation import require_same_suite
 from ktbench.run.progress import say, trial_progress
-from ktbench.run.shards import end_nodes, gather_left, nodes_of, say_damage, whole_rounds
 from ktbench.spec.errors import RequestError
 from ktbench.spec.published import Published
 from ktbench.spec.record import Cell, Environment, Header, Part, Record

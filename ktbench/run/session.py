@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import resource
-import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from functools import reduce
-from itertools import pairwise
 from pathlib import Path
 from random import Random, SystemRandom
-from statistics import median
 from time import perf_counter, process_time
 from typing import Any, TypeVar
 
@@ -42,69 +37,18 @@ from ktbench.run.check import (
     stale,
 )
 from ktbench.run.messages import RecordIds, new_record
+from ktbench.run.plausible import Plausibility, RoofPair
 from ktbench.run.serving.driver import RequestFailed
+from ktbench.run.timing import Clock, excess_threads, gap_note, time_steps, torch_threads, warm_up
 from ktbench.spec.peers import OURS, OWN, peer_of
-from ktbench.spec.record import Agreement, Cell, Outcome, Record, RoleTimes, RoofSample, Work, collect, dishonest
+from ktbench.spec.record import Agreement, Cell, Outcome, Record, RoleTimes, collect, dishonest
 from ktbench.spec.timeline import Timeline
 
 T = TypeVar("T")
-Clock = Callable[[], float]
 # Samples in seconds, counters that moved, and the roofs before and after.
-RoofPair = tuple[RoofSample, RoofSample]
 Timed = tuple[tuple[float, ...], dict[str, int], RoofPair]
-_MAX_WARM_UPS = 8
-# Steps that take seconds are warm after one trial: remaining first touches are a small part of them.
-_MAX_WARM_UP_S = 2.0
 # Idle GPUs clock down within a second and take tens of milliseconds of work to come back.
 _WAKE_S = 0.3
-# A step that still touches fresh pages is not warm; a few faults are noise of the interpreter.
-_FEW_FAULTS = 16
-
-
-def time_steps(
-    step: Callable[[], None],
-    steps: int,
-    clock: Clock = perf_counter,
-    keep: Callable[[], None] = lambda: None,
-    kept: Collection[int] = (),
-) -> tuple[float, ...]:
-    """Seconds of each of `steps` steps. Each mark ends one sample and begins the next.
-
-    After the steps `kept`, counted from 0, `keep` is called before the mark: their output has to be there in time.
-    """
-    marks_s = [0.0] * (steps + 1)
-    marks_s[0] = clock()
-    for i in range(1, steps + 1):
-        step()
-        if i - 1 in kept:
-            keep()
-        marks_s[i] = clock()
-    return tuple(end - begin for begin, end in pairwise(marks_s))
-
-
-def warm_up(trial: Callable[[], None], faults: Callable[[], int] | None = None, clock: Clock = perf_counter) -> int:
-    """Repeat an untimed trial until page faults stop, at most 8 times or 2 s. Returns the number of repetitions."""
-    count = faults or page_faults
-    began_s = clock()
-    for done in range(1, _MAX_WARM_UPS + 1):
-        before = count()
-        trial()
-        if count() - before <= _FEW_FAULTS or clock() - began_s > _MAX_WARM_UP_S:
-            return done
-    return _MAX_WARM_UPS
-
-
-def page_faults() -> int:
-    """Pages this process has faulted in so far."""
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_minflt + usage.ru_majflt
-
-
-# Roofs and steps are not measured at the same moment: a step may reach somewhat more.
-_MOST_SHARE = 1.2
-# Samples until what a step reached is taken for impossible; roofs can only be disturbed downwards.
-_ROOF_TRIES, _CEILING_TRIES = 3, 10
-
 # Attempts to time a trial while something stops the process again and again.
 _MAX_PAUSES = 5
 
@@ -142,9 +86,12 @@ class Session:
     draw: Random = field(default_factory=SystemRandom)
     _coverage: dict[str, Coverage] = field(default_factory=dict)
     _survey_seed: int | None = None
-    _fastest: dict[tuple[str | None, str], RoofSample] = field(default_factory=dict)
+    _plausible: Plausibility = field(init=False)
     _checked: set[str] = field(default_factory=set)
     _agreed: dict[str, Agreement] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._plausible = Plausibility(roofs=self.roofs)
 
     def trial(self, cell: Cell, round_number: int, logits: Path | None = None) -> Record:
         """One trial: warm up, time between two roof samples, then check the output and the features.
@@ -190,7 +137,8 @@ class Session:
         drawn = self._coverage_of(cell).next_step()
         (samples_s, moved, roofs), paused = self._unpaused(lambda: self._timed(cell, round_number, drawn))
         work = self.system.work()
-        roofs = self._undisturbed(cell, work, samples_s, roofs)
+        if work is not None:
+            roofs = self._plausible.undisturbed(cell, work, samples_s, roofs, first=cell.key not in self._checked)
         proof: dict[str, Any] = {"work": work, "roofs": roofs}
         proof["conduct"] = None if self.watch is None else self.watch.metrics()
         proof["own_step_s"] = self.system.own_step_s() if isinstance(self.system, HasClock) else None
@@ -199,9 +147,10 @@ class Session:
             proof |= {"parts": self.system.parts(), "learning": self.system.learning()}
         error = self._checked_error(cell, drawn)
         proof["compared"] = self._coverage_of(cell).compared if isinstance(self.system, Inspected) else None
-        proof["notes"] = (*self.system.notes(), *_loops(moved), *paused, *_gap(samples_s))  # some are of the check
+        proof["notes"] = (*self.system.notes(), *_loops(moved), *paused, *gap_note(samples_s))  # some are of the check
         self._checked.add(cell.key)
-        if work is not None and (why := self._implausible(work, samples_s, roofs)):
+        served = isinstance(self.system, Replays)
+        if work is not None and not served and (why := self._plausible.why_impossible(work, samples_s, roofs)):
             raise TrialFailed(Outcome.IMPLAUSIBLE, why, error)
         evidence = collect({**cell.spec.engine.features, **self.system.chosen()}, moved)
         if why := dishonest(evidence):
@@ -221,40 +170,6 @@ class Session:
             if self.pauses() == before:
                 return found, (f"timed {paused + 1} times, as the process was stopped meanwhile",) if paused else ()
         raise TrialFailed(Outcome.TIMEOUT, f"the process was stopped in each of {_MAX_PAUSES} attempts to time it")
-
-    def _undisturbed(self, cell: Cell, work: Work | None, samples_s: Sequence[float], roofs: RoofPair) -> RoofPair:
-        """The roofs, sampled again where the steps are faster than they allow: something may have slowed them alone.
-
-        Not in every round for a cell that is faster than all roofs so far allow: its weights stay in a cache.
-        """
-        if work is None:
-            return roofs
-        isa, dtype = cell.spec.engine.isa, cell.spec.dtype
-        fastest = self._fastest.get((isa, dtype), roofs[0])
-        in_cache = cell.key in self._checked and _beyond(work, samples_s, (fastest, fastest))
-        for _ in range(0 if in_cache else _ROOF_TRIES):
-            if not _beyond(work, samples_s, roofs):
-                break
-            again = self.roofs.sample(isa, dtype)
-            roofs = _faster(roofs[0], again), _faster(roofs[1], again)
-        self._fastest[isa, dtype] = reduce(_faster, roofs, fastest)
-        return roofs
-
-    def _implausible(self, work: Work, samples_s: Sequence[float], roofs: RoofPair) -> str:
-        """Why no step can be as fast as these; empty where it can, be it by weights that stay in a cache."""
-        if isinstance(self.system, Replays) or not _beyond(work, samples_s, roofs):
-            return ""
-        taken_s, least_s = median(samples_s), 0.0
-        for tried in range(_CEILING_TRIES):
-            ceiling = self.roofs.ceiling(work.weight_bytes, again=tried > 0)
-            least_s = work.least_s(ceiling.read_bytes_per_s, ceiling.peak_flops)
-            if least_s <= _MOST_SHARE * taken_s:
-                return ""
-        return (
-            f"a step of {1000 * taken_s:.3g} ms reads {work.weight_bytes:,} bytes of weights and does {work.flops:,} "
-            f"operations, which takes {1000 * least_s:.3g} ms at least ({ceiling.read_bytes_per_s / 1e9:.3g} GB/s, "
-            f"{ceiling.peak_flops / 1e12:.3g} TFLOPS)"
-        )
 
     def _coverage_of(self, cell: Cell) -> Coverage:
         return self._coverage.setdefault(cell.key, Coverage(steps=cell.spec.workload.steps, draw=self.draw))
@@ -303,8 +218,9 @@ class Session:
         cpu_s, threads = process_time(), torch_threads()
         with nullcontext() if self.watch is None else self.watch.steps():
             steps_s = time_steps(system.step, steps, self.clock, keep, kept)
-        if _runs_foreign_code(cell):
-            require_threads(cell, threads, process_time() - cpu_s, sum(steps_s))
+        busy_s = process_time() - cpu_s
+        if _runs_foreign_code(cell) and (why := excess_threads(cell.spec.engine, threads, busy_s, sum(steps_s))):
+            raise TrialFailed(Outcome.IDLE, why)
         stream = cell.spec.workload.stream
         if stream is None or not isinstance(self.system, Replays):
             return steps_s
@@ -396,27 +312,6 @@ def _runs_foreign_code(cell: Cell) -> bool:
     return cell.spec.peer.implementation == OWN
 
 
-# Cores that an operator may use beyond its threads, and seconds for threads of OpenMP that spin after earlier work.
-_SPARE_CORES, _SPARE_S = 0.5, 0.02
-
-
-def require_threads(cell: Cell, threads: int, cpu_s: float, took_s: float) -> None:
-    """Raises TrialFailed where the timed steps ran on more threads than the cell has."""
-    allowed = cell.spec.engine.threads
-    now = torch_threads()
-    if now != threads or (allowed is not None and now > allowed):
-        raise TrialFailed(Outcome.IDLE, f"the operator set PyTorch's threads to {now}")
-    if allowed is not None and cpu_s > (allowed + _SPARE_CORES) * took_s + _SPARE_S:
-        used = f"{cpu_s / took_s:.1f} cores were busy"
-        raise TrialFailed(Outcome.IDLE, f"{used}, engine.threads={allowed} requested")
-
-
-def torch_threads() -> int:
-    """PyTorch's threads; 0 where it is not loaded."""
-    torch = sys.modules.get("torch")
-    return 0 if torch is None else int(torch.get_num_threads())
-
-
 def _is_black_box(cell: Cell) -> bool:
     return cell.spec.system != OURS and peer_of(cell.spec.system).black_box
 
@@ -438,20 +333,6 @@ def _roles(moved: Mapping[str, int], total_s: float) -> RoleTimes | None:
     )
 
 
-def _beyond(work: Work, samples_s: Sequence[float], roofs: RoofPair) -> bool:
-    """Whether the median step is faster than the faster one of each roof allows."""
-    peaks = [roof.peak_flops for roof in roofs if roof.peak_flops is not None]
-    least_s = work.least_s(max(roof.read_bytes_per_s for roof in roofs), max(peaks, default=None))
-    return least_s > _MOST_SHARE * median(samples_s)
-
-
-def _faster(one: RoofSample, other: RoofSample) -> RoofSample:
-    """The faster one of each roof."""
-    peaks = [roof.peak_flops for roof in (one, other) if roof.peak_flops is not None]
-    read = max(one.read_bytes_per_s, other.read_bytes_per_s)
-    return replace(one, read_bytes_per_s=read, peak_flops=max(peaks, default=None))
-
-
 # Counter of the expert kernels -> the loop that it counts the calls of.
 _LOOPS = {"stream_calls": "streams", "fetching_calls": "streams with prefetches", "block_calls": "register blocks"}
 
@@ -460,18 +341,6 @@ def _loops(moved: Mapping[str, int]) -> tuple[str, ...]:
     """Which loops of the vector kernels took which calls; empty where none did."""
     taken = [f"{moved[counter]} by {loop}" for counter, loop in _LOOPS.items() if moved.get(counter)]
     return (f"calls of the expert kernels: {', '.join(taken)}",) if taken else ()
-
-
-# A step that takes so much longer than others was paused by something that does not tell: a frozen container.
-_GAP, _GAP_S = 10.0, 0.5
-
-
-def _gap(samples_s: Sequence[float]) -> tuple[str, ...]:
-    """A note of a pause between two readings of the clock; the sample is kept."""
-    longest_s, usual_s = max(samples_s), median(samples_s)
-    if longest_s < max(_GAP * usual_s, usual_s + _GAP_S):
-        return ()
-    return (f"one step took {longest_s:.3g} s, the median one {usual_s:.3g} s: the machine may have been paused",)
 
 
 def _moved(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:

@@ -25,7 +25,7 @@ from ktbench.run import progress, worker_process
 _MODULES = (
     *(
         f"ktbench.{name}"
-        for name in ("run.worker_process", "run.eval_process", "run.export", "run.record", "run.cluster")
+        for name in ("run.worker_process", "run.eval_process", "run.export", "run.record", "run.cluster.spread")
     ),
     *(f"ktbench.engine.{name}" for name in ("load", "generate", "gguf.export", "gguf.sources", "gguf.writing")),
     *(f"ktbench.{name}" for name in ("eval.session", "report.figures.draw", "report.web.page", "report.paper_pdf")),

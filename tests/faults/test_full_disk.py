@@ -39,7 +39,7 @@ from ktbench.results.find import note_latest
 from ktbench.results.log import PLAN_NAME
 from ktbench.run import open_run
 from ktbench.run.agreement import SavedLogits
-from ktbench.run.shards import shard_of, write_shard
+from ktbench.run.cluster.shards import shard_of, write_shard
 from ktbench.spec.errors import RequestError, error_text
 from ktbench.spec.run_spec import MeasureSpec
 from tests.full_disk import files_up_to
@@ -251,7 +251,7 @@ WRITERS = (
     Writer(module="host/describe.py", file="machine.yaml", write=_machine),
     Writer(module="run/open_run.py", file="changes-code.diff", write=_changes, needed=False),
     Writer(module="run/agreement.py", file="logits.npz", write=_logits),
-    Writer(module="run/shards.py", file="nodes/0-a/share.json", write=_shard),
+    Writer(module="run/cluster/shards.py", file="nodes/0-a/share.json", write=_shard),
     Writer(module="cli/advise.py", file="box.yaml", write=_advice),
     Writer(module="api/result.py", file="rows.parquet", write=_parquet),
     Writer(module="cli/trace.py", file="runs/seen/trace.json", write=_trace),
@@ -268,7 +268,7 @@ OTHERS = {
     "host/timing_lock.py": "a lock in memory, whose note is for others to read",
     "host/watch.py": "a switch of the kernel",
     "run/eval_process.py": "a pipe",
-    "run/shard_job.py": "what a process prints",
+    "run/cluster/shard_job.py": "what a process prints",
     "run/worker.py": "what a process prints",
     "run/worker_process.py": "a pipe",
 }

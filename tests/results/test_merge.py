@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ktbench.results import Run
 from ktbench.results.find import lacking
 from ktbench.spec.record import Environment, Outcome, Record
-from tests.run.test_shards import a_run, cells_at, turn
+from tests.run.cluster.test_shards import a_run, cells_at, turn
 
 CELLS = (*cells_at(8), *cells_at(9))
 STRANGER = cells_at(99)[0]

@@ -12,14 +12,14 @@ from ktbench.host.timing_lock import timing
 from ktbench.results import Log, Run, published_of, read_run
 from ktbench.results.between_runs import require_one_machine
 from ktbench.run import open_run as opening
+from ktbench.run.cluster.shards import NODES, is_wanted, shard_of, write_shard
 from ktbench.run.execute import execute
 from ktbench.run.open_run import header_of, kept_of, open_run
 from ktbench.run.request import CellPlan, cells_of, read_request
-from ktbench.run.shards import NODES, is_wanted, shard_of, write_shard
 from ktbench.spec.errors import RequestError
 from ktbench.spec.memory import MachineMemory
 from ktbench.spec.record import Environment, Outcome, Record, TaskResult
-from tests.run.test_shards import turn
+from tests.run.cluster.test_shards import turn
 
 WORDS = ("model=tiny", "workload.prompt=8", "workload.steps=2", "sweep.arms=[base,+v]", "sweep.published=[fig13]")
 LOGIN, NODE = (Environment(env_id=name, code_id="code") for name in ("login", "node"))

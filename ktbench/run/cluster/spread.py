@@ -12,11 +12,8 @@ from pathlib import Path
 from ktbench.config import Launch, Request, launch_jobs
 from ktbench.host.environment import environment
 from ktbench.results import LOG_NAME, Log, NotKept, Run, read_run
-from ktbench.run.open_run import open_run
-from ktbench.run.progress import say, trial_progress, warn
-from ktbench.run.request import cells_of
-from ktbench.run.shard_job import run_shard
-from ktbench.run.shards import (
+from ktbench.run.cluster.shard_job import run_shard
+from ktbench.run.cluster.shards import (
     NODES,
     cut,
     damage_of,
@@ -30,6 +27,9 @@ from ktbench.run.shards import (
     withdraw,
     write_shard,
 )
+from ktbench.run.open_run import open_run
+from ktbench.run.progress import say, trial_progress, warn
+from ktbench.run.request import cells_of
 from ktbench.spec.errors import RequestError, error_text
 from ktbench.spec.record import Cell, Environment, Record
 from ktbench.spec.run_spec import MeasureSpec

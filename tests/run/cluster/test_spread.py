@@ -19,9 +19,9 @@ from ktbench.cli import main
 from ktbench.config import Launch, launcher
 from ktbench.host import timing_lock
 from ktbench.results import Log, NotKept, Run, StoreError, read_run
-from ktbench.run import cluster, shard_job
-from ktbench.run.shard_job import carry_out_shard, run_shard
-from ktbench.run.shards import NODES, is_wanted, read_shard, shard_of, withdraw, write_shard
+from ktbench.run.cluster import shard_job, spread
+from ktbench.run.cluster.shard_job import carry_out_shard, run_shard
+from ktbench.run.cluster.shards import NODES, is_wanted, read_shard, shard_of, withdraw, write_shard
 from ktbench.spec.errors import RequestError
 from ktbench.spec.record import Environment, Outcome
 from ktbench.spec.wire import to_plain
@@ -46,7 +46,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(Launch, "value", lambda self, key: None)
     monkeypatch.setattr("ktbench.cli.show.write_report", lambda run: [])
     monkeypatch.setattr("ktbench.sim.records._MOST_WITH_SENSITIVITY", 0)
-    for module in ("ktbench.host.environment", "ktbench.run.execute", "ktbench.run.cluster"):
+    for module in ("ktbench.host.environment", "ktbench.run.execute", "ktbench.run.cluster.spread"):
         monkeypatch.setattr(f"{module}.environment", lambda: HERE)
     launched(monkeypatch, carry_out_shard)
     return tmp_path
@@ -60,7 +60,7 @@ def launched(monkeypatch: pytest.MonkeyPatch, node: Node) -> list[Path]:
         folders.extend(map(Path, jobs))
         return [_said(node, Path(job)) for job in jobs]
 
-    monkeypatch.setattr(cluster, "launch_jobs", launch_jobs)
+    monkeypatch.setattr(spread, "launch_jobs", launch_jobs)
     return folders
 
 
@@ -129,14 +129,14 @@ def test_a_node_that_fails_costs_its_cells_and_resuming_runs_what_lacks(
 
 
 def test_a_launcher_that_loses_a_job_costs_the_cells_of_that_job(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "_GRACE_S", 0.0)
+    monkeypatch.setattr(spread, "_GRACE_S", 0.0)
 
     def loses_one(launch: Launch, folder: Path, task: object, jobs: Sequence[str]) -> list[str]:
         for job in jobs[1:]:
             carry_out_shard(Path(job))
         raise RuntimeError("Job 17 was killed\n")
 
-    monkeypatch.setattr(cluster, "launch_jobs", loses_one)
+    monkeypatch.setattr(spread, "launch_jobs", loses_one)
     assert main([*WORDS, "run_name=first"]) == 4
     assert [outcome for _, outcome in outcomes(the_run(home))] == ["CRASHED", "CRASHED", *["OK"] * 4]
     assert the_run(home).records[-1].why == "submitit_local lost its job: Job 17 was killed"
@@ -149,7 +149,7 @@ def test_an_interrupt_withdraws_shares_and_keeps_what_was_measured(
         carry_out_shard(Path(jobs[0]))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cluster, "launch_jobs", interrupted)
+    monkeypatch.setattr(spread, "launch_jobs", interrupted)
     assert main([*WORDS, "run_name=first"]) == 130
     assert len(the_run(home).records) == 2
     assert [read_shard(folder) for folder in (home / "runs/first" / NODES).iterdir()] == [None] * 3
@@ -169,7 +169,7 @@ def test_an_interrupt_withdraws_shares_and_keeps_what_was_measured(
 def test_a_sweep_that_cannot_gather_withdraws_its_shares_and_says_why(
     error: Exception, code: int, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    works, measured = cluster.gather, threading.Event()
+    works, measured = spread.gather, threading.Event()
 
     def fails(*words: object) -> object:
         if threading.current_thread() is threading.main_thread():
@@ -186,9 +186,9 @@ def test_a_sweep_that_cannot_gather_withdraws_its_shares_and_says_why(
             time.sleep(0.01)
         raise AssertionError("shares were not withdrawn")
 
-    monkeypatch.setattr(cluster, "_POLL_S", 0.01)
-    monkeypatch.setattr(cluster, "gather", fails)
-    monkeypatch.setattr(cluster, "launch_jobs", launch_jobs)
+    monkeypatch.setattr(spread, "_POLL_S", 0.01)
+    monkeypatch.setattr(spread, "gather", fails)
+    monkeypatch.setattr(spread, "launch_jobs", launch_jobs)
     assert main([*WORDS, "run_name=first"]) == code
     err = capsys.readouterr().err
     assert err.splitlines()[-1] == f"ktbench: {error}"
@@ -199,7 +199,7 @@ def test_a_sweep_that_cannot_gather_withdraws_its_shares_and_says_why(
 def test_a_look_at_what_nodes_measure_that_fails_costs_nothing(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    works, failed = cluster._size, list[str]()
+    works, failed = spread._size, list[str]()
 
     def fails_at_first(folder: Path) -> int:
         if len(failed) < 3:
@@ -213,9 +213,9 @@ def test_a_look_at_what_nodes_measure_that_fails_costs_nothing(
             until(lambda: len(the_run(home).records) == 2 * count)  # noqa: B023
         return [""] * len(jobs)
 
-    monkeypatch.setattr(cluster, "_POLL_S", 0.01)
-    monkeypatch.setattr(cluster, "_size", fails_at_first)
-    monkeypatch.setattr(cluster, "launch_jobs", launch_jobs)
+    monkeypatch.setattr(spread, "_POLL_S", 0.01)
+    monkeypatch.setattr(spread, "_size", fails_at_first)
+    monkeypatch.setattr(spread, "launch_jobs", launch_jobs)
     assert main([*WORDS, "run_name=first"]) == 0
     assert capsys.readouterr().err.count("log.jsonl: Stale file handle; progress of the nodes is shown once") == 1
 
@@ -333,7 +333,7 @@ def test_a_withdrawn_share_ends_after_the_turn_under_way(home: Path, monkeypatch
 def test_a_share_that_is_withdrawn_while_it_waits_for_its_turn_measures_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tests.run.test_shards import a_run
+    from tests.run.cluster.test_shards import a_run
 
     run, cell = a_run((tiny_cell(),)), tiny_cell()
     write_shard(shard_of(run, (cell,), cell.spec.measure, mixed=False), tmp_path / "nodes/001-000")
@@ -358,7 +358,7 @@ def test_other_code_and_other_machines_are_not_mixed_in(home: Path, monkeypatch:
 
 
 def test_what_was_measured_elsewhere_is_not_gone_on_with() -> None:
-    from tests.run.test_shards import a_run, turn
+    from tests.run.cluster.test_shards import a_run, turn
 
     cell = tiny_cell()
     asked = shard_job.Shard(header=a_run((cell,)).header, environments=(), kept=(), mixed=False, home="")
@@ -377,10 +377,10 @@ def test_joblib_times_one_cell_at_a_time(
         assert main([*WORDS, "run_name=first"]) == 0
         cells = list(the_run(home).header.cells)
     if fine:
-        assert cluster.one_at_a_time(launch, cells).words == (("hydra.launcher.n_jobs=1",) if here else ())
+        assert spread.one_at_a_time(launch, cells).words == (("hydra.launcher.n_jobs=1",) if here else ())
         return
     with pytest.raises(RequestError, match="timing with two cells at once on one host is refused"):
-        cluster.one_at_a_time(launch, cells)
+        spread.one_at_a_time(launch, cells)
 
 
 def test_a_sweep_is_refused_while_another_times_and_nothing_is_written(

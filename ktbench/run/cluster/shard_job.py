@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ktbench.files import append_to
-from ktbench.run.shards import Shard, is_wanted, read_shard, whole_rounds, withdraw
+from ktbench.run.cluster.shards import Shard, is_wanted, read_shard, whole_rounds, withdraw
 from ktbench.spec.errors import BAD_REQUEST, INTERRUPTED, RequestError, error_text
 from ktbench.spec.record import Environment, Record
 
@@ -50,7 +50,7 @@ def _run(folder: Path, home: str) -> int:
     once.
     """
     env = {key: value for key, value in os.environ.items() if key not in _NOT_INHERITED}
-    command = [sys.executable, "-m", "ktbench.run.shard_job", str(folder)]
+    command = [sys.executable, "-m", "ktbench.run.cluster.shard_job", str(folder)]
     with append_to(folder / _OUTPUT) as output:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=home, env=env, start_new_session=True
@@ -168,7 +168,7 @@ def require_alike(shard: Shard, machine: Environment, known: Iterable[Record]) -
 
 
 def main() -> int:
-    """Entry of `python -m ktbench.run.shard_job FOLDER`. Exit code 2 where it was not run, 130 where interrupted.
+    """Entry of `python -m ktbench.run.cluster.shard_job FOLDER`: exit code 2 where it was not run, 130 if interrupted.
 
     A cluster signals all processes of a job before it ends or requeues it. Only the job reacts, the shard runs on until
     then: a job that ended with its shard would not be requeued.

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ktbench.results import Run
-from ktbench.run.shards import (
+from ktbench.run.cluster.shards import (
     cut,
     is_running,
     is_wanted,

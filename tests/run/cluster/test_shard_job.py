@@ -13,18 +13,18 @@ from types import SimpleNamespace
 
 import pytest
 
-from ktbench.run import shard_job
-from ktbench.run.shards import is_wanted, shard_of, write_shard
-from tests.run.test_shards import BASE, a_run
+from ktbench.run.cluster import shard_job
+from ktbench.run.cluster.shards import is_wanted, shard_of, write_shard
+from tests.run.cluster.test_shards import BASE, a_run
 from tests.waiting import is_gone, until
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 # The share's own entry around a turn that ends when the share is withdrawn, or never.
 SHARE = """#!{python}
 import os, signal, sys, time
 from pathlib import Path
 sys.path.insert(0, {root!r})
-from ktbench.run import shard_job
+from ktbench.run.cluster import shard_job
 def turn(folder):
     (folder / "turn.txt").write_text(f"{{os.getpid()}} {{os.getsid(0)}}")
     try:
@@ -41,7 +41,7 @@ sys.exit(shard_job.main())
 JOB = """
 import sys
 from types import SimpleNamespace
-from ktbench.run import shard_job
+from ktbench.run.cluster import shard_job
 shard_job.sys = SimpleNamespace(executable=sys.argv[1])
 shard_job.run_shard(SimpleNamespace(shard=sys.argv[2]))
 """

@@ -1,0 +1,1 @@
+"""A sweep on several nodes: its shards, and the launcher that starts them."""
