@@ -8,8 +8,8 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ktbench.report.text import number
 from ktbench.resources import shipped_path
+from ktbench.results.quantities.text import number
 from ktbench.run.feasibility import Machine, feasibility, require_simulated_rules
 from ktbench.run.request import read_request
 from ktbench.spec.errors import RequestError, refusing

@@ -9,15 +9,11 @@ from ktbench.report.accuracy_text import accuracy_caption, accuracy_conditions, 
 from ktbench.report.conditions import REFERENCE, headline
 from ktbench.report.table import Column, Grid, Table, build_table, notes_of, setting_columns
 from ktbench.report.text import (
-    DASH,
     SURE_MARK,
     change_text,
-    dashed,
     error_text,
     flips_text,
-    interval,
     not_drawn,
-    number,
     p_text,
     relative_text,
     score_interval_text,
@@ -38,6 +34,7 @@ from ktbench.results.accuracy import (
 )
 from ktbench.results.answers import AVERAGE, PERPLEXITIES, TOP1, Measure, SubjectKind
 from ktbench.results.formats import experts_bytes, plane_of_answers, stored_bits
+from ktbench.results.quantities.text import DASH, dashed, interval, number
 from ktbench.results.row import groups_of, place
 from ktbench.results.run import the_part
 from ktbench.results.settings import varying

@@ -8,11 +8,12 @@ from functools import partial
 
 from ktbench.report.conditions import ids_sentence, machines_sentence, software_sentence, system_sentence
 from ktbench.report.template import phrase, sentences
-from ktbench.report.text import SURE_MARK, extremes, names_by, number
+from ktbench.report.text import SURE_MARK, extremes, names_by
 from ktbench.results import Run
 from ktbench.results.accuracy import AccuracyRow, arm_of_formats, is_graded, parts_of_average
 from ktbench.results.answers import LOSSES
 from ktbench.results.intervals import CONFIDENCE
+from ktbench.results.quantities.text import number
 from ktbench.results.row import place
 from ktbench.results.run import facts_of, the_part
 from ktbench.results.scores import SURE

@@ -12,11 +12,12 @@ from ktbench.report.data import csv_of, json_of_table
 from ktbench.report.methods import methods_of
 from ktbench.report.table import Column, Table, build_table, notes_of, setting_columns
 from ktbench.report.template import phrase, sentences
-from ktbench.report.text import DASH, dashed, extremes, percent, ratio
+from ktbench.report.text import extremes
 from ktbench.results import Run
 from ktbench.results.attribution import Attribution, FeatureAttribution, FeaturePair
 from ktbench.results.intervals import Interval, is_exact
 from ktbench.results.quantities.columns import ends_of, pairs_text
+from ktbench.results.quantities.text import DASH, dashed, percent, ratio
 from ktbench.results.row import Row
 from ktbench.results.run import the_part
 from ktbench.results.settings import shown_setting, varying

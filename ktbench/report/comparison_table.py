@@ -14,12 +14,13 @@ from ktbench.report.health import controls_sentence
 from ktbench.report.markdown import grid
 from ktbench.report.table import Column, cells_of, notes_of
 from ktbench.report.template import render, sentences
-from ktbench.report.text import DASH, change_text, counted, dashed, extremes, flips_text, interval, p_text, ratio
+from ktbench.report.text import change_text, counted, extremes, flips_text, p_text
 from ktbench.results import Run
 from ktbench.results.between_runs import RunSpeedup, are_of_different_machines, software_changes
 from ktbench.results.comparison import ComparedAnswers, ComparedCell, Comparison
 from ktbench.results.intervals import is_exact
 from ktbench.results.quantities.columns import ends_of
+from ktbench.results.quantities.text import DASH, dashed, interval, ratio
 from ktbench.results.row import Row, measured
 from ktbench.results.run import each_machine, facts_of
 from ktbench.results.scores import Change

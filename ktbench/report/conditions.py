@@ -17,8 +17,9 @@ from ktbench.report.health import (
     unreadable_sentence,
 )
 from ktbench.report.template import phrase
-from ktbench.report.text import DASH, counted, extremes, number
+from ktbench.report.text import counted, extremes
 from ktbench.results import Run
+from ktbench.results.quantities.text import DASH, number
 from ktbench.results.row import Row, groups_of, machines_of, measured, systems_of
 from ktbench.results.run import Facts, each_machine, facts_of
 from ktbench.results.settings import model_title, precision_word, varying

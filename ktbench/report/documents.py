@@ -13,11 +13,11 @@ from ktbench.report.markdown import page_of_tables
 from ktbench.report.paper_table import paper_table
 from ktbench.report.speed_table import table_of
 from ktbench.report.table import Table, named
-from ktbench.report.text import DASH
 from ktbench.results import Run
 from ktbench.results.accuracy import AccuracyRow, accuracy_rows
 from ktbench.results.attribution import ATTRIBUTED, Attribution, attributions_of
 from ktbench.results.paper import PaperLine, error_summary, paper_lines
+from ktbench.results.quantities.text import DASH
 from ktbench.results.row import Row
 from ktbench.results.rows import rows_of
 from ktbench.results.run import parts_of, the_part

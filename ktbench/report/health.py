@@ -8,9 +8,10 @@ from functools import partial
 from statistics import median
 
 from ktbench.report.template import phrase
-from ktbench.report.text import extremes, in_gib, names_by, number, unit_of
+from ktbench.report.text import extremes, names_by
 from ktbench.results import Run
 from ktbench.results.quantities.disturbances import findings, watched_trials
+from ktbench.results.quantities.text import in_gib, number, unit_of
 from ktbench.results.row import Row, control_of, groups_of, measured, place
 from ktbench.results.run import Facts, environments_of, machines_of
 from ktbench.results.settings import by_key, varying

@@ -10,9 +10,10 @@ from ktbench.report.data import csv_of, json_of_table
 from ktbench.report.health import controls_sentence
 from ktbench.report.table import Column, Table, build_table, notes_of, setting_columns
 from ktbench.report.template import phrase, sentences
-from ktbench.report.text import DASH, SURE_MARK, dashed, extremes, number, spread_text
+from ktbench.report.text import SURE_MARK, extremes, spread_text
 from ktbench.results import Run
 from ktbench.results.quantities.columns import ends_of
+from ktbench.results.quantities.text import DASH, dashed, number
 from ktbench.results.row import Row
 from ktbench.results.run import the_part
 from ktbench.results.scores import Estimate

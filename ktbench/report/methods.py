@@ -8,9 +8,10 @@ from ktbench.report.conditions import MARK, ringed_outcome, simulated_limits, so
 from ktbench.report.equal_cells import equal_cells_sentence
 from ktbench.report.health import roofs_sentence
 from ktbench.report.template import phrase, sentences
-from ktbench.report.text import extremes, names_by, number
+from ktbench.report.text import extremes, names_by
 from ktbench.results import Run
 from ktbench.results.intervals import CONFIDENCE
+from ktbench.results.quantities.text import number
 from ktbench.results.row import Row, groups_of, measured, roof_rows, shows_speeds
 from ktbench.results.run import facts_of, the_part
 from ktbench.results.settings import varying

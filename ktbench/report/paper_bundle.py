@@ -10,9 +10,10 @@ from ktbench.files import write_whole
 from ktbench.report.documents import Document, titles_of
 from ktbench.report.latex import latex_of
 from ktbench.report.markdown import common_to
-from ktbench.report.text import DASH, NO_ENDS, extremes
+from ktbench.report.text import extremes
 from ktbench.results import Run
 from ktbench.results.intervals import CONFIDENCE
+from ktbench.results.quantities.text import DASH, NO_ENDS
 from ktbench.results.row import comparable
 from ktbench.spec.record import Outcome
 

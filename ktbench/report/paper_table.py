@@ -9,10 +9,11 @@ from ktbench.report.conditions import where_words
 from ktbench.report.data import csv_of
 from ktbench.report.table import Column, Table, build_table, split_columns
 from ktbench.report.template import sentences
-from ktbench.report.text import DASH, dashed, number, signed
+from ktbench.report.text import signed
 from ktbench.results import Run
 from ktbench.results.paper import PaperLine, error_summary, reasons
 from ktbench.results.quantities.columns import pairs_text
+from ktbench.results.quantities.text import DASH, dashed, number
 from ktbench.results.row import Row
 from ktbench.results.run import facts_of, the_part
 from ktbench.results.settings import described_title, model_title

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from ktbench.report.table import Column
-from ktbench.report.text import DASH, dashed, interval, number
 from ktbench.results.intervals import Interval
+from ktbench.results.quantities.text import DASH, dashed, interval, number
 from ktbench.results.row import Row
 from ktbench.results.serving.latency import SHARES, Percentiles, Serving
 

@@ -12,10 +12,11 @@ from ktbench.report.health import trial_warnings
 from ktbench.report.methods import figure_caption, methods_of
 from ktbench.report.serving_columns import serving_columns
 from ktbench.report.table import Column, Table, build_table, notes_of, setting_columns
-from ktbench.report.text import DASH, dashed, extremes, in_gib, interval, number, percent, rate, ratio, unit_of
+from ktbench.report.text import extremes
 from ktbench.results import Run
 from ktbench.results.formats import experts_bytes, stored_bits
 from ktbench.results.intervals import Interval
+from ktbench.results.quantities.text import DASH, dashed, in_gib, interval, number, percent, rate, ratio, unit_of
 from ktbench.results.row import Row, comparable, falls_of, groups_of, place
 from ktbench.results.run import the_part
 from ktbench.results.settings import TOKENS, varying, without_precision

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Generic, TypeVar
 
-from ktbench.report.text import DASH, names_by
+from ktbench.report.text import names_by
 from ktbench.results import Run
+from ktbench.results.quantities.text import DASH
 from ktbench.results.run import the_part
 from ktbench.results.settings import Setting, shown_setting
 from ktbench.spec.sweep import FigureKind

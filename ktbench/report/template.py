@@ -6,7 +6,8 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from ktbench.report.text import counted, in_gib, number, ratio, span, unit_of
+from ktbench.report.text import counted, span
+from ktbench.results.quantities.text import in_gib, number, ratio, unit_of
 from ktbench.results.settings import model_title
 from ktbench.spec.errors import one_line, printable
 

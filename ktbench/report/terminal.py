@@ -5,22 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ktbench.report.conditions import MARK
-from ktbench.report.text import (
-    DASH,
-    NO_ENDS,
-    change_text,
-    error_text,
-    flips_text,
-    number,
-    p_text,
-    plus_minus,
-    rate,
-    score_text,
-    spread_text,
-)
+from ktbench.report.text import change_text, error_text, flips_text, p_text, score_text, spread_text
 from ktbench.results.accuracy import AccuracyRow, Result
 from ktbench.results.answers import LOSSES
 from ktbench.results.intervals import is_exact
+from ktbench.results.quantities.text import DASH, NO_ENDS, number, plus_minus, rate
 from ktbench.results.row import Row
 from ktbench.spec.record import KL, Outcome
 

@@ -11,9 +11,9 @@ from ktbench.report.data import csv_text
 from ktbench.report.figures.serving import frontier
 from ktbench.report.methods import figure_caption
 from ktbench.report.speed_table import table_of
-from ktbench.report.text import number
 from ktbench.results import Run
 from ktbench.results.command import command_of
+from ktbench.results.quantities.text import number
 from ktbench.results.rows import is_unproven, rows_of
 from ktbench.run.request import plan_request, read_request
 from ktbench.spec.peers import OURS

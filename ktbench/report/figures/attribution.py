@@ -32,9 +32,9 @@ from ktbench.report.figures.sheet import (
 )
 from ktbench.report.figures.text_metrics import INK, PAD_IN, folded, line_in, text_above, width_in
 from ktbench.report.table import Table
-from ktbench.report.text import DASH
 from ktbench.results.attribution import Attribution, FeatureAttribution, FeaturePair
 from ktbench.results.intervals import Interval
+from ktbench.results.quantities.text import DASH
 from ktbench.results.usage import Spread
 
 Kind = Literal["base", "gain", "loss", "whole"]

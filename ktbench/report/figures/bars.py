@@ -37,8 +37,9 @@ from ktbench.report.figures.text_metrics import (
     width_in,
 )
 from ktbench.report.table import Table
-from ktbench.report.text import not_drawn, number
+from ktbench.report.text import not_drawn
 from ktbench.results.intervals import Interval
+from ktbench.results.quantities.text import number
 from ktbench.results.row import Row, groups_of, shows_speeds
 from ktbench.results.settings import TOKENS, model_title, varying
 from ktbench.spec.record import Outcome

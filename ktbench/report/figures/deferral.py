@@ -34,10 +34,10 @@ from ktbench.report.figures.sheet import (
     legend_lines,
     scaled,
 )
-from ktbench.report.text import DASH
 from ktbench.results.accuracy import AccuracyRow, parts_of_average
 from ktbench.results.answers import AVERAGE, SubjectKind
 from ktbench.results.paper import PaperLine
+from ktbench.results.quantities.text import DASH
 from ktbench.results.row import groups_of
 from ktbench.results.settings import model_title, shown_setting
 from ktbench.results.usage import Spread

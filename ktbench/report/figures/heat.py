@@ -13,9 +13,10 @@ from matplotlib.patches import Rectangle
 from ktbench.report.figures.paper_panels import line_mark, tasks_named
 from ktbench.report.figures.sheet import RIGHT_IN, Mark, PanelGrid, Sheet, mark
 from ktbench.report.figures.text_metrics import INK, TICK_PT, width_in
-from ktbench.report.text import DASH, score_text, signed
+from ktbench.report.text import score_text, signed
 from ktbench.results.accuracy import AccuracyRow, Result, by_formats, formats_of
 from ktbench.results.paper import PaperLine
+from ktbench.results.quantities.text import DASH
 from ktbench.results.scores import ScoreVerdict
 from ktbench.spec.features import BY_NAME
 from ktbench.spec.sweep import arm_features

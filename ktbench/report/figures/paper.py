@@ -47,8 +47,8 @@ from ktbench.report.figures.text_metrics import (
     width_in,
     wrapped,
 )
-from ktbench.report.text import number
 from ktbench.results.paper import PaperLine
+from ktbench.results.quantities.text import number
 
 _BAR_SHARE = 0.84  # of the room of a group
 _TEXT_IN, _LIST_FOOT_IN = 4.1, 0.34  # of the list of scores

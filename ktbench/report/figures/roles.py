@@ -23,8 +23,9 @@ from ktbench.report.figures.sheet import (
 )
 from ktbench.report.figures.text_metrics import INK, folded, line_in, text_above, width_in
 from ktbench.report.table import Table
-from ktbench.report.text import names_by, not_drawn, number, some
+from ktbench.report.text import names_by, not_drawn, some
 from ktbench.results.intervals import Interval
+from ktbench.results.quantities.text import number
 from ktbench.results.row import Row, groups_of
 from ktbench.results.settings import varying
 from ktbench.results.usage import RoleShares

@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from ktbench.report.figures.frame import Frame
 from ktbench.report.figures.label_placement import XY
 from ktbench.report.figures.sheet import scaled
-from ktbench.report.text import number
+from ktbench.results.quantities.text import number
 from ktbench.results.row import Row, roof_rows
 from ktbench.results.usage import Spread, peak_spreads, read_spread
 from ktbench.spec.record import Provenance, Record

@@ -28,8 +28,8 @@ from ktbench.report.figures.frame import Frame, fitted, is_wide
 from ktbench.report.figures.label_placement import XY
 from ktbench.report.figures.sheet import LEFT_IN, PAGE_IN, RIGHT_IN, WHISKER, Sheet, mark, reach, scaled
 from ktbench.report.table import Table
-from ktbench.report.text import number
 from ktbench.results.intervals import Interval
+from ktbench.results.quantities.text import number
 from ktbench.results.row import Row
 from ktbench.results.serving.latency import Percentiles, Serving
 from ktbench.results.usage import Spread

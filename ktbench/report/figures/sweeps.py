@@ -34,7 +34,8 @@ from ktbench.report.figures.roofs import Rooflines, draw_read_time, draw_rooflin
 from ktbench.report.figures.sheet import COLUMN_IN, LEFT_IN, PAGE_IN, PLOT_IN, Mark, PanelGrid, Sheet, mark, scaled
 from ktbench.report.learning_table import learned_name, settings_shown
 from ktbench.report.table import Table
-from ktbench.report.text import not_drawn, number, unit_of
+from ktbench.report.text import not_drawn
+from ktbench.results.quantities.text import number, unit_of
 from ktbench.results.row import Row, roof_rows
 from ktbench.results.settings import TOKENS
 from ktbench.results.training.learning import Learned

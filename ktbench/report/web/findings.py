@@ -9,19 +9,11 @@ from dataclasses import dataclass
 from ktbench.report.attribution_table import context_text, group_name, settings_shown
 from ktbench.report.learning_table import difference_text, learned_name
 from ktbench.report.learning_table import settings_shown as settings_of_arms
-from ktbench.report.text import (
-    SURE_MARK,
-    change_text,
-    counted,
-    number,
-    percent,
-    ratio,
-    score_interval_text,
-    spread_text,
-)
+from ktbench.report.text import SURE_MARK, change_text, counted, score_interval_text, spread_text
 from ktbench.results.accuracy import AccuracyRow
 from ktbench.results.attribution import Attribution
 from ktbench.results.intervals import Interval, is_exact
+from ktbench.results.quantities.text import number, percent, ratio
 from ktbench.results.row import Row, groups_of, place
 from ktbench.results.rows import equals_of
 from ktbench.results.scores import ScoreVerdict

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeGuard
 
-from ktbench.report.text import DASH, counted, names_by
+from ktbench.report.text import counted, names_by
 from ktbench.results import Run
+from ktbench.results.quantities.text import DASH
 from ktbench.results.run import Facts, machines_of
 from ktbench.spec.wire import to_plain
 

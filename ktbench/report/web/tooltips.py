@@ -15,11 +15,11 @@ from ktbench.report.learning_table import learned_name
 from ktbench.report.learning_table import settings_shown as settings_of_arms
 from ktbench.report.speed_table import columns
 from ktbench.report.table import Column, Table
-from ktbench.report.text import DASH, ratio
 from ktbench.results.accuracy import AccuracyRow, Result
 from ktbench.results.attribution import Attribution, FeaturePair
 from ktbench.results.intervals import Interval, is_exact
 from ktbench.results.paper import PaperLine
+from ktbench.results.quantities.text import DASH, ratio
 from ktbench.results.row import Row, groups_of, place
 from ktbench.results.settings import model_title, varying
 
