@@ -36,7 +36,7 @@ PROFILE = profile_step.__name__
 NO_DEVICE = "no CUDA device: this machine has none"
 # Stages of a dry call, of seconds each.
 DRY = ("facts", "device", "handover", "profile")
-ALL = dict.fromkeys(("avx2", "avx512", "amx", "numa", "cuda"), "")
+ALL = dict.fromkeys(("avx2", "avx512", "amx", "numa", "cuda", "stream_memory"), "")
 ONE_NODE = ALL | {"numa": "one NUMA node"}
 MACHINES = {
     "amx": ONE_NODE,
@@ -150,7 +150,6 @@ def test_every_command_is_valid_on_the_machine_and_measures_something(
         no_cuda="",
         features_missing=feature_reasons(missing),
         gpu_bytes=80 << 30,
-        flags=True,
     )
     for one in measuring(plans()[name]):
         reasons = [feasibility(cell.spec, machine) for cell in cells_in(one)]

@@ -83,14 +83,15 @@ class EngineComponents:
         if self.cuda is not None:
             self.cuda.check()
 
-    def switch(self, engine: EngineSpec, deferral: int, skipping: int) -> str:
+    def switch(self, engine: EngineSpec) -> str:
         """From now on the experts run as `engine` says; gives a note on what was chosen, "" for none.
 
         Raises ValueError where their weights were not kept at load, Unsupported for experts that do not stream.
         """
+        assert engine.deferral != "auto"
         state, host = self.state, self.host
         state.fused, state.concurrent = engine.fused, engine.fused and host is not None and host.concurrent
-        state.deferral, state.skipping = deferral, skipping
+        state.deferral, state.skipping = engine.deferral, engine.skipping
         _ = self.operators[0].backend
         if host is not None and state.fused:
             host.choose(engine)

@@ -39,8 +39,6 @@ from ktbench.spec.weights import Precision
 
 # How long a thread of the host role looks for the next call before it sleeps: longer than attention takes.
 _SPIN_US = 2000
-# Fields of `EngineSpec` that a call of the kernels takes.
-_KERNEL_ARGUMENTS = ("avx2", "avx512", "amx", "amx_min_tokens", "dynamic", "numa")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -244,9 +242,9 @@ class FusedHost:
 
     def choose(self, engine: EngineSpec) -> None:
         """Kernels of all layers from the next call on."""
-        kernels = {name: getattr(engine, name) for name in _KERNEL_ARGUMENTS}
-        if engine.amx_min_tokens == "auto":  # the kernels know
-            del kernels["amx_min_tokens"]
+        kernels: dict[str, Any] = {feature.name: value for feature, value in engine.values if feature.kernel_argument}
+        if engine.amx_min_tokens != "auto":  # which the kernels know
+            kernels["amx_min_tokens"] = engine.amx_min_tokens
         for layer in (*self._layers, *self._at_device.values()):
             layer.kernels = kernels
 

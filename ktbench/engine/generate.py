@@ -176,10 +176,9 @@ class Generator:
 
     def _switch(self, *, acts: bool) -> None:
         """A pass begins, in which deferral and skipping act or do not."""
-        engine, components = configured(self._engine), self._components
-        assert engine.deferral != "auto"
-        components.switch(engine, engine.deferral if acts else 0, engine.skipping if acts else 0)
-        components.state.begin(None)
+        engine = configured(self._engine)
+        self._components.switch(engine if acts else engine.without_routing)
+        self._components.state.begin(None)
 
     @torch.inference_mode()
     def _pass(self, ids: Tensor, kept: int) -> Tensor:

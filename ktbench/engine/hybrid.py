@@ -50,8 +50,8 @@ class HybridEngine(ReplaySystem):
         self._components.prepare(spec)
         self._trace = self._traces.of(spec.workload, lambda: self._write(spec))
         self._notes = []
-        deferral = spec.engine.deferral
-        self._set_up(spec.engine, self._choose_deferral(spec.engine) if deferral == "auto" else deferral)
+        engine = self._engine = spec.engine
+        self._set_up(self._with_deferral(engine) if engine.deferral == "auto" else engine)
 
     def _write(self, spec: RunSpec) -> WorkloadTrace:
         """The routers are recorded with the original numerics where those weights are here."""
@@ -60,22 +60,21 @@ class HybridEngine(ReplaySystem):
         lean = components.device is not None and not components.device.keeps_original
         detach(components.operators)
         fused, avx2 = spec.engine.fused and (lean or not kept), spec.engine.avx2
-        self._use(EngineSpec(avx2=fused and avx2, avx512=fused and not avx2, packed_dense=fused and lean), 0)
+        self._use(EngineSpec(avx2=fused and avx2, avx512=fused and not avx2, packed_dense=fused and lean))
         return TraceWriter(
             workload=spec.workload, shape=self.model.shape, forward=self._forward, state=components.state
         ).write()
 
-    def _set_up(self, engine: EngineSpec, deferral: int) -> None:
-        self._use(engine, deferral)
+    def _set_up(self, engine: EngineSpec) -> None:
+        self._use(engine)
         self._place(engine)
         self._replay = TraceReplay(self._traced, self._runner(engine))
         self.start()
 
-    def _use(self, engine: EngineSpec, deferral: int) -> None:
-        """From now on the experts run as `engine` says, and every layer defers so many of them."""
-        self._engine = engine
+    def _use(self, engine: EngineSpec) -> None:
+        """From now on the experts run as `engine` says."""
         acts = engine.defer_prefill or self._trace is None or self._trace.workload.phase == "decode"
-        note = self._components.switch(engine, deferral if acts else 0, engine.skipping if acts else 0)
+        note = self._components.switch(engine if acts else engine.without_routing)
         self._notes += [note] if note else []
 
     def _place(self, engine: EngineSpec) -> None:
@@ -109,11 +108,11 @@ class HybridEngine(ReplaySystem):
         try:
             runner = self._decoder() if decodes else self._prefill(passes)
         except ValueError as error:
-            self._notes.append(f"{engine.label}: {what} are not recorded: {error}")
+            self._notes.append(f"{self._engine.label}: {what} are not recorded: {error}")
             return passes
         runner.record(trace.ids[0], trace.routing[0])
         if runner.why:
-            self._notes.append(f"{engine.label}: {what} are not recorded: {runner.why}")
+            self._notes.append(f"{self._engine.label}: {what} are not recorded: {runner.why}")
         return runner
 
     def _decoder(self) -> ReplayDecoder:
@@ -129,17 +128,17 @@ class HybridEngine(ReplaySystem):
         self._forward.reset()
         return self._components.prefill(left, work)
 
-    def _choose_deferral(self, engine: EngineSpec) -> int:
-        """Tries 0, 1, 2, ... deferred experts for a few steps each."""
+    def _with_deferral(self, engine: EngineSpec) -> EngineSpec:
+        """The engine with the number of deferred experts that `auto` chooses: 0, 1, 2, ... for a few steps each."""
         busy = [self._busy_share(engine, deferral) for deferral in deferral_candidates(self.model.shape.top_k)]
         chosen = choose_deferral(busy)
         shares = ", ".join(f"{share:.0%}" for share in busy)
         self._notes = [f"deferral=auto chose {chosen}: host role busy {shares} of the step at N = 0 to {len(busy) - 1}"]
-        return chosen
+        return replace(engine, deferral=chosen)
 
     def _busy_share(self, engine: EngineSpec, deferral: int) -> float:
         """Share of a step in which the host role works: the median of a few steps after a first one."""
-        self._set_up(replace(engine, deferral=deferral), deferral)
+        self._set_up(replace(engine, deferral=deferral))
         steps = min(_TRIED_STEPS, len(self._traced.ids))
         shares = [self._step_busy_share() for _ in range(steps)]
         return median(shares[1:] or shares)

@@ -26,7 +26,7 @@ from ktbench.eval.tasks.sources import inactive_feature, load_task, needs_decode
 from ktbench.eval.texts import TextDocument, drawn, drift_texts, wikitext2
 from ktbench.files import NotWritten
 from ktbench.resources import checkpoint_folder
-from ktbench.spec.record import KL, Cell, Evidence, Outcome, SampleResult, TaskResult, collect, dishonest
+from ktbench.spec.record import KL, Cell, Evidence, Outcome, SampleResult, TaskResult, collect, dishonest, idle_by_data
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.suite import SuiteSpec, TaskSpec
 
@@ -121,7 +121,8 @@ class EvalSession:
             if cache := self._cache(cell):
                 cache.forget()
             return replace(ended, outcome=Outcome.IDLE, why=why), ()
-        return replace(ended, outcome=Outcome.OK, lm_eval=self._logged(found.log, samples)), tuple(
+        setting = "; ".join(filter(None, [ended.setting, idle_by_data(ended.evidence)]))
+        return replace(ended, outcome=Outcome.OK, setting=setting, lm_eval=self._logged(found.log, samples)), tuple(
             SampleResult(cell=cell.key, task=name, **asdict(answer)) for answer in found.answers
         )
 

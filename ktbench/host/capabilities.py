@@ -9,16 +9,18 @@ from ktbench.host.code import Extension, isa_reasons, load_extension
 from ktbench.host.cuda import CudaDevices, Gpu, read_cuda_devices
 from ktbench.host.software import TorchBuild, torch_build
 from ktbench.host.topology import Topology, read_topology
+from ktbench.spec.engine import STREAM_MEMORY
 from ktbench.spec.features import BY_NAME, FEATURES, Feature
 
-_ISAS = tuple(dict.fromkeys(need for feature in FEATURES for need in feature.needs if need not in ("numa", "cuda")))
+_OTHERS = ("numa", "cuda", "stream_memory")
+_ISAS = tuple(dict.fromkeys(need for feature in FEATURES for need in feature.needs if need not in _OTHERS))
 _ARCHITECTURE = re.compile(r"(?P<kind>sm|compute)_(?P<major>\d+)(?P<minor>\d)(?P<suffix>[a-z]?)")
 
 
 def machine_capabilities() -> dict[str, str]:
     """Capability -> "" when this machine has it, else one line with what is missing and how to get it.
 
-    The names are those that `Feature.needs` uses: avx512, amx, numa, cuda.
+    The names are those that `Feature.needs` uses: avx512, amx, numa, cuda, stream_memory.
     """
     return capabilities_of(load_extension(), read_topology(), read_cuda_devices(), torch_build())
 
@@ -29,7 +31,10 @@ def capabilities_of(
     """The capabilities that follow from the parts; `torch` is what is installed, None where there is none."""
     isas = isa_reasons(extension)
     capabilities = {name: isas.get(name, extension.reason or f"the kernel extension has no {name}") for name in _ISAS}
-    return {**capabilities, "numa": _numa_reason(topology), "cuda": cuda.reason or _torch_reason(torch, cuda)}
+    no_cuda, no_flags = cuda.reason or _torch_reason(torch, cuda), ""
+    if not (no_cuda or cuda.stream_memory):
+        no_flags = f"the driver lacks {STREAM_MEMORY[-1]}, install one of CUDA 11.7 or newer"
+    return {**capabilities, "numa": _numa_reason(topology), "cuda": no_cuda, "stream_memory": no_flags}
 
 
 def feature_reasons(capabilities: Mapping[str, str]) -> dict[str, str]:

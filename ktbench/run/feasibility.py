@@ -26,9 +26,8 @@ from ktbench.run.gpu_memory import gpu_memory, gpu_workers
 from ktbench.sim.cost_search import all_features
 from ktbench.sim.simulation import rules_not_simulated
 from ktbench.spec.cells import points_of
-from ktbench.spec.engine import STREAM_MEMORY, EngineSpec, PlacementSpec
+from ktbench.spec.engine import EngineSpec, PlacementSpec
 from ktbench.spec.errors import RequestError, refusing
-from ktbench.spec.features import FEATURES
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.memory import (
     MachineMemory,
@@ -53,9 +52,8 @@ _CUDA = "engine.device=cuda"
 class Machine:
     """What a machine offers. `no_cuda` and `features_missing` (by feature name) hold reasons, empty for what it has.
 
-    `nodes` counts NUMA nodes, `gpu_bytes` is the memory of the first GPU, `flags` whether its driver has stream memory
-    operations. `spec` is None for this machine, which is not simulated and has peers. Where it `starts` programs, those
-    of peers are asked what they are.
+    `nodes` counts NUMA nodes, `gpu_bytes` is the memory of the first GPU. `spec` is None for this machine, which is not
+    simulated and has peers. Where it `starts` programs, those of peers are asked what they are.
     """
 
     cpus: Sequence[int]
@@ -63,7 +61,6 @@ class Machine:
     features_missing: Mapping[str, str]
     nodes: int = 1
     gpu_bytes: int = 0
-    flags: bool = False
     spec: MachineSpec | None = None
     starts: bool = True
 
@@ -77,7 +74,6 @@ class Machine:
             no_cuda=capabilities["cuda"],
             features_missing=feature_reasons(capabilities),
             gpu_bytes=cuda.gpus[0].memory_bytes if cuda.gpus else 0,
-            flags=cuda.stream_memory,
             starts=starts,
         )
 
@@ -87,7 +83,7 @@ class Machine:
         return cls(
             cpus=range(spec.domains * spec.cores),
             no_cuda=f"{spec.name} has no GPU" if spec.gpu is None else "",
-            features_missing={feature.name: "" for feature in FEATURES} | spec.feature_reasons,
+            features_missing=spec.feature_reasons,
             spec=spec,
         )
 
@@ -124,10 +120,6 @@ def _reasons(spec: RunSpec, machine: Machine) -> Iterator[Reason]:
     if machine.spec is not None:
         yield from _simulation_reasons(spec, machine.spec)
     yield from features_missing(spec, machine.features_missing)
-    if spec.engine.handover == "flags" and machine.spec is None and not machine.flags:
-        yield Reason(
-            "engine.handover=flags", f"the driver lacks {STREAM_MEMORY[-1]}, install one of CUDA 11.7 or newer"
-        )
     yield from rules_broken(spec if machine.spec is None else _as_simulated(spec))
     if spec.workload.phase == "train" and machine.spec is None and find_spec("peft") is None:
         yield Reason("workload.phase=train", f"needs PEFT: {install_command('train')}")
@@ -180,8 +172,9 @@ def _simulation_reasons(spec: RunSpec, machine: MachineSpec) -> Iterator[Reason]
         yield from _simulated_training_reasons(spec)
     if why := rules_not_simulated(spec):
         yield Reason(f"inject={spec.inject.name}", why)
-    if spec.engine.handover == "flags":
-        yield Reason("engine.handover=flags", "is not simulated, leave it out or set machine=here")
+    for feature, value in spec.engine.on:
+        if not (feature.simulated or feature.serving):
+            yield Reason(feature.where(value), "is not simulated, leave it out or set machine=here")
     yield from _not_simulated(spec, machine)
     work, most = spec.workload, spec.model.shape.positions
     if work.phase != "layer" and work.prompt > most:

@@ -41,7 +41,7 @@ from ktbench.run.plausible import Plausibility, RoofPair
 from ktbench.run.serving.driver import RequestFailed
 from ktbench.run.timing import Clock, excess_threads, gap_note, time_steps, torch_threads, warm_up
 from ktbench.spec.peers import OURS, OWN, peer_of
-from ktbench.spec.record import Agreement, Cell, Outcome, Record, RoleTimes, collect, dishonest
+from ktbench.spec.record import Agreement, Cell, Outcome, Record, RoleTimes, collect, dishonest, idle_by_data
 from ktbench.spec.timeline import Timeline
 
 T = TypeVar("T")
@@ -155,6 +155,8 @@ class Session:
         evidence = collect({**cell.spec.engine.features, **self.system.chosen()}, moved)
         if why := dishonest(evidence):
             raise TrialFailed(Outcome.IDLE, why, error)
+        if note := idle_by_data(evidence):
+            proof["notes"] = (*proof["notes"], note)
         replay = proof["replay"]
         roles = _roles(moved, sum(samples_s) if replay is None else replay.seconds)
         return proof | {"samples_s": samples_s, "evidence": evidence, "error": error, "roles": roles}
@@ -288,12 +290,12 @@ class Session:
         """Once per session: agreement of the cell's logits with those in the file, which they become if it is missing.
 
         A black box, and a cell whose logits differ on purpose, cannot be the reference: there is no agreement until
-        another cell has written the file.
+        another cell has written the file. Where they differ on purpose the agreement is a result, and fails nothing.
         """
         if cell.key in self._agreed or isinstance(self.system, SelfTimed):
             return self._agreed.get(cell.key)
         reference = SavedLogits.read(file)
-        if reference is None and (_is_black_box(cell) or _alters(cell)):
+        if reference is None and (_is_black_box(cell) or cell.spec.engine.alters_outputs):
             return None
         self._begin(None)
         own = collect_logits(self.system.step, self.system.logits, cell.spec.workload.few_steps)
@@ -301,7 +303,7 @@ class Session:
             reference = SavedLogits(label=cell.label, cell=cell.key, logits=own)
             reference.save(file)
         found = agreement(reference, own)
-        if not _alters(cell) and (why := disagreement(reference, found)):
+        if not cell.spec.engine.alters_outputs and (why := disagreement(reference, found)):
             raise TrialFailed(Outcome.WRONG, why)
         self._agreed[cell.key] = replace(found, against="") if reference.cell == cell.key else found
         return self._agreed[cell.key]
@@ -314,11 +316,6 @@ def _runs_foreign_code(cell: Cell) -> bool:
 
 def _is_black_box(cell: Cell) -> bool:
     return cell.spec.system != OURS and peer_of(cell.spec.system).black_box
-
-
-def _alters(cell: Cell) -> bool:
-    """Deferral and skipping change the logits on purpose; their agreement is a result."""
-    return bool(cell.spec.engine.deferral or cell.spec.engine.skipping)
 
 
 def _roles(moved: Mapping[str, int], total_s: float) -> RoleTimes | None:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any, Literal
 
 from ktbench.spec.errors import at_least
-from ktbench.spec.features import BY_NAME, FEATURES, FUSED, FeatureValue, features_label
+from ktbench.spec.features import (
+    BY_NAME,
+    FEATURES,
+    FUSED,
+    MIN_IMMEDIATE_EXPERTS,
+    Feature,
+    FeatureValue,
+    features_label,
+)
 
-# At least so many of a token's experts stay immediate, for accuracy (KTransformers, section 4.2).
-MIN_IMMEDIATE_EXPERTS = 2
 _AS_BUSY = 0.97
 # Up to four tokens per expert run on AVX-512 (KTransformers, section 3.2).
 PAPER_AMX_MIN_TOKENS = 5
@@ -130,13 +136,11 @@ class EngineSpec:
     def __post_init__(self) -> None:
         if self.avx2 and (self.avx512 or self.amx):
             raise ValueError("engine.avx2=true: excludes engine.avx512=true and engine.amx=true, set one or the others")
-        for feature in FEATURES:
-            self._check_requires(feature.name)
-        if self.deferral != "auto":
-            at_least("engine.deferral", self.deferral, 0)
-        at_least("engine.skipping", self.skipping, 0)
-        if self.device_prefill_tokens != "auto":
-            at_least("engine.device_prefill_tokens", self.device_prefill_tokens, 0)
+        for feature, value in self.on:
+            self._check_requires(feature, value)
+        for feature, value in self.values:
+            if feature.counts and isinstance(value, int):
+                at_least(feature.key, value, 0)
         if self.deferral and self.skipping:
             raise ValueError("engine.deferral and engine.skipping exclude each other: set one of them to 0")
         if self.amx_min_tokens != "auto":
@@ -146,9 +150,8 @@ class EngineSpec:
         self._check_roles()
         self._check_serving()
 
-    def _check_requires(self, name: str) -> None:
-        feature, value = BY_NAME[name], getattr(self, name)
-        if value != feature.off and feature.requires and not any(getattr(self, other) for other in feature.requires):
+    def _check_requires(self, feature: Feature, value: FeatureValue) -> None:
+        if feature.requires and not any(getattr(self, other) for other in feature.requires):
             needed = " or ".join(f"engine.{other}=true" for other in feature.requires)
             raise ValueError(f"{feature.key}={value}: {feature.title} needs {needed}")
 
@@ -164,7 +167,6 @@ class EngineSpec:
             )
 
     def _check_serving(self) -> None:
-        at_least("engine.static_batch", self.static_batch, 0)
         if self.batching and self.static_batch:
             raise ValueError(f"engine.batching=true: excludes engine.static_batch={self.static_batch}, set one of them")
         if self.static_batch > self.serving.max_sequences:
@@ -173,11 +175,40 @@ class EngineSpec:
                 f"engine.serving.max_sequences={self.serving.max_sequences}"
             )
 
+    def without(self, is_left_out: Callable[[Feature], bool]) -> EngineSpec:
+        """The same with some features off."""
+        off: dict[str, Any] = {feature.name: feature.off for feature, _ in self.on if is_left_out(feature)}
+        return replace(self, **off) if off else self
+
     @property
     def without_serving(self) -> EngineSpec:
         """The same without the features that act where requests are served."""
-        off: dict[str, Any] = {feature.name: feature.off for feature in FEATURES if feature.serving}
-        return replace(self, **off)
+        return self.without(lambda feature: feature.serving)
+
+    @property
+    def without_routing(self) -> EngineSpec:
+        """The same where all of a token's experts run, at once."""
+        return self.without(lambda feature: feature.routes)
+
+    @property
+    def values(self) -> tuple[tuple[Feature, FeatureValue], ...]:
+        """Every feature with its value, in table order."""
+        return tuple((feature, getattr(self, feature.name)) for feature in FEATURES)
+
+    @property
+    def on(self) -> tuple[tuple[Feature, FeatureValue], ...]:
+        """Those that are on."""
+        return tuple((feature, value) for feature, value in self.values if value != feature.off)
+
+    @property
+    def routes(self) -> tuple[tuple[Feature, FeatureValue], ...]:
+        """Those of them that decide which of a token's experts run when."""
+        return tuple((feature, value) for feature, value in self.on if feature.routes)
+
+    @property
+    def alters_outputs(self) -> bool:
+        """Whether outputs are others on purpose."""
+        return any(feature.alters_outputs for feature, _ in self.on)
 
     @property
     def roles_concurrent(self) -> bool:
@@ -187,7 +218,7 @@ class EngineSpec:
     @property
     def features(self) -> dict[str, FeatureValue]:
         """Feature values by feature name, in table order."""
-        return {feature.name: getattr(self, feature.name) for feature in FEATURES}
+        return {feature.name: value for feature, value in self.values}
 
     @property
     def fused(self) -> bool:

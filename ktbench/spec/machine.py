@@ -8,6 +8,7 @@ from math import inf
 from typing import Any, Literal
 
 from ktbench.spec.errors import shown
+from ktbench.spec.features import FEATURES
 
 _MOST_CHARACTERS = 200  # of a name, which rows, files and figures repeat
 Vector = Literal["avx512", "avx2"]
@@ -115,14 +116,15 @@ class MachineSpec:
 
     @property
     def feature_reasons(self) -> dict[str, str]:
-        """What the machine lacks of each feature that needs anything of it, by feature name; empty for nothing."""
-        return {
+        """What the machine lacks of each feature, by feature name; empty for nothing."""
+        missing = {
             "avx2": "" if self.vector == "avx2" else f"{self.name} is described by its AVX-512 rates, simulate +v",
             "avx512": "" if self.vector == "avx512" else f"{self.name} has no AVX-512",
             "amx": "" if self.amx_tflops is not None else f"{self.name} has no AMX",
             "numa": "" if self.domains > 1 else f"{self.name} has one NUMA domain",
-            "cuda_graph": "" if self.gpu is not None else f"{self.name} has no GPU",
+            "cuda": "" if self.gpu is not None else f"{self.name} has no GPU",
         }
+        return {one.name: "; ".join(filter(None, (missing.get(need, "") for need in one.needs))) for one in FEATURES}
 
 
 # What a core reads alone: core_read_gb_per_s of conf/calibration/ktbench.yaml.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Literal
 
-from ktbench.spec.run_spec import Phase
+from ktbench.spec.features import Phase
 from ktbench.spec.sweep import arm_changes
 
 # What a value measures, with its unit. Shares are of the time of a step; `% time saved` is over the same without

@@ -46,7 +46,7 @@ class Evidence:
     """
 
     feature: str
-    asked: FeatureValue | float | str
+    asked: FeatureValue
     counter: str
     seen: int | None
 
@@ -61,10 +61,16 @@ class Evidence:
 
     @property
     def honest(self) -> bool:
-        """A wanted feature must be seen at work; an unwanted one must not be."""
+        """A wanted feature must be seen at work, but where data decide; an unwanted one must not be."""
         if self.seen is None:
             return not self.wanted
-        return (self.seen > 0) == self.wanted
+        return (self.seen > 0) == self.wanted or (self.wanted and self.may_be_zero)
+
+    @property
+    def may_be_zero(self) -> bool:
+        """Whether data decide that a feature that is on has nothing to do."""
+        known = BY_NAME.get(self.feature)
+        return known is not None and known.may_be_zero
 
     def __str__(self) -> str:
         seen = "not counted" if self.seen is None else f"{self.seen:,}"
@@ -83,6 +89,11 @@ def collect(requested: Mapping[str, FeatureValue], counted: Mapping[str, int]) -
 def dishonest(evidence: tuple[Evidence, ...]) -> str:
     """Why this evidence contradicts what was requested; empty when it does not."""
     return "; ".join(str(e) for e in evidence if not e.honest)
+
+
+def idle_by_data(evidence: tuple[Evidence, ...]) -> str:
+    """A note on features that are on and had nothing to do on this data; empty where all had."""
+    return "; ".join(f"{e}: nothing to do on this data" for e in evidence if e.wanted and e.may_be_zero and not e.seen)
 
 
 SCORE = "score"

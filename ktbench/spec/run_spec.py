@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.errors import at_least
+from ktbench.spec.features import Phase
 from ktbench.spec.inject import InjectSpec
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.peers import OURS, PeerSpec, peer_of, system_label
@@ -14,7 +15,6 @@ from ktbench.spec.serving.stream import StreamSpec
 from ktbench.spec.shape import LoraNumbers, MoEShape, moe_shape, text_config
 from ktbench.spec.weights import FORMATS, Dtype, Precision, StoredLayer, stands_for_all
 
-Phase = Literal["prefill", "decode", "layer", "serve", "train"]
 # What LoRA is on.
 Adapters = Literal["attention", "experts", "both"]
 Routing = Literal["model", "balanced", "zipf", "concentrated", "recorded"]

@@ -6,12 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import lcm
 
-from ktbench.spec.engine import MIN_IMMEDIATE_EXPERTS
-from ktbench.spec.features import BY_NAME as BY_FEATURE
-from ktbench.spec.features import FEATURES, Feature
+from ktbench.spec.features import FEATURES, Feature, FeatureValue
 from ktbench.spec.peers import OURS, OWN, Peer, peer_of
 from ktbench.spec.run_spec import RunSpec
-from ktbench.spec.weights import DEVICE_UNPACKS, FORMATS, Precision, expert_bytes
+from ktbench.spec.weights import FORMATS, Precision, expert_bytes
 
 _GIB = 2**30
 # Limit on copied weights per call: one token of the largest models (DeepSeek-V3, Kimi K2) copies 0.7 GiB.
@@ -41,9 +39,8 @@ def rules_broken(spec: RunSpec) -> Iterator[Reason]:
 
 def features_missing(spec: RunSpec, missing: Mapping[str, str]) -> Iterator[Reason]:
     """Features of the spec that a machine lacks; `missing` says why by feature name, empty where it has it."""
-    for feature in FEATURES:
-        value = spec.engine.features[feature.name]
-        if value != feature.off and missing[feature.name] and not _is_logical(feature, spec):
+    for feature, value in spec.engine.on:
+        if missing[feature.name] and not _is_logical(feature, spec):
             yield Reason(feature.tag(value), missing[feature.name])
 
 
@@ -53,15 +50,10 @@ def _is_logical(feature: Feature, spec: RunSpec) -> bool:
 
 
 def _engine_rules(spec: RunSpec) -> Iterator[Reason]:
-    engine, shape, name = spec.engine, spec.model.shape, spec.model.name
-    if spec.maps_packed and engine.numa:
-        yield Reason("+n", "experts that model.packed keeps are not split over domains, leave out model.packed")
-    yield from _device_rules(spec)
-    yield from _serving_rules(spec)
+    engine = spec.engine
+    for feature, value in engine.on:
+        yield from _feature_rules(feature, value, spec)
     yield from _training_rules(spec)
-    if spec.workload.phase == "prefill" and (engine.deferral or engine.skipping) and not engine.defer_prefill:
-        key = f"deferral={engine.deferral}" if engine.deferral else f"skipping={engine.skipping}"
-        yield Reason(f"engine.{key}", "acts in decode only, set engine.defer_prefill=true for prefill")
     if spec.workload.phase == "layer":
         yield from _layer_rules(spec)
     elif spec.precision != "bf16" and not engine.fused:
@@ -72,40 +64,30 @@ def _engine_rules(spec: RunSpec) -> Iterator[Reason]:
             yield Reason(f"{key}={precision}", "numbers are not quantised to it: model.path=FILE.gguf")
     yield from _width_rules(spec, f"precision={spec.precision}", spec.precision)
     yield from _mixed_rules(spec)
-    if engine.deferral and shape.moe_layers < 2:
-        yield Reason(
-            f"engine.deferral={engine.deferral}", f"needs 2 MoE layers or more, {name} has {shape.moe_layers} here"
-        )
-    if engine.deferral == "auto" and not (engine.roles_concurrent and engine.fused):
-        yield Reason("engine.deferral=auto", "needs engine.roles=split or engine.device=cuda, and +a, +v or +m")
-    if engine.deferral == "auto" and shape.top_k <= MIN_IMMEDIATE_EXPERTS:
-        least = MIN_IMMEDIATE_EXPERTS
-        yield Reason("engine.deferral=auto", f"keeps {least} immediate experts, {name} has top_k={shape.top_k}")
     if engine.placement.policy != "host" and not engine.fused:
         yield Reason(f"engine.placement.policy={engine.placement.policy}", "needs the fused operator: +a, +v or +m")
-    if engine.numa and engine.threads is not None and engine.threads < (engine.domains or 1):
-        yield Reason("+n", f"engine.domains={engine.domains} needs as many threads, engine.threads={engine.threads}")
 
 
-def _serving_rules(spec: RunSpec) -> Iterator[Reason]:
-    if spec.workload.phase == "serve":
-        return
-    for feature in FEATURES:
-        if feature.serving and (value := spec.engine.features[feature.name]) != feature.off:
+def _feature_rules(feature: Feature, value: FeatureValue, spec: RunSpec) -> Iterator[Reason]:
+    """What keeps a feature that is on from acting: the phase, or a limit of its own."""
+    phase, where = spec.workload.phase, feature.where(value)
+    if phase not in feature.phases:
+        if feature.serving:
             yield Reason(feature.tag(value), "acts where requests are served, set workload=serve")
-
-
-# Features that have no backward pass, or nothing to do in one.
-_NOT_TRAINED = ("cuda_graph", "packed_dense", "deferral", "skipping")
+        elif len(feature.phases) == 1:
+            yield Reason(where, f"acts in {feature.phases[0]}, leave it out with other phases")
+        elif phase == "train":
+            yield Reason(feature.tag(value), "acts in inference only, leave it out with workload=train")
+        return
+    if feature.routes and phase == "prefill" and not spec.engine.defer_prefill:
+        yield Reason(where, "acts in decode only, set engine.defer_prefill=true for prefill")
+    yield from (Reason(where, limit.text(spec)) for limit in feature.limits if limit.holds(spec))
 
 
 def _training_rules(spec: RunSpec) -> Iterator[Reason]:
     engine, model = spec.engine, spec.model
     if spec.workload.phase != "train":
         return
-    for name in _NOT_TRAINED:
-        if (value := engine.features[name]) != BY_FEATURE[name].off:
-            yield Reason(BY_FEATURE[name].tag(value), "acts in inference only, leave it out with workload=train")
     if engine.placement.policy != "host":
         yield Reason(f"engine.placement.policy={engine.placement.policy}", "experts are trained through on the cores")
     if engine.roles_concurrent and engine.device == "cpu":
@@ -166,50 +148,11 @@ def _multiple_rules(spec: RunSpec, where: str, step: int) -> Iterator[Reason]:
         yield Reason(where, f"widths must be multiples of {step}, {widths}")
 
 
-def _device_rules(spec: RunSpec) -> Iterator[Reason]:
-    engine = spec.engine
-    if engine.cuda_graph and engine.device == "cpu":
-        yield Reason("+c", "needs a CUDA device, set engine.device=cuda")
-    if engine.cuda_graph and not engine.fused:
-        yield Reason("+c", "a CUDA graph cannot replay the Python experts of base, add +a, +v or +m")
-    if engine.cuda_graph and spec.workload.phase == "prefill":
-        yield from _chunk_rules(spec)
-    if engine.packed_dense and engine.device == "cuda":
-        yield Reason("+l", "packs linear layers for the CPU, leave it out with engine.device=cuda")
-    if engine.handover == "flags" and engine.device == "cpu":
-        yield Reason("engine.handover=flags", "needs a CUDA device, set engine.device=cuda")
-    if engine.device_prefill_tokens:
-        yield from _streaming_rules(spec)
-
-
-def _chunk_rules(spec: RunSpec) -> Iterator[Reason]:
-    work, streamed = spec.workload, spec.engine.device_prefill_tokens
-    if not work.has_whole_chunk:
-        yield Reason("+c", f"captures whole chunks of a prompt, set workload.chunk to {work.prompt} or less")
-    elif streamed == "auto" or 0 < streamed <= work.batch * (work.chunk or 0):
-        yield Reason("+c", "a graph cannot choose which experts stream, leave out engine.device_prefill_tokens")
-
-
-def _streaming_rules(spec: RunSpec) -> Iterator[Reason]:
-    engine, where = spec.engine, f"engine.device_prefill_tokens={spec.engine.device_prefill_tokens}"
-    if engine.device == "cpu":
-        yield Reason(where, "needs a CUDA device, set engine.device=cuda")
-    if spec.workload.phase != "prefill":
-        yield Reason(where, "acts in prefill, leave it out with other phases")
-    if spec.precision not in DEVICE_UNPACKS:
-        yield Reason(where, f"a device unpacks {', '.join(DEVICE_UNPACKS)}, not precision={spec.precision}")
-    if engine.numa:
-        yield Reason(where, "experts that are split over domains do not stream, leave out +n")
-    if engine.placement.policy != "host":
-        yield Reason(where, "all experts pass through the device, leave out engine.placement")
-
-
 def _layer_rules(spec: RunSpec) -> Iterator[Reason]:
-    engine = spec.engine
-    if engine.deferral or engine.skipping or engine.packed_dense or engine.roles_concurrent:
-        yield Reason(
-            "workload.phase=layer", "runs the routed experts alone, without deferral, skipping, +l and separate roles"
-        )
+    networks = [feature for feature in FEATURES if "decode" in feature.phases and "layer" not in feature.phases]
+    if spec.engine.roles_concurrent or any(feature in networks for feature, _ in spec.engine.on):
+        marks = ", ".join(sorted((feature.mark for feature in networks), key=lambda mark: mark.startswith("+")))
+        yield Reason("workload.phase=layer", f"runs the routed experts alone, without {marks} and separate roles")
     yield from _layer_work_rules(spec)
 
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, get_args, get_type_hints
 import msgspec
 
 from ktbench.spec.engine import PAPER_AMX_MIN_TOKENS, ServingSpec
-from ktbench.spec.features import BY_NAME, FEATURES
+from ktbench.spec.features import FEATURES
 from ktbench.spec.peers import OWN
 from ktbench.spec.run_spec import RunSpec
 
@@ -123,10 +123,11 @@ def _options(option: Any) -> tuple[Any, ...]:
 
 
 _FEATURES = {feature.name: feature.letter for feature in FEATURES if feature.letter}
-# Settings that earlier runs did not have, with the values that stand for what those did.
+# The features of the first runs, whose ids name them whether on or off; an id names all others where they are on.
+_FIRST = ("avx512", "amx", "dynamic", "numa", "cuda_graph", "packed_dense", "deferral", "skipping")
+# Settings that the first runs did not have, with the values that stand for what those did.
 _LATER = {
-    **{_FEATURES.get(name, name): BY_NAME[name].off for name in ("avx2", "device_prefill_tokens", "handover")},
-    **{_FEATURES.get(one.name, one.name): one.off for one in FEATURES if one.serving},
+    **{_FEATURES.get(one.name, one.name): one.off for one in FEATURES if one.name not in _FIRST},
     "serving": msgspec.to_builtins(ServingSpec()),
 }
 # Field that holds a dataclass -> name of a field of it in the code -> on the wire.

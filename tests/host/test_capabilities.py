@@ -36,10 +36,10 @@ def test_a_machine_that_grants_all(two_sockets: Path) -> None:
     grants = capabilities_of(
         extension(avx2="", avx512="", amx=""),
         read_topology(two_sockets, range(7)),
-        H200,
+        replace(H200, stream_memory=True),
         FOR_CUDA,
     )
-    assert grants == {"avx2": "", "avx512": "", "amx": "", "numa": "", "cuda": ""}
+    assert grants == {"avx2": "", "avx512": "", "amx": "", "numa": "", "cuda": "", "stream_memory": ""}
     assert set(feature_reasons(grants).values()) == {""}
 
 

@@ -13,8 +13,9 @@ from typing import Any
 from ktbench.results import Log, Run, read_run
 from ktbench.results.accuracy import AccuracyRow, accuracy_rows
 from ktbench.spec.engine import EngineSpec
+from ktbench.spec.features import Phase
 from ktbench.spec.record import KL, SCORE, Cell, Outcome, Part, Record, SampleResult, TaskResult, Work
-from ktbench.spec.run_spec import ModelSpec, Phase, RunSpec, WorkloadSpec
+from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
 from ktbench.spec.suite import SuiteSpec, TaskSpec
 from ktbench.spec.sweep import FigureKind, arm_changes
 from ktbench.spec.weights import Precision

@@ -184,11 +184,12 @@ def test_formats_of_peers_that_need_avx512_are_refused_without_it(system: str, p
 
 @pytest.mark.parametrize("flags", [True, False])
 def test_flags_need_a_driver_that_has_them(flags: bool) -> None:
-    missing = feature_reasons(MACHINES["+v"])
-    machine = Machine(cpus=range(4), no_cuda="", features_missing=missing, gpu_bytes=80 * 2**30, flags=flags)
+    lacks = "" if flags else "the driver lacks cuStreamWaitValue32"
+    missing = feature_reasons(MACHINES["+v"] | {"stream_memory": lacks})
+    machine = Machine(cpus=range(4), no_cuda="", features_missing=missing, gpu_bytes=80 * 2**30)
     found = feasibility(tiny_spec(avx512=True, device="cuda", handover="flags"), machine)
     assert (found is None) is flags
-    assert flags or str(found).startswith("engine.handover=flags: the driver lacks cuStreamWaitValue32")
+    assert flags or str(found).startswith("handover=flags: the driver lacks cuStreamWaitValue32")
 
 
 def test_experts_have_to_fit_in_the_memory_of_all_domains_in_their_precision() -> None:
@@ -323,7 +324,7 @@ def test_cells_that_are_not_simulated_are_skipped() -> None:
 
 
 # Machines with a large GPU, one NUMA node and no AMX; the second without AVX-512, as most desktops are.
-GRANTS = {"avx2": "", "avx512": "", "amx": "no AMX", "numa": "one NUMA node", "cuda": ""}
+GRANTS = {"avx2": "", "avx512": "", "amx": "no AMX", "numa": "one NUMA node", "cuda": "", "stream_memory": ""}
 MACHINES = {"+v": GRANTS, "+a": GRANTS | {"avx512": "no AVX-512"}}
 DEFERRED = {f"+d+c deferral={number}" for number in (*range(1, 9), "auto")}
 
@@ -351,7 +352,7 @@ def test_shipped_ablations_run_on_a_gpu_with_one_numa_node(
     """At every point; arms that need what the machine lacks say so."""
     missing, grants = feature_reasons(MACHINES[vector]), MACHINES[vector]
     monkeypatch.setattr("ktbench.run.request.machine_capabilities", lambda: grants)
-    machine = Machine(cpus=range(16), no_cuda="", features_missing=missing, gpu_bytes=80 * 2**30, flags=True)
+    machine = Machine(cpus=range(16), no_cuda="", features_missing=missing, gpu_bytes=80 * 2**30)
     cells = list(cells_of(read_request([f"+ablation={ablation}", "engine.device=cuda"])))
     seen = {(cell.label, feasibility(cell.spec, machine)) for cell in cells if cell.role == "arm"}
     expected = {"base" if label == "base" else vector + label for label in runs}

@@ -48,7 +48,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"chunked_prefill": True}, "+k", "served"),
     ({"prefix_cache": True}, "+p", "served"),
     (TRAINED | {"device": "cuda", "placement": HALF_AT_DEVICE}, "engine.placement.policy=uniform", "on the cores"),
-    (TRAINED | {"cuda_graph": True}, "+c", "engine.device=cuda"),
+    (TRAINED | {"cuda_graph": True}, "+c", "leave it out"),
     (TRAINED | {"packed_dense": True}, "+l", "workload=train"),
     (TRAINED | {"skipping": 1}, "skipping=1", "workload=train"),
     (TRAINED | {"deferral": 1}, "deferral=1", "workload=train"),

@@ -80,7 +80,7 @@ class BatchEngine:
         self._components, engine = components, spec.engine
         components.prepare(spec)
         detach(components.operators)
-        components.switch(engine, 0, 0)
+        components.switch(engine.without_routing)
         self._serving = serving = engine.serving
         shapes = _layer_shapes(components.network)
         positions = spec.model.shape.positions

@@ -22,6 +22,7 @@ class StepRunner:
 
     def __init__(self, components: EngineComponents, steps: PagedSteps, engine: EngineSpec, table_pages: int) -> None:
         self._components, self._steps, self._engine = components, steps, engine
+        self._on_prompts = engine if engine.defer_prefill else engine.without_routing
         self._table_pages = table_pages
         self._recordings: dict[int, tuple[PagedInputs, ProgramRecording, Tensor]] = {}
         self.why = ""
@@ -36,10 +37,9 @@ class StepRunner:
         return self._passed(parts)
 
     def _is_recorded(self, parts: Sequence[Part]) -> bool:
-        engine = self._engine
-        acts = bool(engine.deferral or engine.skipping) and not engine.defer_prefill
-        alone = all(part.is_decode if acts else part.end - part.first == 1 for part in parts)
-        return engine.packed_dense and not self.why and alone
+        differ = self._on_prompts is not self._engine
+        alone = all(part.is_decode if differ else part.end - part.first == 1 for part in parts)
+        return self._engine.packed_dense and not self.why and alone
 
     def _replayed(self, parts: Sequence[Part]) -> Tensor | None:
         width = 1 << (len(parts) - 1).bit_length()
@@ -83,16 +83,14 @@ class StepRunner:
         return self._steps.logits(inputs, kept)
 
     def _answers(self, parts: Sequence[Part]) -> Tensor | None:
-        """Which tokens of a step deferral and skipping act on [T]; None: on all."""
-        if self._engine.defer_prefill or not (self._engine.deferral or self._engine.skipping):
+        """Which tokens of a step features that route act on [T]; None: on all."""
+        if self._on_prompts is self._engine:
             return None
         prompts = [(part, len(part.sequence.request.prompt)) for part in parts]
         acts = [position >= prompt for part, prompt in prompts for position in range(part.first, part.end)]
         return None if all(acts) else torch.tensor(acts)
 
     def _act(self, tokens: Tensor | None) -> None:
-        engine, components = self._engine, self._components
-        assert engine.deferral != "auto"
         none = tokens is not None and not bool(tokens.any())
-        components.switch(engine, 0 if none else engine.deferral, 0 if none else engine.skipping)
-        components.state.acts_on = None if none else tokens
+        self._components.switch(self._on_prompts if none else self._engine)
+        self._components.state.acts_on = None if none else tokens

@@ -105,12 +105,10 @@ def inactive_feature(spec: RunSpec, task: TaskSpec) -> str:
         return ""
     if engine.cuda_graph:
         return "+c: captures decode steps and chunks of a fixed size, of which this task has none"
-    if engine.defer_prefill or not (engine.deferral or engine.skipping):
+    if engine.defer_prefill or not engine.routes:
         return ""
-    feature = "Expert Deferral" if engine.deferral else "Expert Skipping"
-    return (
-        f"{feature} acts in decode steps, of which this task has none: engine.defer_prefill=true has it act in prefill"
-    )
+    title = engine.routes[0][0].title.partition(" (")[0]
+    return f"{title} acts in decode steps, of which this task has none: engine.defer_prefill=true has it act in prefill"
 
 
 def _written(source: QuestionSource) -> str:
