@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from ktbench._kernels import DecodeAttention, Linear, OpenMPTeam, PackedMatrix, rms_norm
 from ktbench.engine.decode.lazy import settled
 from ktbench.engine.decode.program import CallRecorder
-from ktbench.engine.forms import LinearBlocks, LinearRows
-from ktbench.engine.fused import bits
+from ktbench.engine.forms import LinearBlocks, LinearRows, as_numpy
 from ktbench.engine.inject.forms import read_norm
 from ktbench.engine.loading.packed_folder import PackedFiles
 from ktbench.spec.weights import FORMATS, Precision
@@ -73,9 +72,9 @@ class DenseHost:
     def _write(self, packed: PackedMatrix, module: nn.Linear, row: int) -> None:
         stored = self._stored(module)
         if stored is None or packed.precision != stored.precision:
-            packed.write(bits(module.weight), row, self.team)
+            packed.write(as_numpy(module.weight), row, self.team)
         else:
-            packed.write_blocks(stored.blocks, row, self.team)
+            packed.write_blocks(stored.read(), row, self.team)
 
     def _stored(self, module: nn.Module) -> LinearRows | None:
         return None if self.blocks_of is None else self.blocks_of(module)
@@ -134,7 +133,7 @@ class DenseMatrix:
         """[..., N] bf16 of `x` [..., K] bf16."""
         rows = x.reshape(-1, self.packed.columns).contiguous()
         out = rows.new_empty(*x.shape[:-1], self.packed.rows)
-        self.host.recorder.do(partial(self._run, bits(rows), bits(out.view(-1, self.packed.rows))), rows, out)
+        self.host.recorder.do(partial(self._run, as_numpy(rows), as_numpy(out.view(-1, self.packed.rows))), rows, out)
         return out
 
     def _run(self, rows: object, out: object) -> None:
@@ -216,7 +215,12 @@ class FusedNorm(nn.Module):
         rows = x.reshape(-1, x.shape[-1])
         out = x.new_empty(x.shape)
         call = partial(
-            rms_norm, bits(rows), bits(self.weight), bits(out.view(rows.shape)), form.epsilon, offset=form.offset
+            rms_norm,
+            as_numpy(rows),
+            as_numpy(self.weight),
+            as_numpy(out.view(rows.shape)),
+            form.epsilon,
+            offset=form.offset,
         )
         self.host.recorder.do(call if len(rows) == 1 else partial(call, team=self.host.team), rows, out)
         return out

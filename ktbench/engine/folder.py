@@ -7,8 +7,7 @@ Routed experts come stacked as in memory, or separately as on the Hub. Any matri
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from typing import Any
 import torch
 from safetensors import safe_open
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 
 from ktbench.engine.checkpoint import is_extra, stored_weights
 from ktbench.engine.forms import (
@@ -26,49 +24,53 @@ from ktbench.engine.forms import (
     ExpertMatrices,
     ExpertsForm,
     ExpertStore,
-    LinearBlocks,
     LinearRows,
-    PackableStore,
     is_experts,
     read_form,
 )
-from ktbench.engine.gguf.reading import linear_names
 from ktbench.engine.loading.names import CheckpointNames, Source
+from ktbench.engine.loading.source import PLAIN, StoredExperts, WeightFilling, distinct_tensors, fill
 from ktbench.engine.stored.blocks import as_blocks, blocks_of, numbers_of
-from ktbench.engine.stored.matrices import StoredMatrix, StoredWeights
-from ktbench.engine.synthetic import PLAIN, WeightFilling, distinct_tensors, fill, fill_experts, skeleton
-from ktbench.engine.weight_plan import WeightPlan
+from ktbench.engine.stored.matrices import StoredMatrix
+from ktbench.engine.synthetic import skeleton
 from ktbench.spec.run_spec import ModelSpec
-from ktbench.spec.weights import Precision, stands_for_all
+from ktbench.spec.weights import Precision
 
 _STACKED = ("gate_up_proj", "down_proj")
 _NUMBER = re.compile(r"\.\d+\.(?!.*\.\d+\.)")  # the last in a name
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StoredExperts:
-    """The routed experts of one layer: expert `i` in bf16, and as blocks of `format` where all are stored in such."""
+class FolderSource:
+    """The `WeightSource` of a folder; only the requested parts are read.
 
-    matrices: ExpertStore
-    blocks: Callable[[int], ExpertBlocks] | None = None
-    format: Precision = "bf16"
-
-
-class Folder:
-    """The tensors of a network in a folder; only the requested parts are read.
-
-    Raises ValueError for a tensor that is missing or has another shape than the network's, and as `blocks_of`.
+    Raises ValueError for a tensor that is missing, has another shape than the network's or no place in it, and as
+    `stored_weights` and `blocks_of`.
     """
 
-    def __init__(self, path: str, network: PreTrainedModel, weights: StoredWeights) -> None:
-        self._path, self._network, self._weights = path, network, weights
-        self._held: Mapping[str, Tensor] = network.state_dict(keep_vars=True)
+    def __init__(self, model: ModelSpec) -> None:
+        assert model.path is not None
+        self._weights = weights = stored_weights(model.path)
+        self.network, self._path = skeleton(model), model.path
+        self._held: Mapping[str, Tensor] = self.network.state_dict(keep_vars=True)
         self._files: dict[Path, Any] = {
             file: safe_open(file, "pt") for file in {one.file for one in weights.tensors.values()}
         }
-        self._names = CheckpointNames.of(network, (name for name in weights.shapes if not weights.is_beside(name)))
-        self._tied: Mapping[str, str] = getattr(network, "all_tied_weights_keys", None) or {}
+        stored = (name for name in weights.shapes if not weights.is_beside(name))
+        self._names = CheckpointNames.of(self.network, stored)
+        self._tied: Mapping[str, str] = getattr(self.network, "all_tied_weights_keys", None) or {}
         self._other_name = {**{source: target for target, source in self._tied.items()}, **self._tied}
+        modules = self.network.named_modules()
+        self._experts = {name: self._stored_experts(name, module) for name, module in modules if is_experts(module)}
+        kinds = {kind for experts in self._experts.values() for kind in experts.formats}
+        self.expert_formats: Collection[Precision] = kinds
+        self._distinct = distinct_tensors(self.network)
+        for name in self._distinct:
+            self._require_tensor(name, tuple(self._held[name].shape))
+        self._require_all_used()
+
+    def fill(self, filling: WeightFilling = PLAIN) -> None:
+        """See `WeightSource`."""
+        fill(self.network, self._distinct, self.tensor, filling)
 
     def tensor(self, name: str) -> Tensor:
         """A tensor of the network outside of its routed experts, in the type that Transformers keeps it in."""
@@ -86,16 +88,18 @@ class Folder:
         # A part would keep the memory of the whole.
         return made[source.target] if source.converter is None else made[name].clone()
 
-    def is_in(self, name: str, kind: str) -> bool:
-        """Whether a matrix of the network is stored in whole blocks of format `kind`."""
+    def experts(self, name: str) -> StoredExperts:
+        """See `WeightSource`."""
+        return self._experts[name]
+
+    def linear(self, name: str, precision: Precision) -> LinearRows | None:
+        """See `WeightSource`: a matrix in whole blocks of `precision` itself."""
         matrix = self._matrix(name)
-        return matrix is not None and matrix.format == kind and matrix.is_whole
+        if matrix is None or matrix.format != precision or not matrix.is_whole:
+            return None
+        return LinearRows(lambda: self._blocks(matrix.name), precision)
 
-    def blocks(self, name: str) -> Blocks:
-        """The rows of a matrix that `is_in` a format of blocks."""
-        return self._blocks(self._source(name).names[0])
-
-    def require(self, name: str, shape: tuple[int, ...]) -> None:
+    def _require_tensor(self, name: str, shape: tuple[int, ...]) -> None:
         """Raise ValueError where the folder has no such tensor of the network, or in another shape."""
         source = self._source(name)
         if source.converter is None:
@@ -106,12 +110,12 @@ class Folder:
         if (found := tuple(made[name].shape)) != shape:
             raise self._wrong(", ".join(source.names), found, shape)
 
-    def require_all_used(self) -> None:
+    def _require_all_used(self) -> None:
         """Raise ValueError for a tensor that the network has no place for, and for a tied one that differs."""
-        layers = self._network.config.get_text_config().num_hidden_layers
+        layers = self.network.config.get_text_config().num_hidden_layers
         idle = (lambda name: is_extra(name, layers), self._is_idle_bias)
         if unknown := [one for one in self._names.unknown if not any(is_idle(one) for is_idle in idle)]:
-            name = type(self._network).__name__
+            name = type(self.network).__name__
             raise ValueError(
                 f"model.path={self._path}: {name} has no place for {unknown[0]} and {len(unknown) - 1} others"
             )
@@ -125,9 +129,7 @@ class Folder:
         matrix = self._weights.matrices.get(f"{owner}.weight")
         return last == "bias" and matrix is not None and matrix.layout == "gptq" and not self._read(name).any()
 
-    def experts(self, name: str) -> StoredExperts:
-        """The routed experts of module `name`, one at a time."""
-        module = self._network.get_submodule(name)
+    def _stored_experts(self, name: str, module: nn.Module) -> StoredExperts:
         form, shapes = read_form(module), {key: tuple(held.shape) for key, held in module.named_parameters()}
         sources = [self._source(f"{name}.{key}") for key in _STACKED]
         if all(one.converter is None for one in sources):
@@ -161,12 +163,7 @@ class Folder:
 
         kind = self._common([places[key] for key in _STACKED])
         by_rows = not form.transposed or len(turned) == len(_STACKED)
-        kept = kind != "bf16" and by_rows
-        return StoredExperts(
-            matrices=lambda i: form.split({key: part(key, i) for key in shapes}),
-            blocks=blocks if kept else None,
-            format=kind if kept else "bf16",
-        )
+        return _stored(lambda i: form.split({key: part(key, i) for key in shapes}), blocks, kind if by_rows else "bf16")
 
     def _separate(self, form: ExpertsForm, sources: Sequence[Source]) -> StoredExperts:
         """Each matrix is a tensor of its own."""
@@ -188,12 +185,12 @@ class Folder:
             gate, up, down = map(self._blocks, places[i])
             return _packed(gate, up, down, kind)
 
-        return StoredExperts(matrices=matrices, blocks=None if kind == "bf16" else blocks, format=kind)
+        return _stored(matrices, blocks, kind)
 
     def _converted(self, name: str, form: ExpertsForm, shapes: Mapping[str, tuple[int, ...]]) -> StoredExperts:
         """All of a layer at a time, where Transformers does more than to stack them."""
         for key, shape in shapes.items():
-            self.require(f"{name}.{key}", shape)
+            self._require_tensor(f"{name}.{key}", shape)
 
         @lru_cache(maxsize=1)
         def whole() -> dict[str, Tensor]:
@@ -211,7 +208,7 @@ class Folder:
 
     def _made(self, source: Source, read: Callable[[str], Tensor]) -> dict[str, Tensor]:
         try:
-            return source.make(self._network, read)
+            return source.make(self.network, read)
         except (RuntimeError, IndexError, KeyError) as error:  # sizes that do not go together, a part that is missing
             why = " ".join(str(error).split())
             raise ValueError(f"model.path={self._path}: {source.target} cannot be made of its parts ({why})") from None
@@ -264,67 +261,5 @@ def _packed(gate: Blocks, up: Blocks, down: Blocks, kind: Precision, biases: Bia
     return ExpertBlocks(gate=gate, up=up, down=down, precision=kind, down_precision=kind, biases=biases)
 
 
-def _in_bf16(expert: ExpertMatrices) -> ExpertBlocks:
-    """An expert that is packed in bf16 whatever others are."""
-    gate, up, down = (
-        matrix.contiguous().view(torch.uint16).numpy() for matrix in (expert.gate, expert.up, expert.down)
-    )
-    return _packed(gate, up, down, "bf16", expert.biases)
-
-
-class FolderModel:
-    """The network of a folder, all weights in bf16 but its routed experts, which stay on `meta` until `experts`.
-
-    Raises ValueError as `Folder`, and for a tensor that has no place.
-    """
-
-    def __init__(self, model: ModelSpec, weights: StoredWeights, holding: WeightPlan, filling: WeightFilling) -> None:
-        assert model.path is not None
-        self.network, self._holding = skeleton(model), holding
-        self._folder = Folder(model.path, self.network, weights)
-        self._experts = {
-            name: self._folder.experts(name) for name, module in self.network.named_modules() if is_experts(module)
-        }
-        held, names = self.network.state_dict(), distinct_tensors(self.network)
-        for name in names:
-            self._folder.require(name, tuple(held[name].shape))
-        self._folder.require_all_used()
-        fill(self.network, names, self._folder.tensor, filling)
-        self._linears = linear_names(self.network)
-
-    def experts(self, name: str, module: nn.Module) -> PackableStore:
-        """What the experts module `name` is packed from, one expert at a time; itself is filled where it is kept."""
-        stored, packing = self._experts[name], self._holding.packing
-        if self._holding.original:
-            fill_experts(module, stored.matrices)
-        if packing is None:
-            return stored.matrices
-        keeps_all = stands_for_all(packing.precision, {one.format for one in self._experts.values()})
-        if stored.blocks is None:
-            return (lambda i: _in_bf16(stored.matrices(i))) if keeps_all else stored.matrices
-        return stored.blocks if keeps_all or stored.format == packing.precision else stored.matrices
-
-    @property
-    def linear_blocks(self) -> LinearBlocks | None:
-        """How linear layers are packed as they are stored; None where none is stored in their precision."""
-        return self.blocks if any(map(self._is_stored, self._linears.values())) else None
-
-    def blocks(self, module: nn.Module) -> LinearRows | None:
-        """The rows of a linear layer where the folder has them in the precision that linear layers are packed in."""
-        name, precision = self._linears.get(module), self._holding.dense
-        if name is None or precision is None or not self._is_stored(name):
-            return None
-        return LinearRows(self._folder.blocks(name), precision)
-
-    def _is_stored(self, name: str) -> bool:
-        return self._holding.dense is not None and self._folder.is_in(name, self._holding.dense)
-
-
-def open_folder(model: ModelSpec, holding: WeightPlan, filling: WeightFilling = PLAIN) -> FolderModel | None:
-    """The network of a folder; None where an adapter is merged into its weights, for which all have to be there.
-
-    Raises ValueError as `stored_weights` and `FolderModel`.
-    """
-    assert model.path is not None
-    weights = stored_weights(model.path)
-    return FolderModel(model, weights, holding, filling) if model.adapter is None else None
+def _stored(matrices: ExpertStore, blocks: Callable[[int], ExpertBlocks], kind: Precision) -> StoredExperts:
+    return StoredExperts(matrices=matrices, blocks=None if kind == "bf16" else blocks, formats=(kind, kind, kind))

@@ -109,10 +109,15 @@ class ExpertBlocks:
 
 
 class LinearRows(NamedTuple):
-    """The rows of a linear layer as blocks of a precision."""
+    """The rows of a linear layer as blocks of a precision, once `read`."""
 
-    blocks: Blocks
+    read: Callable[[], Blocks]
     precision: Precision
+
+
+def as_numpy(tensor: Tensor) -> NDArray[Any]:
+    """The memory of a bf16 tensor as uint16: numpy has no bf16."""
+    return tensor.detach().view(torch.uint16).numpy()
 
 
 # What an expert makes of hidden [T, H] float32 in float32 arithmetic; gives that of expert i.

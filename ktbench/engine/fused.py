@@ -26,7 +26,15 @@ from ktbench._kernels import (
 from ktbench.engine.decode.lazy import Fetch
 from ktbench.engine.decode.program import CallRecorder
 from ktbench.engine.experts import Backend
-from ktbench.engine.forms import Biases, ExpertBlocks, ExpertFunction, ExpertMatrices, ExpertsForm, PackableStore
+from ktbench.engine.forms import (
+    Biases,
+    ExpertBlocks,
+    ExpertFunction,
+    ExpertMatrices,
+    ExpertsForm,
+    PackableStore,
+    as_numpy,
+)
 from ktbench.engine.loading.packed_folder import PackedFiles
 from ktbench.engine.protocol import Unsupported
 from ktbench.engine.roles import reach
@@ -280,11 +288,6 @@ class FusedHost:
         return total
 
 
-def bits(tensor: Tensor) -> NDArray[Any]:
-    """The memory of a bf16 tensor as uint16: numpy has no bf16."""
-    return tensor.detach().view(torch.uint16).numpy()
-
-
 def _stored_as(expert: ExpertMatrices | ExpertBlocks) -> dict[str, Precision]:
     """The precisions of experts that are packed as a file has them."""
     if isinstance(expert, ExpertMatrices):
@@ -299,9 +302,9 @@ def _write(packed: PackedExperts, i: int, expert: ExpertMatrices | ExpertBlocks,
     if isinstance(expert, ExpertBlocks):
         packed.write_expert_blocks(i, expert.gate, expert.up, expert.down, team, **biases)
     else:
-        gate, up, down = (bits(matrix.contiguous()) for matrix in (expert.gate, expert.up, expert.down))
+        gate, up, down = (as_numpy(matrix.contiguous()) for matrix in (expert.gate, expert.up, expert.down))
         packed.write_expert(i, gate, up, down, team, **biases)
 
 
 def _arrays(hidden: Tensor, routing: Routing, output: Tensor) -> tuple[NDArray[Any], ...]:
-    return bits(hidden), routing.ids.numpy(), routing.gates.numpy(), bits(output)
+    return as_numpy(hidden), routing.ids.numpy(), routing.gates.numpy(), as_numpy(output)

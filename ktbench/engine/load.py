@@ -10,17 +10,14 @@ from typing import TYPE_CHECKING
 from torch import nn
 from transformers import PreTrainedModel
 
-from ktbench.engine.checkpoint import generation_config, read_checkpoint
 from ktbench.engine.components import EngineComponents
 from ktbench.engine.decode.program import CallRecorder
 from ktbench.engine.decode.timeline import layer_of
 from ktbench.engine.experts import Backend, ExpertsOperator, MoERuntimeState, OriginalExperts, SharedExpert
-from ktbench.engine.folder import open_folder
-from ktbench.engine.forms import ExpertStore, LinearBlocks, PackableStore, expert_positions, is_experts, read_form
-from ktbench.engine.gguf.inspecting import is_gguf
-from ktbench.engine.gguf.reading import GgufModel
+from ktbench.engine.forms import LinearBlocks, PackableStore, expert_positions, read_form
 from ktbench.engine.hybrid import HybridEngine
 from ktbench.engine.inject.match import Replacement, expert_precisions, match_rules
+from ktbench.engine.loading.network import FilledNetwork, open_source
 from ktbench.engine.loading.packed_folder import (
     PackedFiles,
     PackedFolder,
@@ -30,17 +27,10 @@ from ktbench.engine.loading.packed_folder import (
     split_experts,
 )
 from ktbench.engine.loading.progress import SILENT, LayerProgress, LoadProgress
+from ktbench.engine.loading.source import WeightFilling
 from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.engine.roles import new_threads_on, split_cpus
-from ktbench.engine.synthetic import (
-    TransientExperts,
-    WeightFilling,
-    WeightPool,
-    materialise,
-    materialise_experts,
-    skeleton,
-)
-from ktbench.engine.weight_plan import Packing, WeightPlan
+from ktbench.engine.weight_plan import WeightPlan
 from ktbench.engine.work import dense_params
 from ktbench.spec.inject import InjectSpec
 from ktbench.spec.run_spec import ModelSpec
@@ -85,15 +75,16 @@ def _parts_kept(model: ModelSpec, plan: WeightPlan) -> tuple[PackedPart, ...]:
 def _components(
     model: ModelSpec, plan: WeightPlan, host: HostRole, files: PackedFolder, progress: LoadProgress
 ) -> EngineComponents:
-    network, store_of, blocks_of = _weights(model, plan, WeightFilling(unread=_unread(plan, files), progress=progress))
-    network.requires_grad_(False)
+    filling = WeightFilling(unread=_unread(plan, files), progress=progress)
+    filled = FilledNetwork(open_source(model), plan, filling)
+    network = filled.network.requires_grad_(False)
     cpus, state, params = host.usable_cpus, MoERuntimeState(), dense_params(network)
     roles = split_cpus(cpus, plan.engine)
     precisions = expert_precisions(network, plan.inject)
     experts = None
     if plan.packing is not None:
         experts = open_host(roles.host, plan, state.recorder, files.get("experts"))
-    device, attention = inject(network, plan, len(roles.device), state, blocks_of, files.get("linear"))
+    device, attention = inject(network, plan, len(roles.device), state, filled.linear_blocks, files.get("linear"))
     cuda = None
     if plan.engine.device == "cuda":
         with new_threads_on(roles.callbacks):
@@ -101,7 +92,7 @@ def _components(
     own = [precisions.get(name) for name, _ in expert_positions(network)]
     layers = LayerProgress(progress, _stage(plan, files), _layer_bytes(model, plan, own), model.shape.experts)
     backends = _Backends(keeps_original=plan.original, host=experts, cuda=cuda)
-    operators = _place_operators(network, store_of, backends, state, layers, precisions)
+    operators = _place_operators(filled, backends, state, layers, precisions)
     if cuda is not None:
         network.to(cuda.device)  # type: ignore[arg-type]
     return EngineComponents(
@@ -116,39 +107,6 @@ def _components(
         dense_params=params,
         top_k=model.shape.top_k,
     )
-
-
-# Gives what an experts module is packed from, by its name.
-StoreOf = Callable[[str, nn.Module], PackableStore]
-
-
-def _weights(
-    model: ModelSpec, plan: WeightPlan, filling: WeightFilling
-) -> tuple[PreTrainedModel, StoreOf, LinearBlocks | None]:
-    if model.path is None:
-        return *_synthetic(model, plan.original, filling), None
-    if is_gguf(model.path):
-        read = GgufModel(model, plan, filling)
-        return read.network, read.experts, read.linear_blocks
-    answers, folder = generation_config(model.path), open_folder(model, plan, filling)
-    network = folder.network if folder is not None else read_checkpoint(model)
-    network.generation_config = answers or network.generation_config
-    return (network, _original, None) if folder is None else (network, folder.experts, folder.linear_blocks)
-
-
-def load_network(model: ModelSpec, progress: LoadProgress, *, keep_experts: bool) -> tuple[PreTrainedModel, StoreOf]:
-    """A network as Transformers holds it, frozen, and what its experts are packed from.
-
-    Without `keep_experts` those of synthetic weights are given one at a time and never held. Raises ValueError for a
-    checkpoint that is not whole.
-    """
-    packing = None if keep_experts else Packing()
-    plan = WeightPlan(original=keep_experts, packing=packing)
-    network, store_of, _ = _weights(model, plan, WeightFilling(progress=progress))
-    if keep_experts:
-        for name, _position in expert_positions(network):
-            store_of(name, network.get_submodule(name))
-    return network.requires_grad_(False), store_of
 
 
 def _stage(plan: WeightPlan, files: PackedFolder) -> str:
@@ -214,41 +172,22 @@ class _Backends:
 
 
 def _place_operators(
-    network: PreTrainedModel,
-    store_of: StoreOf,
+    filled: FilledNetwork,
     backends: _Backends,
     state: MoERuntimeState,
     layers: LayerProgress,
     precisions: Mapping[str, Precision],
 ) -> list[ExpertsOperator]:
-    operators = []
+    operators, network = [], filled.network
     for name, position in layers.over(expert_positions(network)):
         module = network.get_submodule(name)
-        store = layers.counted(store_of(name, module))
+        store = layers.counted(filled.experts(name, module))
         original, fused = backends.of(module, store, position.layer, precisions.get(name))
         operators.append(ExpertsOperator(position, state, original=original, fused=fused))
         # What is not kept is released here, before the next layer.
         network.set_submodule(name, operators[-1])
         del module, store
     return operators
-
-
-def _synthetic(model: ModelSpec, keep_original: bool, filling: WeightFilling) -> tuple[PreTrainedModel, StoreOf]:
-    network = skeleton(model)
-    pool = WeightPool.of(model)
-    materialise(network, pool, is_experts, filling)
-
-    def store_of(name: str, module: nn.Module) -> ExpertStore:
-        if not keep_original:
-            return TransientExperts(module, name, pool)
-        materialise_experts(module, name, pool)
-        return _original(name, module)
-
-    return network, store_of
-
-
-def _original(_name: str, module: nn.Module) -> ExpertStore:
-    return OriginalExperts(module).matrices
 
 
 def inject(

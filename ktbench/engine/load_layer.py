@@ -15,9 +15,10 @@ from ktbench.engine.experts import OriginalExperts
 from ktbench.engine.forms import ExpertsForm, expert_positions, read_form
 from ktbench.engine.layer import BindableBackend, CacheColdReplicas, LayerSystem, Trial
 from ktbench.engine.load import open_host
+from ktbench.engine.loading.source import fill_experts
 from ktbench.engine.protocol import HostRole
 from ktbench.engine.roles import use_threads
-from ktbench.engine.synthetic import TransientExperts, WeightPool, materialise_experts, skeleton
+from ktbench.engine.synthetic import TransientExperts, WeightPool, skeleton
 from ktbench.engine.weight_plan import Packing, WeightPlan
 from ktbench.spec.cells import layer_copies
 from ktbench.spec.run_spec import ModelSpec, RunSpec
@@ -88,7 +89,7 @@ class LayerWeights:
     def original(self, number: int) -> OriginalExperts:
         """A copy as Transformers holds it."""
         module = copy.deepcopy(self.module)
-        materialise_experts(module, f"{self.name}.{number}", self.pool)
+        fill_experts(module, self.passing(number))
         return OriginalExperts(module.requires_grad_(False))
 
     def passing(self, number: int) -> TransientExperts:

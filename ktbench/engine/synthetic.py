@@ -1,11 +1,10 @@
-"""A real architecture built on `meta`, and filled: with stored weights, or with seeded ones at the speed of memory."""
+"""A real architecture built on `meta`, and seeded weights for it at the speed of memory."""
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Collection
 from functools import lru_cache
 from typing import Any
 
@@ -21,15 +20,15 @@ from transformers import (
     PreTrainedModel,
 )
 
-from ktbench.engine.forms import ExpertMatrices, ExpertStore, is_experts, read_form
-from ktbench.engine.loading.progress import SILENT, LoadProgress
+from ktbench.engine.forms import ExpertMatrices, LinearRows, is_experts, read_form
+from ktbench.engine.loading.source import PLAIN, StoredExperts, WeightFilling, allocate
 from ktbench.spec.run_spec import ModelSpec
 from ktbench.spec.shape import text_config
+from ktbench.spec.weights import Precision
 
 # A prime, so that the rows of no matrix repeat before the whole pool has been used.
 _POOL_SIZE = 8_388_593
 _INITIALIZER_RANGE = 0.02  # Transformers' default
-_WEIGHT = ".weight"
 _SHOWN = 200  # characters of another program's message
 
 
@@ -84,76 +83,6 @@ def family_config(model: ModelSpec) -> PreTrainedConfig:
     return config
 
 
-def distinct_tensors(network: PreTrainedModel) -> list[str]:
-    """Names of parameters and persistent buffers outside of routed experts, the first of those that are tied."""
-    experts = tuple(f"{name}." for name, module in network.named_modules() if is_experts(module))
-    held = {name: t for name, t in network.state_dict(keep_vars=True).items() if not name.startswith(experts)}
-    first = {id(tensor): name for name, tensor in reversed(held.items())}
-    return [name for name, tensor in held.items() if first[id(tensor)] == name]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WeightFilling:
-    """How a network is filled: linear layers whose weights are not needed stay on `meta`, `progress` counts bytes."""
-
-    unread: Callable[[PreTrainedModel], frozenset[str]] = lambda network: frozenset()
-    progress: LoadProgress = SILENT
-
-
-PLAIN = WeightFilling()
-
-
-def fill(
-    network: PreTrainedModel,
-    names: Iterable[str],
-    read: Callable[[str], Tensor],
-    filling: WeightFilling = PLAIN,
-) -> None:
-    """Give memory and content to everything on `meta` but the expert modules: what `read` gives for each of `names`.
-
-    Buffers that no file has, such as rotary frequencies, are set by the model's own initialisation.
-    """
-    unread = filling.unread(network)
-    for name, module in network.named_modules():
-        if not is_experts(module):
-            _allocate(module, keeps_weight_on_meta=name in unread)
-    held = network.state_dict(keep_vars=True)
-    wanted = {name: held[name].nbytes for name in names if name.removesuffix(_WEIGHT) not in unread}
-    for name in filling.progress.over("reading", wanted):
-        _set(network, name, read(name))
-    initialise: Any = network.initialize_weights
-    initialise()
-    network.tie_weights()
-
-
-def _allocate(module: nn.Module, *, keeps_weight_on_meta: bool) -> None:
-    """Memory for what the module itself holds, with a linear layer's bias alone where its weight is not needed."""
-    if not keeps_weight_on_meta:
-        module.to_empty(device="cpu", recurse=False)
-    elif isinstance(module, nn.Linear) and module.bias is not None:
-        module.bias = nn.Parameter(torch.empty_like(module.bias, device="cpu"), requires_grad=False)
-
-
-def fill_experts(module: nn.Module, matrices: ExpertStore) -> None:
-    """Give memory to one experts module, and the numbers of `matrices`."""
-    module.to_empty(device="cpu", recurse=False)
-    form = read_form(module)
-    for i in range(form.experts):
-        for stored, held in zip(matrices(i).tensors, form.matrices(module, i).tensors, strict=True):
-            held.data.copy_(stored)
-
-
-def _set(network: PreTrainedModel, name: str, tensor: Tensor) -> None:
-    """A parameter in its own type; a buffer in that or in float32, where a file has it so: such correct routers."""
-    owner, last = network.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]
-    if isinstance(held := getattr(owner, last), nn.Parameter):
-        tensor = nn.Parameter(tensor.to(held.dtype), requires_grad=False)
-    else:
-        tensor = tensor.to(torch.promote_types(tensor.dtype, held.dtype))
-    tensor._is_hf_initialized = True  # type: ignore[attr-defined]
-    setattr(owner, last, tensor)
-
-
 @lru_cache(maxsize=2)
 def _normal_numbers(seed: int, std: float) -> Tensor:
     """In bf16, 17 MB, to be read only: drawn once for all engines that a process loads one after the other."""
@@ -187,52 +116,63 @@ class WeightPool:
             done, at = done + some, 0
 
 
-def materialise(
-    network: PreTrainedModel,
-    pool: WeightPool,
-    is_experts: Callable[[nn.Module], bool],
-    filling: WeightFilling = PLAIN,
-) -> None:
-    """Give memory and content to everything on `meta` but the expert modules.
-
-    Matrices come from the pool; norms, biases and buffers (rotary frequencies, router corrections) are set by the
-    model's own initialisation. Routers are scaled to scores of unit variance whatever the width: the initial range of
-    a narrow model would weigh all experts alike, and experts that are swapped would go unnoticed.
-    """
-    modules, unread = dict(network.named_modules()), filling.unread(network)
-    experts = {name: module for name, module in modules.items() if is_experts(module)}
-    own = {name: module.parameters(recurse=False) for name, module in modules.items() if name not in experts}
-    sizes = {name: 0 if name in unread else sum(one.nbytes for one in parameters) for name, parameters in own.items()}
-    for name in filling.progress.over("filling", sizes):
-        module = modules[name]
-        _allocate(module, keeps_weight_on_meta=name in unread)
-        for key, parameter in module.named_parameters(prefix=name, recurse=False):
-            if parameter.dim() >= 2:
-                if not parameter.is_meta:
-                    pool.fill(parameter, key)
-                parameter._is_hf_initialized = True
-    for name, module in experts.items():
-        _widen_router(network.get_submodule(name.rpartition(".")[0]), read_form(module).experts, pool.std)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(pool.seed)
-        initialise: Any = network.initialize_weights
-        initialise()
-    network.tie_weights()
-
-
-def materialise_experts(module: nn.Module, name: str, pool: WeightPool) -> None:
-    """Give memory and content to one experts module. Biases are drawn like its matrices, so that they matter."""
-    module.to_empty(device="cpu", recurse=False)
-    for key, parameter in module.named_parameters(recurse=False):
-        for i in range(len(parameter)):
-            pool.fill(parameter[i], f"{name}.{i}.{key}")
-
-
 def _widen_router(block: nn.Module, experts: int, std: float) -> None:
     """The block around experts has one matrix with a row for each of them: whatever a family calls it, its router's."""
     for parameter in block.parameters():
         if parameter.dim() == 2 and len(parameter) == experts:
             parameter.data.mul_(1.0 / (std * math.sqrt(parameter.shape[1])))
+
+
+class SyntheticSource:
+    """The `WeightSource` of seeded numbers.
+
+    Matrices come from the pool; norms, biases and buffers (rotary frequencies, router corrections) are set by the
+    model's own initialisation. Routers are scaled to scores of unit variance whatever the width: the initial range of
+    a narrow model would weigh all experts alike, and experts that are swapped would go unnoticed.
+    """
+
+    def __init__(self, model: ModelSpec) -> None:
+        self.network, self._pool = skeleton(model), WeightPool.of(model)
+        self.expert_formats: Collection[Precision] = ["bf16"]
+        self._is_filled = False
+
+    def fill(self, filling: WeightFilling = PLAIN) -> None:
+        """See `WeightSource`."""
+        network, pool, unread = self.network, self._pool, filling.unread(self.network)
+        modules = dict(network.named_modules())
+        experts = {name: module for name, module in modules.items() if is_experts(module)}
+        own = {name: module.parameters(recurse=False) for name, module in modules.items() if name not in experts}
+        sizes = {name: 0 if name in unread else sum(one.nbytes for one in held) for name, held in own.items()}
+        for name in filling.progress.over("filling", sizes):
+            module = modules[name]
+            allocate(module, keeps_weight_on_meta=name in unread)
+            for key, parameter in module.named_parameters(prefix=name, recurse=False):
+                if parameter.dim() >= 2:
+                    if not parameter.is_meta:
+                        pool.fill(parameter, key)
+                    parameter._is_hf_initialized = True
+        for name, module in experts.items():
+            _widen_router(network.get_submodule(name.rpartition(".")[0]), read_form(module).experts, pool.std)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(pool.seed)
+            initialise: Any = network.initialize_weights
+            initialise()
+        network.tie_weights()
+        self._is_filled = True
+
+    def tensor(self, name: str) -> Tensor:
+        """See `WeightSource`: a view of the network's, which is filled first."""
+        if not self._is_filled:
+            self.fill()
+        held: Tensor = self.network.state_dict()[name]
+        return held
+
+    def experts(self, name: str) -> StoredExperts:
+        """See `WeightSource`."""
+        return StoredExperts(matrices=TransientExperts(self.network.get_submodule(name), name, self._pool))
+
+    def linear(self, name: str, precision: Precision) -> LinearRows | None:
+        """See `WeightSource`: all are numbers."""
 
 
 class TransientExperts:
@@ -249,7 +189,7 @@ class TransientExperts:
         }
 
     def __call__(self, i: int) -> ExpertMatrices:
-        """The same numbers that `materialise_experts` gives expert `i`."""
+        """Expert `i`. Biases are drawn like matrices, so that they matter."""
         for key, tensor in self._expert.items():
             self.pool.fill(tensor, f"{self.name}.{i}.{key}")
         return self.form.split(self._expert)

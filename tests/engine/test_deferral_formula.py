@@ -12,10 +12,11 @@ from ktbench.engine.experts import ExpertsOperator, MoERuntimeState, OriginalExp
 from ktbench.engine.forms import ExpertsPosition, is_experts
 from ktbench.engine.observe import float32_output
 from ktbench.engine.routing import Routing
-from ktbench.engine.synthetic import WeightPool, materialise_experts, skeleton
+from ktbench.engine.synthetic import WeightPool, skeleton
 from ktbench.engine.weight_plan import Packing
 from ktbench.spec.engine import EngineSpec
 from tests.engine.engines import FUSED, cell, engine_for, logits, needs_vector
+from tests.engine.families.plain import draw_experts
 from tests.engine.tiny import decode, tiny_model
 
 TOKENS, EXPERTS, TOP_K, LAYERS = 5, 8, 4, 3
@@ -31,7 +32,7 @@ def layers() -> list[nn.Module]:
     network, pool = skeleton(tiny_model(num_hidden_layers=LAYERS)), WeightPool(3, 0.2)
     found = [(name, module) for name, module in network.named_modules() if is_experts(module)]
     for name, module in found:
-        materialise_experts(module, name, pool)
+        draw_experts(module, name, pool)
     return [module for _, module in found]
 
 

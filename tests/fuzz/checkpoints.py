@@ -178,23 +178,21 @@ def _loaded(words: list[str], read: Callable[[dict[str, Any]], Truth]) -> int:
 
 def _compare(read: Callable[[dict[str, Any]], Truth]) -> None:
     """Hold what this process loads from now on against what another reader sees."""
-    from ktbench.engine import load
+    from ktbench.engine.loading.network import FilledNetwork
 
-    weights = load._weights
+    fill, experts = FilledNetwork.__init__, FilledNetwork.experts
 
-    def compared(model: Any, plan: Any, filling: Any) -> Any:
-        network, store_of, blocks_of = weights(model, plan, filling)
-        truth = read(model.config)
-        require_network(truth, network)
+    def filled(self: Any, source: Any, *others: Any) -> None:
+        fill(self, source, *others)
+        self.truth = read(source.network.config.to_dict())
+        require_network(self.truth, self.network)
 
-        def store(name: str, module: Any) -> Any:
-            found = store_of(name, module)
-            require_experts(truth, name, found, model.shape.experts)
-            return found
+    def packed(self: Any, name: str, module: Any) -> Any:
+        store = experts(self, name, module)
+        require_experts(self.truth, name, store, len(module.get_parameter("down_proj")))
+        return store
 
-        return network, store, blocks_of
-
-    load._weights = compared
+    FilledNetwork.__init__, FilledNetwork.experts = filled, packed  # type: ignore[method-assign]
 
 
 def _require_line(text: str) -> None:

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from ktbench import _kernels
 from ktbench.engine.gguf.header import RECODED
 from ktbench.engine.gguf.recoded import recode
-from ktbench.engine.stored.blocks import block_numbers
 from tests.drawing import covering, examples
 from tests.kernels.arithmetic import Truth, exact, int8_of
 from tests.kernels.layers import (
@@ -61,8 +60,28 @@ def random_blocks(rng: np.random.Generator, kind: str, rows: int, columns: int) 
 
 def dequantised(blocks: Blocks, kind: str) -> NDArray[np.float32]:
     if kind in ("NVFP4", "INT4_ZP"):
-        return block_numbers(torch.from_numpy(blocks), kind.lower()).numpy()
+        return (nvfp4 if kind == "NVFP4" else int4_zp)(torch.from_numpy(blocks)).numpy()
     return gguf.quants.dequantize(blocks, gguf.GGMLQuantizationType[kind])
+
+
+def nvfp4(rows: torch.Tensor) -> torch.Tensor:
+    """A float32, 16 scales in e4m3, 16 groups of codes. The two scales are multiplied first, as ModelOpt does."""
+    both, scales, codes = rows.view(len(rows), -1, 148).split([4, 16, 128], dim=-1)
+    scales = scales.contiguous().view(torch.float8_e4m3fn).float() * both.contiguous().view(torch.float32)
+    magnitudes = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+    return (torch.cat([magnitudes, -magnitudes])[halves(codes, 8).int()] * scales[..., None]).flatten(1)
+
+
+def int4_zp(rows: torch.Tensor) -> torch.Tensor:
+    """Groups of a half, a zero point and codes."""
+    scales, zeros, codes = rows.view(len(rows), -1, 19).split([2, 1, 16], dim=-1)
+    return ((halves(codes, 16)[..., 0, :] - zeros.float()) * scales.contiguous().view(torch.float16).float()).flatten(1)
+
+
+def halves(pairs: torch.Tensor, count: int) -> torch.Tensor:
+    """[..., groups, 2 * count] float32 of groups of `count` bytes: what lies in low halves first."""
+    pairs = pairs.reshape(*pairs.shape[:-1], -1, count)
+    return torch.cat([pairs & 15, pairs >> 4], dim=-1).float()
 
 
 def packable(blocks: Blocks, kind: str) -> Blocks:

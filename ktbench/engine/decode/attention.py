@@ -20,7 +20,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from ktbench.engine.decode.inputs import StepInputs
 from ktbench.engine.decode.lowering import Lowering
 from ktbench.engine.dense import DenseHost
-from ktbench.engine.fused import bits
+from ktbench.engine.forms import as_numpy
 
 if TYPE_CHECKING:
     from ktbench.engine.decode.operators import RotaryTable
@@ -112,12 +112,12 @@ class StepAttention:
         out = query.new_empty(query.shape[0], 1, query.shape[1], value.shape[-1])
         call = partial(
             self._device.attention.forward,
-            bits(query[:, :, 0]),
-            bits(key),
-            bits(value),
+            as_numpy(query[:, :, 0]),
+            as_numpy(key),
+            as_numpy(value),
             first.numpy(),
             inputs.length.numpy(),
-            bits(out[:, 0]),
+            as_numpy(out[:, 0]),
             scale=scale,
             sinks=None if sinks is None else sinks.float().numpy(),
         )

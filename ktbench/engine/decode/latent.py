@@ -23,7 +23,7 @@ from ktbench._kernels import Team, multiply_heads
 from ktbench.engine.decode.gather import gather, scores_of
 from ktbench.engine.decode.inputs import CACHE, StepInputs
 from ktbench.engine.decode.program import CallRecorder
-from ktbench.engine.fused import bits
+from ktbench.engine.forms import as_numpy
 
 if TYPE_CHECKING:
     from ktbench.engine.decode.attention import StepAttention
@@ -141,7 +141,14 @@ class StepLatentAttention(LatentAttention):
     def _gather(
         self, queries: Tensor, keys: Tensor, latents: Tensor, inputs: StepInputs, out: Tensor, scaling: float
     ) -> None:
-        arrays = (bits(queries), bits(keys), bits(latents), inputs.first.numpy(), inputs.length.numpy(), bits(out))
+        arrays = (
+            as_numpy(queries),
+            as_numpy(keys),
+            as_numpy(latents),
+            inputs.first.numpy(),
+            inputs.length.numpy(),
+            as_numpy(out),
+        )
         call = partial(self._device.attention.forward, *arrays, scale=scaling)
         self._device.recorder.do(call, queries, keys, out)
 
@@ -160,7 +167,9 @@ def absorbed_attention(
     """
 
     def multiply(x: Tensor, part: Tensor, to: Tensor, *, transposed: bool) -> None:
-        recorder.do(partial(multiply_heads, bits(x), bits(part), bits(to), team, transposed=transposed), x, to)
+        recorder.do(
+            partial(multiply_heads, as_numpy(x), as_numpy(part), as_numpy(to), team, transposed=transposed), x, to
+        )
 
     width, rank = queries.shape[-1] - rotated, weights.shape[-1]
     absorbed = queries.new_empty(*queries.shape[:2], rank + rotated)

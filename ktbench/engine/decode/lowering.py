@@ -13,7 +13,7 @@ from torch import Tensor
 from ktbench._kernels import Linear, PackedMatrix, SmallCall
 from ktbench.engine.decode.program import Call, IsConstant
 from ktbench.engine.dense import DenseHost
-from ktbench.engine.fused import bits
+from ktbench.engine.forms import as_numpy
 
 # More rows than a router has experts belong to a layer that the rules left alone on purpose.
 _MOST_ROWS = 1024
@@ -56,12 +56,12 @@ class Lowering:
             return None
         kernel = Linear(self._pack(weight), self._device.team, None if bias is None else bias.float().numpy())
         rows = x.view(-1, x.shape[-1])
-        return partial(kernel.forward, bits(rows), bits(result.view(len(rows), -1)))
+        return partial(kernel.forward, as_numpy(rows), as_numpy(result.view(len(rows), -1)))
 
     def _pack(self, weight: Tensor) -> PackedMatrix:
         if id(weight) not in self._packed:
             packed = PackedMatrix(weight.shape[0], weight.shape[1])
-            packed.write(bits(weight.contiguous()), 0, self._device.team)
+            packed.write(as_numpy(weight.contiguous()), 0, self._device.team)
             self._packed[id(weight)] = packed, weight  # kept, so that its id stays its own
         return self._packed[id(weight)][0]
 
@@ -74,7 +74,7 @@ def _add(args: tuple[Any, ...], result: Tensor, _constant: IsConstant) -> Call |
             return None
     if result.numel() > _MOST_NUMBERS:
         return None
-    return SmallCall.add(bits(args[0]), bits(args[1]), bits(result)).forward
+    return SmallCall.add(as_numpy(args[0]), as_numpy(args[1]), as_numpy(result)).forward
 
 
 def _embedding(args: tuple[Any, ...], result: Tensor, _constant: IsConstant) -> Call | None:

@@ -18,7 +18,7 @@ from ktbench.engine.decode.attention import StepAttention
 from ktbench.engine.decode.inputs import CACHE, SLIDING, StepInputs
 from ktbench.engine.decode.lazy import settled
 from ktbench.engine.dense import DenseHost, FusedNorm, PackedLinear
-from ktbench.engine.fused import bits
+from ktbench.engine.forms import as_numpy
 from ktbench.engine.inject.forms import read_router
 from ktbench.spec.shape import length_rotation
 
@@ -43,7 +43,7 @@ class HeadsAttention(nn.Module):
         self._width = int(original.head_dim)  # type: ignore[arg-type]
         self._heads = self._projections.out_features // self._width
         norms: list[FusedNorm | None] = [getattr(original, name, None) for name in ("q_norm", "k_norm")]
-        self._query_weight, self._key_weight = (None if norm is None else bits(norm.weight) for norm in norms)
+        self._query_weight, self._key_weight = (None if norm is None else as_numpy(norm.weight) for norm in norms)
         form = next((norm.form for norm in norms if norm is not None), None)
         self._epsilon, self._offset = (0.0, 0.0) if form is None else (form.epsilon, float(form.offset))
         self._near = attends_near(original)
@@ -68,9 +68,9 @@ class HeadsAttention(nn.Module):
         cos, sin = (one.expand(len(hidden), -1, -1)[:, 0] for one in rotation)
         queries = self._prepare(qkv, (cos, sin), inputs.slots, layer)
         out = hidden.new_empty(len(hidden), self._heads, layer.values.shape[-1])
-        keys, values = bits(layer.keys), bits(layer.values)
+        keys, values = as_numpy(layer.keys), as_numpy(layer.values)
         first = inputs.first_near if self._near else inputs.first
-        arrays = (bits(queries), keys, values, first.numpy(), inputs.length.numpy(), bits(out))
+        arrays = (as_numpy(queries), keys, values, first.numpy(), inputs.length.numpy(), as_numpy(out))
         scale = float(self.original.scaling)  # type: ignore[arg-type]
         self._device.recorder.do(partial(self._device.attention.forward, *arrays, scale=scale), arrays)
         return out
@@ -89,9 +89,16 @@ class HeadsAttention(nn.Module):
         """Queries [T, H, D] of projections [T, (H + 2 G) D]; keys and values go to their positions of the cache."""
         queries = qkv.new_empty(len(qkv), self._heads, self._width)
         cos, sin = rotation
-        arrays = (bits(cos), bits(sin), position.numpy(), bits(queries), bits(layer.keys), bits(layer.values))
+        arrays = (
+            as_numpy(cos),
+            as_numpy(sin),
+            position.numpy(),
+            as_numpy(queries),
+            as_numpy(layer.keys),
+            as_numpy(layer.values),
+        )
         weights = self._query_weight, self._key_weight
-        call = partial(prepare_heads, bits(qkv), *weights, self._epsilon, *arrays, offset=self._offset, **at)
+        call = partial(prepare_heads, as_numpy(qkv), *weights, self._epsilon, *arrays, offset=self._offset, **at)
         self._device.recorder.do(call, qkv, arrays)
         return queries
 
@@ -179,7 +186,7 @@ class StepRouter(nn.Module):
         form = self._form
         ids = logits.new_empty(len(logits), form.top_k, dtype=torch.int64)
         weights = logits.new_empty(ids.shape, dtype=form.weights)
-        numbers = bits(weights) if form.weights == torch.bfloat16 else weights.numpy()
-        call = SmallCall.select_experts(bits(logits), ids.numpy(), numbers, renormalised=form.renormalised)
+        numbers = as_numpy(weights) if form.weights == torch.bfloat16 else weights.numpy()
+        call = SmallCall.select_experts(as_numpy(logits), ids.numpy(), numbers, renormalised=form.renormalised)
         self._device.recorder.do(call.forward, logits, ids, weights)
         return weights, ids

@@ -74,8 +74,8 @@ def no_file(spec: RunSpec) -> str:
 
 
 if TYPE_CHECKING:
-    from ktbench.engine.gguf.sources import Source
     from ktbench.engine.gguf.writing import Plan, TensorFile
+    from ktbench.engine.loading.source import WeightSource
 
 
 def has_gguf() -> bool:
@@ -107,22 +107,33 @@ def export_gguf(
     once it is whole. Raises ValueError where `path` is taken, llama.cpp lacks the family or computes something else, a
     row is no whole number of blocks, a checkpoint lacks weights, or the disk is too small, and NotWritten.
     """
-    from ktbench.engine.gguf.sources import complete_config, open_source
     from ktbench.engine.gguf.writing import TensorFile, TensorTypes, plan_file, write_head
-    from ktbench.engine.synthetic import skeleton
+    from ktbench.engine.loading.network import open_source
 
+    if model.path is not None and is_gguf(model.path):
+        raise ValueError(f"model.path={model.path}: is a GGUF file already")
+    if model.path is not None and is_mxfp4(model.path):
+        raise ValueError(f"model.path={model.path}: weights in mxfp4 are not exported, let llama.cpp convert them")
     config = complete_config(model.config)
     family = family_of(config)
     metadata = family.metadata(config)
-    network = skeleton(model)
-    plan = plan_file(network, family, config, TensorTypes(experts=experts, dense=dense))
+    source = open_source(model)
+    plan = plan_file(source.network, family, config, TensorTypes(experts=experts, dense=dense))
     _require_room(path, plan)
     _remark(model, family.remark, say)
     ours = {OUR_CONFIG: json.dumps(model.config), OUR_WEIGHTS: weights_digest(model, experts, dense)}
     with whole_file(path, synced=True) as part:
         begin = write_head(part, family.architecture, {"general.name": model.name} | metadata | ours, plan, experts)
         with part.open("r+b") as stream:
-            _write(TensorFile(stream, begin, plan), plan, open_source(model, network), config, say)
+            _write(TensorFile(stream, begin, plan), plan, source, config, say)
+
+
+def complete_config(config: dict[str, Any]) -> dict[str, Any]:
+    """A configuration with all defaults of its family in Transformers."""
+    from transformers import AutoConfig
+
+    whole: dict[str, Any] = AutoConfig.for_model(**config).to_dict()
+    return whole
 
 
 def _require_room(path: Path, plan: Plan) -> None:
@@ -141,7 +152,9 @@ def _remark(model: ModelSpec, remark: str, say: Callable[[str], None]) -> None:
         say(f"note: {_TOKENIZER} is left out; the file works on token ids")
 
 
-def _write(file: TensorFile, plan: Plan, source: Source, config: Mapping[str, Any], say: Callable[[str], None]) -> None:
+def _write(
+    file: TensorFile, plan: Plan, source: WeightSource, config: Mapping[str, Any], say: Callable[[str], None]
+) -> None:
     from ktbench.engine.gguf.writing import Experts
 
     for part in plan.parts:

@@ -26,7 +26,7 @@ from ktbench.engine.decode.inputs import CACHE
 from ktbench.engine.decode.latent import absorbed_attention, as_cached
 from ktbench.engine.decode.operators import attends_near
 from ktbench.engine.decode.program import CallRecorder
-from ktbench.engine.fused import bits
+from ktbench.engine.forms import as_numpy
 from ktbench.engine.inject.registry import fits_latent_attention
 from ktbench.engine.protocol import Unsupported
 
@@ -172,7 +172,7 @@ class PagedInputs:
     def write(self, states: Tensor, to: Tensor) -> None:
         """Keys or values [1, G, T, D] of the step's tokens go to pages [P, G, page, D]."""
         rows = states[0].transpose(0, 1)
-        call = partial(write_pages, bits(rows), self.page.numpy(), self.offset.numpy(), bits(to))
+        call = partial(write_pages, as_numpy(rows), self.page.numpy(), self.offset.numpy(), as_numpy(to))
         self._owner.recorder.do(call, states)
 
     def attend(
@@ -184,13 +184,13 @@ class PagedInputs:
         wide = None if sinks is None else sinks.float()
         call = partial(
             self.attention.forward,
-            bits(queries),
-            bits(keys),
-            bits(values),
+            as_numpy(queries),
+            as_numpy(keys),
+            as_numpy(values),
             self.tables.numpy(),
             self.sequence.numpy(),
             self.position.numpy(),
-            bits(out),
+            as_numpy(out),
             scale=scale,
             window=window,
             sinks=None if wide is None else wide.numpy(),

@@ -18,12 +18,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from ktbench.engine.forms import Blocks
-from ktbench.engine.gguf.reading import E2M1, numbers
 from ktbench.engine.stored.matrices import (
     BLOCK_WEIGHTS,
     FP8_SIDE,
@@ -33,12 +33,12 @@ from ktbench.engine.stored.matrices import (
     is_plain_order,
     require_symmetric,
 )
-from ktbench.spec.weights import FORMATS
+from ktbench.spec.weights import FORMATS, Precision
 
 # Gives a tensor by its name.
 Read = Callable[[str], Tensor]
-_CODE_OFFSET = 8  # of symmetric INT4
 _NIBBLES = 8  # of an int32
+_ALONE_BYTES = 1 << 20  # of a matrix that one thread decodes sooner than several that have to be woken
 # The nibble that holds each of 8 neighbouring rows in AutoAWQ's int32 (version gemm: rows 0, 2, 4, 6, 1, 3, 5, 7).
 _AWQ_NIBBLES = [0, 4, 1, 5, 2, 6, 3, 7]
 _E4M3_NAN, _E8M0_NAN = 127, 255
@@ -54,12 +54,17 @@ def blocks_of(matrix: StoredMatrix, read: Read) -> Tensor:
 
 def numbers_of(matrix: StoredMatrix, read: Read) -> Tensor:
     """The same matrix as float32 [N, K]."""
-    return block_numbers(blocks_of(matrix, read), matrix.format)[:, : matrix.shape[-1]]
+    return block_numbers(as_blocks(blocks_of(matrix, read)), matrix.format)[:, : matrix.shape[-1]]
 
 
-def block_numbers(rows: Tensor, kind: str) -> Tensor:
-    """[N, K] float32 that rows of blocks of format `kind` stand for, uint8 [N, blocks · bytes of one]."""
-    return _DECODERS[kind](rows) if kind in _DECODERS else numbers(rows.numpy(), kind.upper())  # type: ignore[arg-type]
+def block_numbers(rows: Blocks, kind: Precision) -> Tensor:
+    """[N, K] float32 that rows of blocks of format `kind` stand for, as the kernels that compute on them read them."""
+    from ktbench._kernels import OpenMPTeam, PackedMatrix  # plain numbers are read without the extension
+
+    matrix = PackedMatrix(len(rows), rows.shape[-1] // FORMATS[kind].block_bytes * FORMATS[kind].group, kind)
+    team = OpenMPTeam(torch.get_num_threads()) if matrix.nbytes > _ALONE_BYTES else None
+    matrix.write_blocks(np.ascontiguousarray(rows), team=team)
+    return torch.from_numpy(matrix.read(team))
 
 
 class _Parts:
@@ -202,48 +207,6 @@ _WRITERS: Mapping[Layout, Callable[[_Parts], Tensor]] = {
     "awq": _awq,
     "nvfp4": _nvfp4,
     "mxfp4": _mxfp4,
-}
-
-
-def _fp8_numbers(rows: Tensor) -> Tensor:
-    blocks = rows.view(len(rows), -1, 4 + BLOCK_WEIGHTS["fp8"])
-    return (_viewed(blocks[..., 4:], torch.float8_e4m3fn) * _viewed(blocks[..., :4], torch.float32)).flatten(1)
-
-
-def _int4_bf16_numbers(rows: Tensor) -> Tensor:
-    blocks = rows.view(len(rows), -1, 18)
-    return ((_parted(blocks[..., 2:]) - _CODE_OFFSET) * _viewed(blocks[..., :2], torch.bfloat16)).flatten(1)
-
-
-def _int4_zp_numbers(rows: Tensor) -> Tensor:
-    blocks = rows.view(len(rows), -1, 19)
-    return ((_parted(blocks[..., 3:]) - blocks[..., 2:3].float()) * _viewed(blocks[..., :2], torch.float16)).flatten(1)
-
-
-def _nvfp4_numbers(rows: Tensor) -> Tensor:
-    """The two scales are multiplied first, in float32, as ModelOpt does."""
-    groups = BLOCK_WEIGHTS["nvfp4"] // NVFP4_GROUP
-    blocks = rows.view(len(rows), -1, 4 + groups + groups * NVFP4_GROUP // 2)
-    both, scales, codes = blocks[..., :4], blocks[..., 4 : 4 + groups], blocks[..., 4 + groups :]
-    table = torch.tensor(E2M1, dtype=torch.float32) / 2
-    weights = table[_parted(codes.reshape(*scales.shape, -1)).int()]
-    return (weights * (_viewed(scales, torch.float8_e4m3fn) * _viewed(both, torch.float32))[..., None]).flatten(1)
-
-
-def _viewed(part: Tensor, dtype: torch.dtype) -> Tensor:
-    return part.contiguous().view(dtype).float()
-
-
-def _parted(halves: Tensor) -> Tensor:
-    """The codes of bytes as float32, those in low halves first."""
-    return torch.cat([halves & 15, halves >> 4], dim=-1).float()
-
-
-_DECODERS: Mapping[str, Callable[[Tensor], Tensor]] = {
-    "fp8": _fp8_numbers,
-    "int4_bf16": _int4_bf16_numbers,
-    "int4_zp": _int4_zp_numbers,
-    "nvfp4": _nvfp4_numbers,
 }
 
 

@@ -14,7 +14,7 @@ from ktbench.engine.decode.program import CallRecorder
 from ktbench.engine.experts import OriginalExperts
 from ktbench.engine.forms import ExpertStore, expert_positions, read_form
 from ktbench.engine.fused import FusedHost
-from ktbench.engine.load import load_network
+from ktbench.engine.loading.network import load_network
 from ktbench.engine.loading.progress import SILENT, LoadProgress
 from ktbench.engine.protocol import HostRole
 from ktbench.engine.training.experts import TrainableExperts
@@ -53,7 +53,8 @@ def load_training(spec: RunSpec, host: HostRole, progress: LoadProgress = SILENT
 
     Raises ValueError for a checkpoint that is not whole, and for experts that `read_form` refuses.
     """
-    network, store_of = load_network(spec.model, progress, keep_experts=not spec.engine.fused)
+    filled = load_network(spec.model, progress, keep_experts=not spec.engine.fused)
+    network = filled.network
     params = dense_params(network)
     positions = [(name, position.layer) for name, position in expert_positions(network)]
     if spec.engine.fused:
@@ -61,7 +62,7 @@ def load_training(spec: RunSpec, host: HostRole, progress: LoadProgress = SILENT
         stores: list[ExpertStore] = []
         for name, layer in positions:
             module = network.get_submodule(name)
-            packed = fused.pack(store_of(name, module), read_form(module), layer)
+            packed = fused.pack(filled.experts(name, module), read_form(module), layer)
             network.set_submodule(name, TrainableExperts(packed, read_form(module)))
             stores.append(packed.matrices)
     else:

@@ -11,17 +11,12 @@ import transformers
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ktbench.engine.checkpoint import read_checkpoint
 from ktbench.engine.experts import MoERuntimeState, OriginalExperts, Tap
-from ktbench.engine.folder import open_folder
-from ktbench.engine.forms import ExpertFunctions, expert_positions, is_experts
-from ktbench.engine.gguf.inspecting import is_gguf
-from ktbench.engine.gguf.reading import GgufModel
+from ktbench.engine.forms import ExpertFunctions, expert_positions
+from ktbench.engine.loading.network import load_network
 from ktbench.engine.protocol import HostRole, System, Unsupported, require
 from ktbench.engine.replay import ReplaySystem, TraceReplay
 from ktbench.engine.routing import Routing, from_router
-from ktbench.engine.synthetic import WeightPool, materialise, materialise_experts, skeleton
-from ktbench.engine.weight_plan import WeightPlan
 from ktbench.engine.work import DenseWork, ExpertsWork, dense_params, mean_work, step_work
 from ktbench.engine.workload_trace import TraceWriter, WorkloadTrace, pass_runner
 from ktbench.peers.layers import refusals_of
@@ -121,27 +116,7 @@ def open_transformers(model: ModelSpec, host: HostRole) -> PlainTransformers:
     Raises ValueError for a checkpoint that is not whole and for experts that `read_form` refuses: their calls could not
     be checked.
     """
-    network = _synthetic(model) if model.path is None else _stored(model, model.path)
-    network.requires_grad_(False)
-    return PlainTransformers(model, network, host)
-
-
-def _stored(model: ModelSpec, path: str) -> PreTrainedModel:
-    holding = WeightPlan(original=True)
-    read = GgufModel(model, holding) if is_gguf(path) else open_folder(model, holding)
-    if read is None:
-        return read_checkpoint(model)
-    for name, _ in expert_positions(read.network):
-        read.experts(name, read.network.get_submodule(name))
-    return read.network
-
-
-def _synthetic(model: ModelSpec) -> PreTrainedModel:
-    network, pool = skeleton(model), WeightPool.of(model)
-    materialise(network, pool, is_experts)
-    for name, _ in expert_positions(network):
-        materialise_experts(network.get_submodule(name), name, pool)
-    return network
+    return PlainTransformers(model, load_network(model, keep_experts=True).network, host)
 
 
 class PlainTransformers(ReplaySystem):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ktbench.engine.forms import is_experts
-from ktbench.engine.synthetic import WeightPool, materialise, materialise_experts, skeleton
+from ktbench.engine.synthetic import SyntheticSource, WeightPool
 from ktbench.spec.run_spec import ModelSpec, WorkloadSpec
 from tests.engine.prompts import together
 
@@ -21,12 +21,20 @@ Chosen = tuple[Tensor, Tensor]
 
 def build(model: ModelSpec) -> PreTrainedModel:
     """The synthetic weights of a model in an untouched network of Transformers."""
-    network, pool = skeleton(model), WeightPool.of(model)
-    materialise(network, pool, is_experts)
-    for name, module in network.named_modules():
+    source, pool = SyntheticSource(model), WeightPool.of(model)
+    source.fill()
+    for name, module in source.network.named_modules():
         if is_experts(module):
-            materialise_experts(module, name, pool)
-    return network
+            draw_experts(module, name, pool)
+    return source.network
+
+
+def draw_experts(module: nn.Module, name: str, pool: WeightPool) -> None:
+    """Give memory and seeded numbers to one experts module, parameter by parameter."""
+    module.to_empty(device="cpu", recurse=False)
+    for key, parameter in module.named_parameters(recurse=False):
+        for i in range(len(parameter)):
+            pool.fill(parameter[i], f"{name}.{i}.{key}")
 
 
 def experts_of(network: PreTrainedModel) -> list[nn.Module]:

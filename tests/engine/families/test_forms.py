@@ -18,8 +18,9 @@ from ktbench.engine.experts import OriginalExperts
 from ktbench.engine.forms import ExpertsForm, Glu, is_experts, read_form
 from ktbench.engine.observe import float32_output
 from ktbench.engine.routing import Routing
-from ktbench.engine.synthetic import TransientExperts, WeightPool, materialise_experts, skeleton
+from ktbench.engine.synthetic import TransientExperts, WeightPool, skeleton
 from ktbench.engine.weight_plan import Packing
+from tests.engine.families.plain import draw_experts
 from tests.engine.families.zoo import EXPERTS, FAMILIES, TOP_K, bare, tiny
 
 TOKENS = 7
@@ -41,7 +42,7 @@ def first_experts(name: str) -> nn.Module:
 def materialised(name: str, std: float = 0.2) -> nn.Module:
     """Experts of a family with weights that are large enough to be clamped."""
     module = next(module for module in skeleton(tiny(name)).modules() if is_experts(module))
-    materialise_experts(module, "experts", WeightPool(5, std))
+    draw_experts(module, "experts", WeightPool(5, std))
     return module.requires_grad_(False)
 
 
@@ -74,7 +75,8 @@ def test_float32_arithmetic_is_that_of_the_module(name: str) -> None:
 @pytest.mark.parametrize("name", FORMS)
 def test_packed_experts_compute_the_same(name: str, isa: str) -> None:
     kernels = pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built", exc_type=ImportError)
-    from ktbench.engine.fused import FusedHost, bits
+    from ktbench.engine.forms import as_numpy
+    from ktbench.engine.fused import FusedHost
 
     if missing := kernels.grants().get(isa, ""):
         pytest.skip(f"{isa}: {missing}")
@@ -82,7 +84,7 @@ def test_packed_experts_compute_the_same(name: str, isa: str) -> None:
     fused = FusedHost((0,), Packing(), CallRecorder()).pack(original.matrices, original.form)
     hidden, routing = inputs()
     output = torch.empty_like(hidden)
-    arrays = bits(hidden), routing.ids.numpy(), routing.gates.numpy(), bits(output)
+    arrays = as_numpy(hidden), routing.ids.numpy(), routing.gates.numpy(), as_numpy(output)
     fused._moe.forward(*arrays, isa=isa)
     for stored in (original, fused):
         truth = float32_output(stored.in_float32, hidden.float(), routing)

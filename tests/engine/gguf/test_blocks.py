@@ -189,7 +189,8 @@ def test_linear_layers_that_a_rule_gives_another_precision_are_rounded_to_bf16_f
 def test_layers_that_share_a_matrix_but_no_type_stay_as_they_are() -> None:
     """As llama.cpp quantises the attention of Mixtral: keys and values to more bits than queries."""
     query, key = (torch.nn.Linear(64, 32, bias=False, dtype=torch.bfloat16) for _ in range(2))
-    host = DenseHost(1, "q4_0", CallRecorder(), False, {query: LinearRows(blocks_of(query.weight, "Q4_0"), "q4_0")}.get)
+    stored = {query: LinearRows(lambda: blocks_of(query.weight, "Q4_0"), "q4_0")}
+    host = DenseHost(1, "q4_0", CallRecorder(), False, stored.get)
     together, alone = host.matrix([query, key]).packed, host.matrix([query]).packed
     assert (together.precision, alone.precision) == ("bf16", "q4_0")
     assert torch.equal(torch.from_numpy(together.read()), torch.cat([query.weight, key.weight]).float())

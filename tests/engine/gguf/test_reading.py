@@ -21,7 +21,8 @@ from ktbench.engine.checkpoint import inspect_checkpoint
 from ktbench.engine.forms import ExpertBlocks, ExpertMatrices, is_experts, read_form
 from ktbench.engine.gguf.export import export_gguf
 from ktbench.engine.gguf.header import aligned, read_header
-from ktbench.engine.gguf.reading import GgufModel, numbers
+from ktbench.engine.gguf.reading import numbers
+from ktbench.engine.loading.network import FilledNetwork, open_source
 from ktbench.engine.weight_plan import Packing, WeightPlan
 from ktbench.spec.run_spec import ModelSpec
 from tests.drawing import covering
@@ -45,7 +46,7 @@ from tests.engine.tiny import decode, load, prefill, run, spec
 def test_network_of_a_file_is_the_one_that_was_exported(name: str, kind: str, exported: Any) -> None:
     model, truth = exported(name, kind)
     quantise(truth, kind)
-    read = GgufModel(model, WeightPlan())
+    read = FilledNetwork(open_source(model), WeightPlan())
     for place, module in read.network.named_modules():
         if is_experts(module):
             read.experts(place, module)
@@ -89,7 +90,8 @@ def test_base_on_quantised_weights_gives_the_logits_of_transformers(kind: str, e
 def test_experts_go_to_their_packing_as_blocks_where_it_is_of_their_type(name: str, kind: str, exported: Any) -> None:
     model, truth = exported(name, kind)
     for precision in ("q8_0", "q4_0", "mxfp4", "int8"):
-        read = GgufModel(model, WeightPlan(original=False, packing=Packing(precision=precision)))  # type: ignore[arg-type]
+        plan = WeightPlan(original=False, packing=Packing(precision=precision))  # type: ignore[arg-type]
+        read = FilledNetwork(open_source(model), plan)
         for place, module in read.network.named_modules():
             if not is_experts(module):
                 continue
@@ -117,17 +119,17 @@ def require_expert(expert: ExpertMatrices | ExpertBlocks, expected: ExpertMatric
 def test_blocks_of_linear_layers_are_in_the_order_of_their_rows(name: str, kind: str, exported: Any) -> None:
     model, truth = exported(name, kind)
     for precision in ("q8_0", "q4_0", "mxfp4", None):
-        read = GgufModel(model, WeightPlan(dense=precision))  # type: ignore[arg-type]
+        read = FilledNetwork(open_source(model), WeightPlan(dense=precision))  # type: ignore[arg-type]
         for place, module in read.network.named_modules():
             if not isinstance(module, nn.Linear):
                 continue
-            seen, held = read.blocks(module), truth.get_parameter(f"{place}.weight")
+            seen, held = read.linear(module), truth.get_parameter(f"{place}.weight")
             if precision != PRECISIONS[kind] or f"{place}.weight".endswith(UNQUANTISED):
                 assert seen is None
             else:
                 assert seen is not None
                 assert seen.precision == precision
-                assert np.array_equal(seen.blocks, blocks_of(held, kind))
+                assert np.array_equal(seen.read(), blocks_of(held, kind))
 
 
 @pytest.mark.parametrize("is_tied", [True, False])
@@ -138,7 +140,7 @@ def test_head_is_tied_where_the_file_has_none(is_tied: bool, exported: Any) -> N
     model = rewritten(model, lambda t: is_tied and t.pop("output.weight"), {"ktbench.config": json.dumps(config)})
     config = inspect_checkpoint(str(model.path))
     assert config["tie_word_embeddings"] == is_tied
-    network = GgufModel(replace(model, config=config), WeightPlan()).network
+    network = FilledNetwork(open_source(replace(model, config=config)), WeightPlan()).network
     head, embedding = (network.get_parameter(name) for name in ("lm_head.weight", "model.embed_tokens.weight"))
     assert (head is embedding) == is_tied
 
@@ -146,7 +148,7 @@ def test_head_is_tied_where_the_file_has_none(is_tied: bool, exported: Any) -> N
 def test_float_types_are_read(exported: Any) -> None:
     model, truth = exported("qwen3_30b_a3b", "F16")
     name = "model.layers.1.self_attn.q_proj.weight"
-    seen = GgufModel(model, WeightPlan()).network.get_parameter(name)
+    seen = FilledNetwork(open_source(model), WeightPlan()).network.get_parameter(name)
     assert torch.equal(seen, truth.get_parameter(name).half().bfloat16())
 
 
@@ -230,7 +232,7 @@ def test_layers_that_predict_further_tokens_are_left_out(exported: Any) -> None:
         exported("glm_4_5_air", "BF16")[0], lambda t: t.update({"blk.3.nextn.enorm.weight": ("F32", (4,))})
     )
     assert model.shape.layers == 3
-    GgufModel(model, WeightPlan())
+    FilledNetwork(open_source(model), WeightPlan())
 
 
 def test_damaged_file_is_refused_at_load_as_well(exported: Any, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from ktbench.engine.folder import Folder
+from ktbench.engine.folder import FolderSource
 from ktbench.engine.hybrid import HybridEngine
 from ktbench.engine.load import load_engine
 from ktbench.engine.loading.packed_folder import PackedFiles, PackedPart
@@ -106,8 +106,8 @@ def test_weights_that_are_mapped_are_not_read(tmp_path: Path, monkeypatch: pytes
     folder = tmp_path / "checkpoint"
     build(tiny_model("qwen2_57b_a14b")).save_pretrained(folder)
     one = cell(replace(tiny_model("qwen2_57b_a14b", path=str(folder)), packed=str(tmp_path / "kept")), **BOTH)
-    expected, seen, read = logits(one), set[str](), Folder._read
-    monkeypatch.setattr(Folder, "_read", lambda self, name, i=None: (seen.add(name), read(self, name, i))[1])
+    expected, seen, read = logits(one), set[str](), FolderSource._read
+    monkeypatch.setattr(FolderSource, "_read", lambda self, name, i=None: (seen.add(name), read(self, name, i))[1])
     assert all(map(torch.equal, logits(one), expected))
     assert not any(".experts." in name for name in seen)
     assert "model.layers.0.self_attn.q_proj.weight" not in seen

@@ -8,6 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -80,10 +81,13 @@ BLOCKS: dict[str, tuple[int, Callable[[bytes], Iterator[float]]]] = {
 def test_any_block_stands_for_its_numbers(kind: str, data: st.DataObject) -> None:
     size, read = BLOCKS[kind]
     blocks = data.draw(st.binary(min_size=2 * size, max_size=2 * size))
+    if kind == "fp8":  # what is not a number is refused before
+        codes = bytes(byte - (byte & 127 == 127) for byte in blocks)
+        blocks = blocks[:4] + codes[4:size] + blocks[size : size + 4] + codes[size + 4 :]
     if kind == "nvfp4":  # the product of its two scales is a float32 as well
         both = struct.pack("<f", data.draw(st.floats(2.0**-60, 2.0**60, width=32)))
         blocks = both + blocks[4:size] + both + blocks[size + 4 :]
-    seen = block_numbers(torch.frombuffer(bytearray(blocks), dtype=torch.uint8).view(1, -1), kind)
+    seen = block_numbers(np.frombuffer(blocks, np.uint8)[None], kind)
     truth = torch.tensor([*read(blocks[:size]), *read(blocks[size:])], dtype=torch.float64)
     assert seen.shape == (1, 2 * BLOCK_WEIGHTS[kind])
     assert seen.dtype == torch.float32

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from transformers import FineGrainedFP8Config
 
 from ktbench.engine.checkpoint import inspect_checkpoint
-from ktbench.engine.folder import FolderModel, open_folder
 from ktbench.engine.forms import ExpertBlocks, is_experts
 from ktbench.engine.gguf.export import export_gguf
 from ktbench.engine.gguf.header import read_header
 from ktbench.engine.gguf.reading import MappedWeights
+from ktbench.engine.loading.network import FilledNetwork, open_source
 from ktbench.engine.protocol import HostRole
 from ktbench.engine.stored.blocks import block_numbers
 from ktbench.engine.stored.formats import StoredFormats, stored_formats
@@ -92,14 +92,13 @@ def test_experts_may_be_stacked(qwen: Released, tmp_path: Path) -> None:
         assert all((getattr(pair[0], field) == getattr(pair[1], field)).all() for field in ("gate", "up", "down"))
 
 
-def held(model: ModelSpec, precision: Any) -> FolderModel:
+def held(model: ModelSpec, precision: Any) -> FilledNetwork:
     """A folder to be packed in `precision`, whether kernels know it or not."""
-    folder = open_folder(model, WeightPlan(original=False, packing=Packing(precision=precision), dense=precision))
-    assert folder is not None
-    return folder
+    plan = WeightPlan(original=False, packing=Packing(precision=precision), dense=precision)
+    return FilledNetwork(open_source(model), plan)
 
 
-def experts_of(folder: FolderModel) -> list[str]:
+def experts_of(folder: FilledNetwork) -> list[str]:
     return [name for name, module in folder.network.named_modules() if is_experts(module)]
 
 
@@ -114,12 +113,12 @@ def test_blocks_reach_packing_where_they_are_stored_in_its_precision(name: str, 
     assert read.linear_blocks is not None
     assert other.linear_blocks is None
     linears = {name: one for name, one in read.network.named_modules() if isinstance(one, nn.Linear)}
-    blocks = {place: rows for place, module in linears.items() if (rows := read.blocks(module)) is not None}
+    blocks = {place: rows for place, module in linears.items() if (rows := read.linear(module)) is not None}
     assert "model.layers.0.mlp.down_proj" in blocks
     assert "lm_head" not in blocks
     for place, rows in blocks.items():
         assert rows.precision == kind
-        assert torch.equal(block_numbers(torch.from_numpy(rows.blocks), kind).bfloat16(), numbers[f"{place}.weight"])
+        assert torch.equal(block_numbers(rows.read(), kind).bfloat16(), numbers[f"{place}.weight"])
 
 
 def test_rows_that_end_within_a_block_are_filled_up(tmp_path: Path) -> None:
@@ -127,10 +126,10 @@ def test_rows_that_end_within_a_block_are_filled_up(tmp_path: Path) -> None:
     one = write("glm_4_5_air", RELEASES["fp8"], tmp_path, intermediate_size=192)
     assert all(map(torch.equal, seen(one.model), together(one.network(), prefill())))
     read = held(one.model, "fp8")
-    rows = read.blocks(read.network.get_submodule("model.layers.0.mlp.down_proj"))
+    rows = read.linear(read.network.get_submodule("model.layers.0.mlp.down_proj"))
     truth = one.network().get_parameter("model.layers.0.mlp.down_proj.weight")
     assert rows is not None and truth.shape[1] == 192
-    filled = block_numbers(torch.from_numpy(rows.blocks), "fp8").bfloat16()
+    filled = block_numbers(rows.read(), "fp8").bfloat16()
     assert torch.equal(filled[:, :192], truth) and not filled[:, 192:].any()
 
 

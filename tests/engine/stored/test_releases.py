@@ -14,13 +14,12 @@ import pytest
 import torch
 from transformers import FineGrainedFP8Config
 
-from ktbench.engine.checkpoint import inspect_checkpoint, stored_weights
-from ktbench.engine.folder import Folder
+from ktbench.engine.checkpoint import inspect_checkpoint
+from ktbench.engine.folder import FolderSource
 from ktbench.engine.forms import ExpertBlocks, ExpertMatrices, is_experts
 from ktbench.engine.hybrid import HybridEngine
 from ktbench.engine.stored.blocks import block_numbers
 from ktbench.engine.stored.formats import StoredFormats, stored_formats
-from ktbench.engine.synthetic import skeleton
 from ktbench.engine.weight_plan import Packing
 from ktbench.spec.run_spec import ModelSpec, WorkloadSpec
 from tests.drawing import covering, few_of
@@ -88,18 +87,14 @@ def test_experts_alone_may_be_quantised(tmp_path: Path) -> None:
 
 
 def test_blocks_of_experts_stand_for_the_numbers(released: Released) -> None:
-    network, truth = skeleton(released.model), skeleton(released.truth)
-    seen, expected = (
-        Folder(str(one.path), shape, stored_weights(str(one.path)))
-        for one, shape in ((released.model, network), (released.truth, truth))
-    )
-    names = [name for name, module in network.named_modules() if is_experts(module)]
+    seen, expected = (FolderSource(model) for model in (released.model, released.truth))
+    names = [name for name, module in seen.network.named_modules() if is_experts(module)]
     for name in names:
         held = seen.experts(name)
-        assert held.format == released.release.format
+        assert set(held.formats) == {released.release.format}
         assert held.blocks is not None
         for i in (0, 5):
-            require_same(held.blocks(i), held.matrices(i), expected.experts(name).matrices(i), held.format)
+            require_same(held.blocks(i), held.matrices(i), expected.experts(name).matrices(i), held.formats[0])
 
 
 def require_same(blocks: ExpertBlocks, seen: ExpertMatrices, truth: ExpertMatrices, kind: str) -> None:
@@ -107,7 +102,7 @@ def require_same(blocks: ExpertBlocks, seen: ExpertMatrices, truth: ExpertMatric
         rows: np.ndarray = getattr(blocks, field)
         assert rows.dtype == np.uint8
         assert rows.flags.c_contiguous
-        assert torch.equal(block_numbers(torch.from_numpy(rows), kind).bfloat16(), getattr(truth, field))
+        assert torch.equal(block_numbers(rows, kind).bfloat16(), getattr(truth, field))
         assert torch.equal(getattr(seen, field), getattr(truth, field))
 
 
