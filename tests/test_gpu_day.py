@@ -23,9 +23,9 @@ from ktbench.cli import main as ktbench
 from ktbench.host.capabilities import feature_reasons
 from ktbench.run.feasibility import Machine, feasibility
 from ktbench.run.request import cells_of, one_cell_request, read_request
-from ktbench.spec.memory import MachineMemory
 from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.step.memory import MachineMemory
 from tests.drawing import few_of
 from tests.gpu import day, facts, handover, profile_step
 from tests.gpu.day import Call, main, pack, run

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from docs.gen.rooms import KERNELS, read_rooms
+from ktbench import sim
 
 PACKAGE = Path(__file__).parents[1] / "ktbench"
 TABLE = read_rooms((PACKAGE.parent / "docs" / "architecture.md").read_text())
@@ -18,6 +19,7 @@ MAY_IMPORT = {  # of `cli`, which may import all, there is nothing to hold
 }
 ROOMS = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").is_file()}
 MOST_FILES = 25
+NAMES = {name for names in sim.SEAM.values() for name in names}
 OUTSIDE = {"hydra": {"config"}, "omegaconf": {"config"}}
 
 
@@ -62,6 +64,20 @@ def test_spec_needs_neither_numpy_nor_files() -> None:
     assert paths
     for path in paths:
         assert not {name.split(".")[0] for name in imported(path)} & {"numpy", "pathlib", "os", "io", "torch"}
+
+
+def test_the_simulator_is_entered_by_its_seam_alone() -> None:
+    """Other rooms import the names of `ktbench.sim`, and of its modules none."""
+    for path in PACKAGE.rglob("*.py"):
+        if path.relative_to(PACKAGE).parts[0] != "sim":
+            for name in imported(path):
+                assert name.split(".")[:2] != ["ktbench", "sim"] or name.count(".") < 3, f"{path} imports {name}"
+                assert name.removeprefix("ktbench.sim.") in {name, *NAMES}, f"{path} imports {name}"
+
+
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_every_name_of_the_seam_is_there(name: str) -> None:
+    assert getattr(sim, name) is not None
 
 
 def test_folders_stay_small() -> None:

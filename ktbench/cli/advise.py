@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite, log
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from ktbench import sim
 from ktbench.cli.help import HELP
 from ktbench.files import write_whole
 from ktbench.host.describe import read_local_machine
@@ -17,21 +17,17 @@ from ktbench.results.settings import model_title
 from ktbench.run.feasibility import Machine, feasibility, gib
 from ktbench.run.request import cells_of, new_file, read_request
 from ktbench.spec.errors import RequestError, did_you_mean, refusing
-from ktbench.spec.features import FEATURES
+from ktbench.spec.features import FEATURES, Phase
 from ktbench.spec.machine import MachineSpec
-from ktbench.spec.memory import device_bytes, routed_bytes
 from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.step.work import device_bytes, routed_bytes
 from ktbench.spec.wire import from_plain, to_plain
 from ktbench.spec.yaml_text import MOST_BYTES, plain_yaml
-
-if TYPE_CHECKING:
-    from ktbench.sim.advice import Option, Question, Unfit, Upgrade
-    from ktbench.sim.catalogue import Box
 
 _KEYS = tuple(key.name for key in HELP["advise"].keys)
 _HERE = "here"
 _PROMPT = 2048
-_TITLES: Mapping[Upgrade, str] = {
+_TITLES: Mapping[sim.Upgrade, str] = {
     "memory": "more memory bandwidth",
     "modules": "a second module in each channel",
     "gpu": "another GPU",
@@ -45,7 +41,7 @@ class AdviceRequest:
     """The words of a request. `box` is None for `cpu=here`; `prices` are those of upgrades in `currency`."""
 
     machine: MachineSpec
-    box: Box | None
+    box: sim.Box | None
     model: str
     context: int
     target: float | None
@@ -70,11 +66,9 @@ def run(words: Sequence[str]) -> int:
 
 
 def _read(words: Sequence[str]) -> AdviceRequest:
-    from ktbench.sim.catalogue import machine_of_box
-
     given = _given(words)
     box = _box(given)
-    machine = from_plain(read_local_machine(), MachineSpec) if box is None else machine_of_box(box)
+    machine = from_plain(read_local_machine(), MachineSpec) if box is None else box.machine()
     currency, prices = _prices(given)
     return AdviceRequest(
         machine=machine,
@@ -113,12 +107,10 @@ def _needed(given: Mapping[str, str], key: str) -> str:
 _EXAMPLES = {"cpu": 'cpu="EPYC 9355" or cpu=here', "ram": 'ram="12x64 DDR5-6400"', "model": "model=deepseek_v3"}
 
 
-def _box(given: Mapping[str, str]) -> Box | None:
-    from ktbench.sim.catalogue import read_box
-
+def _box(given: Mapping[str, str]) -> sim.Box | None:
     cpu = _needed(given, "cpu")
     if cpu != _HERE:
-        return read_box(cpu, int(_number(given, "sockets", "1")), _needed(given, "ram"), given.get("gpu"))
+        return sim.read_box(cpu, int(_number(given, "sockets", "1")), _needed(given, "ram"), given.get("gpu"))
     if parts := [key for key in ("sockets", "ram", "gpu") if key in given]:
         raise RequestError(f"advise {parts[0]}={given[parts[0]]}: cpu=here is the machine that `probe` described")
     return None
@@ -155,12 +147,10 @@ def _prices(given: Mapping[str, str]) -> tuple[str, dict[str, float]]:
     return content["currency"], {key: float(value) for key, value in content.items() if key != "currency"}
 
 
-def _question(request: AdviceRequest, decode: RunSpec) -> Question:
+def _question(request: AdviceRequest, decode: RunSpec) -> sim.Question:
     """The cells of a model, its decode cell composed for any machine of a kind, on the one of the request."""
-    from ktbench.sim.advice import Question
-
     work = replace(decode.workload, phase="prefill", prompt=min(_PROMPT, request.context), steps=1)
-    return Question(decode=decode, prefill=replace(decode, workload=work), fits=_why_not).on(request.machine)
+    return sim.Question(decode=decode, prefill=replace(decode, workload=work), fits=_why_not).on(request.machine)
 
 
 def _cells(request: AdviceRequest, models: Sequence[str]) -> list[RunSpec]:
@@ -185,24 +175,21 @@ def _why_not(spec: RunSpec) -> str:
     return "" if reason is None else reason.why
 
 
-def _lines(request: AdviceRequest, question: Question) -> Iterator[str]:
-    from ktbench.sim.advice import advised, options
-    from ktbench.sim.user_reports import shipped_errors
-
-    found = options(question)
+def _lines(request: AdviceRequest, question: sim.Question) -> Iterator[str]:
+    found = sim.options(question)
     yield f"{model_title(request.model)} on {request.machine.title}, context {request.context:,}"
     if request.box is not None:
         yield from _shared_channels(request.box)
     program = "ktbench's engine on cores" if request.machine.gpu is None else "KTransformers as published"
     yield f"All speeds are simulated: {program}, one request. In brackets are 90 % intervals, from the errors on"
-    yield f"{len(shipped_errors())} users' reports (decode) and on published speeds that no fit used (prefill)."
+    yield f"{len(sim.shipped_errors())} users' reports (decode) and on published speeds that no fit used (prefill)."
     if request.machine.gpu is None:
         yield "None of these is of ktbench's engine."
     legend = _legend(found)
     yield f"{legend}\n" if legend else ""
     yield from _precisions(request, found)
     target = request.target
-    best = advised(found, None if target is None else lambda speed: _reach(speed, target) == "yes")
+    best = sim.advised(found, None if target is None else lambda speed: _reach(speed, target) == "yes")
     if best is None:
         yield from _elsewhere(request, question)
         return
@@ -210,43 +197,35 @@ def _lines(request: AdviceRequest, question: Question) -> Iterator[str]:
     yield from _upgrades(request, question, found, best)
 
 
-def _shared_channels(box: Box) -> Iterator[str]:
+def _shared_channels(box: sim.Box) -> Iterator[str]:
     """How fast modules run that share channels, as far as sources tell."""
-    from ktbench.sim.catalogue import alone_mts, per_channel, rated_mts, shared_rate
-
-    count, shared, alone = per_channel(box), shared_rate(box), alone_mts(box)
+    count, shared, alone = box.per_channel, box.shared_rate, box.alone_mts
     if count == 1 or box.ram.runs_at is not None:
         return
     if shared is None:
         yield f"With {count} modules in a channel memory may be slower than {alone:,} MT/s; speeds are upper limits."
-    elif rated_mts(box) < alone:
-        yield f"With {count} modules in a channel memory runs at {rated_mts(box):,} MT/s, not {alone:,} ({shared[1]})."
+    elif box.rated_mts < alone:
+        yield f"With {count} modules in a channel memory runs at {box.rated_mts:,} MT/s, not {alone:,} ({shared[1]})."
 
 
-def _parts(request: AdviceRequest, box: Box) -> str:
+def _parts(request: AdviceRequest, box: sim.Box) -> str:
     """The parts of an upgraded machine, and its memory's speed where more modules share a channel than before."""
-    from ktbench.sim.catalogue import per_channel, rated_mts, shared_rate
-
-    if request.box is None or per_channel(box) <= per_channel(request.box):
+    if request.box is None or box.per_channel <= request.box.per_channel:
         return box.title
-    return f"{box.title}; memory at {rated_mts(box):,} MT/s{'' if shared_rate(box) else ' at most'}"
+    return f"{box.title}; memory at {box.rated_mts:,} MT/s{'' if box.shared_rate else ' at most'}"
 
 
-def _legend(found: Sequence[Option | Unfit]) -> str:
+def _legend(found: Sequence[sim.Option | sim.Unfit]) -> str:
     """What the letters of the settings stand for; empty where nothing fits."""
-    from ktbench.sim.advice import Option as Fitting
-
-    engines = [one.decode.engine for one in found if isinstance(one, Fitting)]
+    engines = [one.decode.engine for one in found if isinstance(one, sim.Option)]
     used = [f for f in FEATURES if f.letter and any(engine.features[f.name] for engine in engines)]
     return "; ".join(f"{feature.mark} {feature.title}" for feature in used)
 
 
-def _precisions(request: AdviceRequest, found: Sequence[Option | Unfit]) -> Iterator[str]:
-    from ktbench.sim.advice import Unfit
-
+def _precisions(request: AdviceRequest, found: Sequence[sim.Option | sim.Unfit]) -> Iterator[str]:
     yield f"{'precision':<10}  {'decode, tokens/s':<22}  {'prefill, tokens/s':<22}  settings"
     for one in found:
-        if isinstance(one, Unfit):
+        if isinstance(one, sim.Unfit):
             released = f" as released ({one.release.checkpoint})" if one.release else ""
             yield f"{one.precision:<10}  does not fit{released}: {one.why}"
             continue
@@ -259,11 +238,11 @@ def _precisions(request: AdviceRequest, found: Sequence[Option | Unfit]) -> Iter
             yield f"{'':<10}  accuracy: {quantisation_cost(request.model, one.precision) or 'unknown'}"
 
 
-def _weights(one: Option | Unfit) -> str:
+def _weights(one: sim.Option | sim.Unfit) -> str:
     return f"{one.precision} as released" if one.release else one.precision
 
 
-def _settings(one: Option) -> str:
+def _settings(one: sim.Option) -> str:
     placed, device = one.decode.engine.placement, one.decode.device_precision
     where = f"{placed.ratio:.0%} of the experts on the GPU ({placed.policy})" if placed.ratio else "experts on the host"
     gpu = "" if one.decode.engine.device == "cpu" else f", GPU in {device}"
@@ -271,22 +250,18 @@ def _settings(one: Option) -> str:
     return f"{one.decode.engine.label}, {where}{streamed}{gpu}"
 
 
-def _speed(speed: float, phase: str) -> str:
-    from ktbench.sim.advice import speed_interval, speed_text
-
-    low, high = map(speed_text, speed_interval(speed, phase))
-    return f"{speed_text(speed)} [{low}, {high}]"
+def _speed(speed: float, phase: Phase) -> str:
+    low, high = map(sim.speed_text, sim.speed_interval(speed, phase))
+    return f"{sim.speed_text(speed)} [{low}, {high}]"
 
 
 def _reach(speed: float, target: float) -> str:
     """Whether a decode speed reaches a target: yes or no where the whole interval does, else too close to call."""
-    from ktbench.sim.advice import speed_interval
-
-    low, high = speed_interval(speed, "decode")
+    low, high = sim.speed_interval(speed, "decode")
     return "yes" if low >= target else "no" if high < target else "too close to call"
 
 
-def _advice(request: AdviceRequest, best: Option) -> Iterator[str]:
+def _advice(request: AdviceRequest, best: sim.Option) -> Iterator[str]:
     speed = _speed(best.decode_speed, "decode")
     reached = _reached(request, best.decode_speed)
     yield f"\nbest: {_weights(best)}, {_settings(best)}: {speed} tokens/s in decode{reached}"
@@ -299,46 +274,40 @@ def _advice(request: AdviceRequest, best: Option) -> Iterator[str]:
 
 
 def _upgrades(
-    request: AdviceRequest, question: Question, found: Sequence[Option | Unfit], best: Option
+    request: AdviceRequest, question: sim.Question, found: Sequence[sim.Option | sim.Unfit], best: sim.Option
 ) -> Iterator[str]:
     """What each upgrade gives with the advised weights, and more accurate ones that fit then."""
-    from ktbench.sim.advice import Option as Fitting
-    from ktbench.sim.advice import again, comparison_error, upgrades
-    from ktbench.sim.catalogue import machine_of_box
-
     if request.box is None:
         return
     titles = _titles(request.box)
     gains: list[tuple[float, str]] = []
-    yield f"\nsingle upgrades (gains within {comparison_error():.0%} are too close to call):"
-    for name, box in upgrades(request.box).items():
+    yield f"\nsingle upgrades (gains within {sim.comparison_error():.0%} are too close to call):"
+    for name, box in sim.upgrades(request.box).items():
         title = titles[name]
         if beyond := _beyond(request, name):
             yield f"  {title}: {beyond}"
             continue
-        upgraded = question.on(machine_of_box(box))
-        more = again(upgraded, best)
-        if isinstance(more, Fitting):
+        upgraded = question.on(box.machine())
+        more = sim.again(upgraded, best)
+        if isinstance(more, sim.Option):
             gains.append((more.decode_speed / best.decode_speed - 1, title))
             speed = f"{_speed(more.decode_speed, 'decode')} tokens/s, {gains[-1][0]:+.0%}"
             then = _fits_then(upgraded, found[: found.index(best)])
             yield f"  {title} ({_parts(request, box)}): {speed}{_reached(request, more.decode_speed)}{then}"
     for name, title in titles.items():
-        if name not in upgrades(request.box):
+        if name not in sim.upgrades(request.box):
             yield f"  {title}: none in the catalogue for this machine"
-    yield _most(sorted(gains, reverse=True), comparison_error())
+    yield _most(sorted(gains, reverse=True), sim.comparison_error())
 
 
-def _titles(box: Box) -> Mapping[Upgrade, str]:
+def _titles(box: sim.Box) -> Mapping[sim.Upgrade, str]:
     return _TITLES if box.gpu else {**_TITLES, "gpu": "a GPU"}
 
 
-def _fits_then(question: Question, before: Sequence[Option | Unfit]) -> str:
+def _fits_then(question: sim.Question, before: Sequence[sim.Option | sim.Unfit]) -> str:
     """The most accurate of the weights that did not fit before and do for this question; empty where none does."""
-    from ktbench.sim.advice import Unfit, again
-
     for one in before:
-        if isinstance(one, Unfit) and not isinstance(more := again(question, one), Unfit):
+        if isinstance(one, sim.Unfit) and not isinstance(more := sim.again(question, one), sim.Unfit):
             return f"; {_weights(one)} fits then: {_speed(more.decode_speed, 'decode')}"
     return ""
 
@@ -363,18 +332,16 @@ def _most(gains: Sequence[tuple[float, str]], error: float) -> str:
     return f"helps most: {near[0]}" if len(near) == 1 else f"helps most: too close to call between {' and '.join(near)}"
 
 
-def _elsewhere(request: AdviceRequest, question: Question) -> Iterator[str]:
+def _elsewhere(request: AdviceRequest, question: sim.Question) -> Iterator[str]:
     """Upgrades with which the model fits that fits in no precision, and models that fit as it is, the largest first."""
-    from ktbench.sim.advice import Unfit, option
-
     yield f"\n{model_title(request.model)} fits in no precision"
     yield from _fitting_upgrades(request, question)
     names = {path.stem for path in (data_folder("conf") / "model").glob("*.yaml")} - {request.model, "tiny", "nano"}
     nearby = replace(request, context=min(request.context, _PROMPT))
     fitting = []
     for cell in _cells(nearby, sorted(names)):
-        found = option(_question(nearby, cell), "int4_g32")
-        if not isinstance(found, Unfit):
+        found = sim.option(_question(nearby, cell), "int4_g32")
+        if not isinstance(found, sim.Unfit):
             fitting.append((routed_bytes(found.decode), cell.model.name, found.decode_speed))
     for size, name, speed in sorted(fitting, reverse=True):
         yield f"  {name} fits in int4_g32 ({gib(size)} of experts): {_speed(speed, 'decode')} tokens/s"
@@ -382,15 +349,12 @@ def _elsewhere(request: AdviceRequest, question: Question) -> Iterator[str]:
         yield "  no model of `conf/model` fits in int4_g32"
 
 
-def _fitting_upgrades(request: AdviceRequest, question: Question) -> Iterator[str]:
-    from ktbench.sim.advice import advised, options, upgrades
-    from ktbench.sim.catalogue import machine_of_box
-
+def _fitting_upgrades(request: AdviceRequest, question: sim.Question) -> Iterator[str]:
     if request.box is None:
         return
     titles = _titles(request.box)
-    for name, box in upgrades(request.box).items():
-        best = None if _beyond(request, name) else advised(options(question.on(machine_of_box(box))))
+    for name, box in sim.upgrades(request.box).items():
+        best = None if _beyond(request, name) else sim.advised(sim.options(question.on(box.machine())))
         if best is not None:
             speed = _speed(best.decode_speed, "decode")
             yield f"  with {titles[name]} ({_parts(request, box)}) it fits in {_weights(best)}: {speed} tokens/s"

@@ -11,13 +11,12 @@ from ktbench.host.topology import read_topology
 from ktbench.report.conditions import simulated_on
 from ktbench.report.text import counted
 from ktbench.run.feasibility import Machine
-from ktbench.run.gpu_memory import GpuMemory, gpu_workers
 from ktbench.run.progress import names_in_part
 from ktbench.run.request import CellPlan, eval_request, show_request
 from ktbench.spec.cells import worker_groups
-from ktbench.spec.memory import MemoryEstimate, estimate_memory
 from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import MeasureSpec, RunSpec
+from ktbench.spec.step.memory import GpuMemory, MemoryEstimate, estimate_memory, gpu_workers
 from ktbench.spec.suite import SuiteSpec
 from ktbench.spec.sweep import SweepSpec
 from ktbench.spec.weights import StoredLayer

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ktbench import sim
 from ktbench.cli.help import HELP
 from ktbench.files import write_whole
 from ktbench.report.template import render
-from ktbench.results import free_folder, read_published, read_run
+from ktbench.results import Run, free_folder, read_published, read_run
 from ktbench.results.find import RUNS, find_run
 from ktbench.run.progress import say
 from ktbench.run.request import read_request
@@ -21,15 +20,7 @@ from ktbench.spec.run_spec import RunSpec
 
 if TYPE_CHECKING:
     from ktbench.report.figures.sheet import Sheet
-    from ktbench.sim.calibration import Calibration
-    from ktbench.sim.fitting import Fitted
-    from ktbench.sim.judging import MeasuredError
-    from ktbench.sim.measured import MeasuredCell
 
-FIGURES = (
-    *("fig3", "fig7", "fig10", "fig11", "fig12", "fig14"),
-    *("placement", "layerwise", "llamafile", "sft", "concurrency", "stated"),
-)
 _KEYS = tuple(key.name for key in HELP["validate"].keys)
 
 
@@ -77,31 +68,18 @@ def _options(overrides: Sequence[str]) -> dict[str, str]:
     return options
 
 
+def _compose(words: Sequence[str]) -> RunSpec:
+    return read_request(words).parts[0].spec
+
+
 def _of_users(*, fit: bool) -> tuple[dict[str, str], Sheet]:
     """The files of a validation on users' reports, by name, and its figure."""
     from ktbench.report.figures.users import UserPoint, draw_users
-    from ktbench.sim.calibration import calibration_yaml
-    from ktbench.sim.user_reports import (
-        COVERAGE,
-        FITTED,
-        fit_reports,
-        judge_reports,
-        judged_lines,
-        read_user_reports,
-        report_groups,
+
+    found = sim.judge_users(_compose, fit=fit)
+    text = render(
+        "validation_users.md.j2", judged=found.judged, groups=found.groups, pages=found.pages, meant=found.meant
     )
-
-    def compose(words: Sequence[str]) -> RunSpec:
-        return read_request(words).parts[0].spec
-
-    reports = read_user_reports()
-    calibrations = {FITTED: fit_reports(reports, compose)} if fit else {}
-    judged = judge_reports(reports, compose, calibrations)
-    groups = list(report_groups(judged))
-    pages = len({one.link for one in reports})
-    text = render("validation_users.md.j2", judged=judged, groups=groups, pages=pages, meant=COVERAGE)
-    table = io.StringIO()
-    csv.writer(table, lineterminator="\n").writerows(judged_lines(judged))
     points = [
         UserPoint(
             program=one.report.family,
@@ -111,70 +89,34 @@ def _of_users(*, fit: bool) -> tuple[dict[str, str], Sheet]:
             high=one.high,
             fitted=one.report.fitted,
         )
-        for one in judged
+        for one in found.judged
     ]
-    _, _, found, covered = groups[0]
-    headline = f"Simulated decode is {found.median:.0%} off what users report, at the median"
+    _, _, quality, covered = found.groups[0]
+    headline = f"Simulated decode is {quality.median:.0%} off what users report, at the median"
     caption = (
-        f"{len(judged)} machines and settings of users, simulated from data sheets; hollow: used to fit.",
-        f"Held out: {found.cells}, median error {found.median:.1%}, {covered:.0%} in their interval.",
+        f"{len(found.judged)} machines and settings of users, simulated from data sheets; hollow: used to fit.",
+        f"Held out: {quality.cells}, median error {quality.median:.1%}, {covered:.0%} in their interval.",
     )
-    files = {"validation.md": text, "judged.csv": table.getvalue()}
-    files |= {f"{name}.yaml": calibration_yaml(one) for name, one in calibrations.items()}
-    return files, draw_users(points, headline, caption)
+    return {"validation.md": text, **found.files}, draw_users(points, headline, caption)
 
 
 def _of_publications(*, fit: bool) -> dict[str, str]:
     """The files of a validation on published numbers, by name."""
-    from ktbench.sim.calibration import calibration_yaml, read_calibration
-    from ktbench.sim.fitting import STAGES, fit_all
-    from ktbench.sim.judging import judge
-    from ktbench.sim.observation import observations_of
-    from ktbench.sim.validation import cells_csv, published_values
-
-    observations = observations_of(read_published(*FIGURES), lambda words: read_request(words).parts[0].spec)
-    calibrations = {name: read_calibration(name) for name in STAGES}
-    fitted: list[Fitted] = []
-    for one in fit_all(observations, calibrations) if fit else ():
-        fitted.append(one)
-        say(f"fitted {one.stage.name}: {len(one.observations)} cells, rms {one.rms:.1%}")
-    calibrations |= {one.calibration.name: one.calibration for one in fitted}
-    errors = judge(observations, calibrations)
-    text = render("validation.md.j2", **published_values(errors, calibrations, fitted))
-    files = {"validation.md": text, "cells.csv": cells_csv(errors)}
-    return files | {f"{one.calibration.name}.yaml": calibration_yaml(one.calibration) for one in fitted}
+    found = sim.judge_publications(read_published(*sim.FIGURES), _compose, fit=fit, on_stage=say)
+    return {"validation.md": render("validation.md.j2", **found.values), **found.files}
 
 
 def _of_runs(names: str, *, fit: bool) -> dict[str, str]:
     """The files of a validation on measured runs, by name. Raises RequestError where no cell was timed."""
-    from ktbench.sim.calibration import calibration_yaml, read_calibration
-    from ktbench.sim.fitting import fit_measured
-    from ktbench.sim.measured import measured_cells
-    from ktbench.sim.simulation import ON_CORES
-    from ktbench.sim.validation import measured_values
-
     runs = [read_run(find_run(name)) for name in names.split(",")]
-    measured: list[MeasuredCell] = []
-    for one in runs:
-        cells = one.header.cells
-        records = {cell.key: one.of_cell(cell.key) for cell in cells}
-        measured += measured_cells(one.environments[0], cells, records, one.latest().values())
-    shipped = read_calibration(ON_CORES)
-    cost = fit_measured(measured, shipped) if fit else shipped
-    judged = list(_judged(measured, cost))
-    if not judged:
+    measured = [cell for run in runs for cell in _measured(run)]
+    found = sim.judge_runs(measured, [run.header.run for run in runs], fit=fit, on_left_out=say)
+    if found is None:
         raise RequestError(f"validate run={names}: the runs have no timed cell that the simulator covers")
-    values = measured_values(judged, [one.header.run for one in runs])
-    files = {"validation.md": render("validation_measured.md.j2", **values)}
-    return files | ({f"{cost.name}.yaml": calibration_yaml(cost)} if fit else {})
+    return {"validation.md": render("validation_measured.md.j2", **found.values), **found.files}
 
 
-def _judged(cells: Sequence[MeasuredCell], cost: Calibration) -> Iterator[MeasuredError]:
-    """The cells simulated; a line on stderr for one that cannot be."""
-    from ktbench.sim.judging import judge_measured
-
-    for one in cells:
-        try:
-            yield from judge_measured([one], cost)
-        except ValueError as error:
-            say(f"left out: {one.summary}: {error}")
+def _measured(run: Run) -> list[sim.MeasuredCell]:
+    cells = run.header.cells
+    records = {cell.key: run.of_cell(cell.key) for cell in cells}
+    return sim.measured_cells(run.environments[0], cells, records, run.latest().values())

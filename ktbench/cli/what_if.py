@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from ktbench import sim
 from ktbench.resources import shipped_path
 from ktbench.results.quantities.text import number
 from ktbench.run.feasibility import Machine, feasibility, require_simulated_rules
@@ -15,9 +15,6 @@ from ktbench.run.request import read_request
 from ktbench.spec.errors import RequestError, refusing
 from ktbench.spec.peers import OURS
 from ktbench.spec.run_spec import RunSpec
-
-if TYPE_CHECKING:
-    from ktbench.sim.cost_search import Offer, PriceEntry, PriceList
 
 _LIST, _TARGET = "what_if", "what_if.target"
 _MONEY_DIGITS_BELOW = 100
@@ -54,13 +51,11 @@ def read_what_if(overrides: Sequence[str]) -> WhatIfRequest | None:
 
 def answer(request: WhatIfRequest) -> int:
     """Print the speed and price of each machine, then the cheapest that reaches the target. Raises RequestError."""
-    from ktbench.sim.cost_search import entry_cells, read_prices, with_all_features
-
     with refusing():
-        prices = read_prices(request.prices)
-        specs = list(entry_cells(prices, lambda name: _spec((*request.overrides, f"machine={name}"))))
+        prices = sim.read_prices(request.prices)
+        specs = list(sim.entry_cells(prices, lambda name: _spec((*request.overrides, f"machine={name}"))))
         for _, spec in specs:
-            require_simulated_rules(with_all_features(spec))
+            require_simulated_rules(spec)
     print("\n".join(_lines(specs, prices, request.target)))
     return 0
 
@@ -87,7 +82,7 @@ def _spec(overrides: Sequence[str]) -> RunSpec:
     return spec
 
 
-def _lines(specs: Sequence[tuple[PriceEntry, RunSpec]], prices: PriceList, target: float) -> Iterator[str]:
+def _lines(specs: Sequence[tuple[sim.PriceEntry, RunSpec]], prices: sim.PriceList, target: float) -> Iterator[str]:
     offers = [_offer(spec, entry) for entry, spec in specs]
     yield f"{_work(specs[0][1])}; all speeds are simulated\n"
     yield from _table(sorted(offers, key=lambda one: one.price), prices.currency, target)
@@ -99,15 +94,12 @@ def _work(spec: RunSpec) -> str:
     return spec.summary.removesuffix("" if spec.machine is None else f", simulated on {spec.machine.title}")
 
 
-def _offer(spec: RunSpec, entry: PriceEntry) -> Offer:
-    from ktbench.sim.cost_search import offer, with_all_features
-
-    best = with_all_features(spec)
-    reason = None if best.machine is None else feasibility(best, Machine.described(best.machine))
-    return offer(best, entry.title, entry.price, reason.why if reason else "")
+def _offer(spec: RunSpec, entry: sim.PriceEntry) -> sim.Offer:
+    reason = None if spec.machine is None else feasibility(spec, Machine.described(spec.machine))
+    return sim.offer(spec, entry.title, entry.price, reason.why if reason else "")
 
 
-def _table(offers: Sequence[Offer], currency: str, target: float) -> Iterator[str]:
+def _table(offers: Sequence[sim.Offer], currency: str, target: float) -> Iterator[str]:
     speed = ("tokens/s (simulated)", f"{currency} per token/s")
     heading = ("machine", currency, *speed, "features", "bottleneck", f"reaches {target:g}")
     rows = [heading, *(_cells(one, target) for one in offers)]
@@ -117,7 +109,7 @@ def _table(offers: Sequence[Offer], currency: str, target: float) -> Iterator[st
         yield "  ".join(padded).rstrip()
 
 
-def _cells(one: Offer, target: float) -> tuple[str, ...]:
+def _cells(one: sim.Offer, target: float) -> tuple[str, ...]:
     if one.tokens_per_s is None or one.price_per_speed is None:
         return (one.title, _money(one.price), "-", "-", one.features, "-", f"cannot run it: {one.why}")
     reaches = "yes" if one.tokens_per_s >= target else "no"
@@ -129,13 +121,11 @@ def _money(value: float) -> str:
     return f"{value:,.0f}" if value >= _MONEY_DIGITS_BELOW else f"{value:.2f}"
 
 
-def _sentence(offers: Sequence[Offer], currency: str, target: float) -> str:
-    from ktbench.sim.cost_search import cheapest, closest
-
+def _sentence(offers: Sequence[sim.Offer], currency: str, target: float) -> str:
     wanted = f"{target:g} tokens/s"
-    if best := cheapest(offers, target):
+    if best := sim.cheapest(offers, target):
         does = f"{number(best.tokens_per_s or 0.0)} tokens/s simulated"
         return f"The cheapest that reaches {wanted} is {best.title} for {_money(best.price)} {currency}: {does}."
-    if near := closest(offers):
+    if near := sim.closest(offers):
         return f"None reaches {wanted}; {near.title} comes closest: {number(near.tokens_per_s or 0.0)} simulated."
     return f"None reaches {wanted}: none can run it."

@@ -23,12 +23,13 @@ from ktbench.engine.forms import ExpertFunctions
 from ktbench.engine.protocol import require
 from ktbench.engine.replay import ReplaySystem, TraceReplay
 from ktbench.engine.routing import PassRouting, Routing
-from ktbench.engine.work import DenseWork, ExpertsWork, mean_work, step_work
+from ktbench.engine.work import ExpertsWork, mean_work, step_work
 from ktbench.engine.workload_trace import TraceWriter, WorkloadTrace, pass_runner
 from ktbench.spec.engine import EngineSpec, PlacementSpec, choose_deferral, deferral_candidates, seen_features
 from ktbench.spec.features import FeatureValue
 from ktbench.spec.record import Work
 from ktbench.spec.run_spec import ModelSpec, RunSpec
+from ktbench.spec.step.work import DenseWork
 from ktbench.spec.timeline import Timeline
 
 _TRIED_STEPS = 6

@@ -26,7 +26,7 @@ from ktbench.engine.protocol import (
 )
 from ktbench.engine.routing import Routing
 from ktbench.engine.survey import ExpertsSurvey
-from ktbench.engine.work import ExpertsWork, layer_work, mean_work
+from ktbench.engine.work import ExpertsWork, mean_work, pass_work
 from ktbench.engine.workload.routing import layer_selections
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.peers import PeerSpec
@@ -341,7 +341,7 @@ class LayerSystem(Inspected):
         precision = self._replicas_in_turn.precision
         experts = ExpertsWork(shape=self.model.shape, precisions=((precision, precision),))
         ranked = [Routing(ids=torch.from_numpy(step.ranks), gates=step.gates) for step in self._traced.steps]
-        return mean_work([layer_work(experts, routing) for routing in ranked])
+        return mean_work([pass_work(None, experts, [routing]) for routing in ranked])
 
     def close(self) -> None:
         """See `System`."""

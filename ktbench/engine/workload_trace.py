@@ -14,9 +14,9 @@ from torch import Tensor
 from ktbench.engine.decode.step import DecodeState, Forward, PassRunner
 from ktbench.engine.routing import PassRouting, Routing, synthetic
 from ktbench.engine.workload.routing import prompt_ids, prompt_padding
-from ktbench.spec.memory import KEPT_WORKLOADS
 from ktbench.spec.run_spec import WorkloadSpec
 from ktbench.spec.shape import MoEShape
+from ktbench.spec.step.memory import KEPT_WORKLOADS
 
 if TYPE_CHECKING:
     from ktbench.engine.experts import MoERuntimeState

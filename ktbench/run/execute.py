@@ -21,11 +21,11 @@ from ktbench.run.open_run import end_shards, kept_of, open_run, parts_of
 from ktbench.run.progress import RoundProgress, cell_names, clear_status, loading, say, trial_progress, waiting, warn
 from ktbench.run.request import CellPlan
 from ktbench.run.sweep import Sweep
-from ktbench.sim.records import simulate_cells
-from ktbench.spec.memory import worker_bytes
+from ktbench.sim import simulate_cells
 from ktbench.spec.peers import OURS, peer_of
 from ktbench.spec.record import Cell, Environment, Outcome, Part, Record
 from ktbench.spec.run_spec import MeasureSpec
+from ktbench.spec.step.memory import worker_bytes
 from ktbench.spec.suite import SuiteSpec
 
 

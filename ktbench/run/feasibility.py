@@ -22,25 +22,16 @@ from ktbench.host.cuda import read_cuda_devices
 from ktbench.host.software import peer_reason
 from ktbench.host.topology import read_topology
 from ktbench.resources import install_command
-from ktbench.run.gpu_memory import gpu_memory, gpu_workers
-from ktbench.sim.cost_search import all_features
-from ktbench.sim.simulation import rules_not_simulated
+from ktbench.sim import as_judged, not_simulated, rules_not_simulated
 from ktbench.spec.cells import points_of
-from ktbench.spec.engine import EngineSpec, PlacementSpec
+from ktbench.spec.engine import EngineSpec, all_features
 from ktbench.spec.errors import RequestError, refusing
 from ktbench.spec.machine import MachineSpec
-from ktbench.spec.memory import (
-    MachineMemory,
-    cache_bytes,
-    device_bytes,
-    linear_bytes,
-    routed_bytes,
-    trained_bytes,
-    worker_bytes,
-)
 from ktbench.spec.peers import OURS, peer_of
 from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.step.memory import MachineMemory, gpu_memory, gpu_workers, worker_bytes
+from ktbench.spec.step.work import cache_bytes, device_bytes, linear_bytes, routed_bytes, trained_bytes
 from ktbench.spec.support import Reason, features_missing, rules_broken
 from ktbench.spec.weights import BY_ACCURACY, DEVICE_UNPACKS, Precision
 
@@ -118,9 +109,9 @@ def _reasons(spec: RunSpec, machine: Machine) -> Iterator[Reason]:
             yield from _gpu_memory_reasons(spec, machine)
         return
     if machine.spec is not None:
-        yield from _simulation_reasons(spec, machine.spec)
+        yield from not_simulated(spec, machine.spec)
     yield from features_missing(spec, machine.features_missing)
-    yield from rules_broken(spec if machine.spec is None else _as_simulated(spec))
+    yield from rules_broken(spec if machine.spec is None else as_judged(spec))
     if spec.workload.phase == "train" and machine.spec is None and find_spec("peft") is None:
         yield Reason("workload.phase=train", f"needs PEFT: {install_command('train')}")
     yield from _core_reasons(spec, machine.cpus)
@@ -161,67 +152,6 @@ def _core_reasons(spec: RunSpec, cpus: Sequence[int]) -> Iterator[Reason]:
     except ValueError as error:
         where, _, why = str(error).partition(": ")
         yield Reason(where, why)
-
-
-def _simulation_reasons(spec: RunSpec, machine: MachineSpec) -> Iterator[Reason]:
-    if spec.engine.device == "cpu" and machine.gpu is not None and spec.workload.phase != "layer":
-        yield Reason("engine.device=cpu", f"{machine.name} is simulated with its GPU, leave out engine.device")
-    if spec.workload.phase == "serve":
-        yield Reason("workload.phase=serve", "is not simulated, leave out machine=")
-    if spec.workload.phase == "train":
-        yield from _simulated_training_reasons(spec)
-    if why := rules_not_simulated(spec):
-        yield Reason(f"inject={spec.inject.name}", why)
-    for feature, value in spec.engine.on:
-        if not (feature.simulated or feature.serving):
-            yield Reason(feature.where(value), "is not simulated, leave it out or set machine=here")
-    yield from _not_simulated(spec, machine)
-    work, most = spec.workload, spec.model.shape.positions
-    if work.phase != "layer" and work.prompt > most:
-        yield Reason(f"workload.prompt={work.prompt}", f"{spec.model.name} was made for {most:,} tokens")
-
-
-def _not_simulated(spec: RunSpec, machine: MachineSpec) -> Iterator[Reason]:
-    """Settings that a measured step depends on and a simulated one does not: their effect would be shown as none."""
-    engine, work, placement, otherwise = spec.engine, spec.workload, spec.engine.placement, "or set machine=here"
-    if engine.numa and engine.domains not in (None, machine.domains):
-        why = f"logical domains are not simulated, {machine.name} has {machine.domains}; leave it out {otherwise}"
-        yield Reason(f"engine.domains={engine.domains}", why)
-    if engine.threads is not None and machine.gpu is not None and engine.threads % machine.domains:
-        why = f"as many cores of each of the {machine.domains} domains are simulated"
-        yield Reason(f"engine.threads={engine.threads}", why)
-    if placement.profile is not None:
-        why = "experts are placed by the skew of the model's family, leave it null"
-        yield Reason(f"engine.placement.profile={placement.profile}", f"is not simulated: {why} {otherwise}")
-    if placement.every != PlacementSpec().every and work.routing != "recorded":
-        why = f"is simulated with workload.routing=recorded alone, leave it out {otherwise}"
-        yield Reason(f"engine.placement.every={placement.every}", why)
-    if work.shortest is not None:
-        yield Reason(
-            f"workload.shortest={work.shortest}", f"prompts of one length are simulated, leave it null {otherwise}"
-        )
-
-
-def _simulated_training_reasons(spec: RunSpec) -> Iterator[Reason]:
-    if not spec.engine.fused:
-        yield Reason("workload.phase=train", "base is plain PEFT, which has no model of its costs, add +a, +v or +m")
-    if spec.workload.examples is not None:
-        yield Reason(f"workload.examples={spec.workload.examples}", "nothing is learned where steps are simulated")
-    if spec.device_precision != "bf16":
-        yield Reason(f"device_precision={spec.device_precision}", "all but the experts is trained through in bf16")
-
-
-def _as_simulated(spec: RunSpec) -> RunSpec:
-    """The spec by which the rules of the engine judge a simulated cell.
-
-    Without +c in prefill of whole prompts, for which the engine has no graph but the paper's breakdown (Fig. 14) a row.
-    The experts of a single layer run on the host, with or without a GPU.
-    """
-    if spec.workload.phase == "layer":
-        return replace(spec, engine=replace(spec.engine, device="cpu"))
-    if spec.workload.phase == "prefill" and spec.workload.chunk is None:
-        return replace(spec, engine=replace(spec.engine, cuda_graph=False))
-    return spec
 
 
 def _memory_reasons(spec: RunSpec, machine: MachineSpec) -> Iterator[Reason]:

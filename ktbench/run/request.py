@@ -39,10 +39,10 @@ from ktbench.spec.engine import EngineSpec
 from ktbench.spec.errors import RequestError, did_you_mean, error_text, refusing
 from ktbench.spec.features import FEATURES
 from ktbench.spec.machine import MachineSpec
-from ktbench.spec.memory import MachineMemory, NotEnoughMemory, blocks_of, require_memory
 from ktbench.spec.peers import OURS
 from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.step.memory import MachineMemory, NotEnoughMemory, blocks_of, require_memory
 from ktbench.spec.suite import SuiteSpec
 from ktbench.spec.sweep import SweepSpec, on_avx2, without_packing
 from ktbench.spec.weights import FORMATS

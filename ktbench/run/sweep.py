@@ -13,8 +13,8 @@ from ktbench.run.agreement import logits_file
 from ktbench.run.messages import OpenSession, RecordIds, new_record
 from ktbench.run.worker import OnLoading, Worker, WorkerDied, serve_command
 from ktbench.spec.cells import turn_order, worker_groups
-from ktbench.spec.memory import WeightsKey
 from ktbench.spec.record import Cell, Outcome, Record
+from ktbench.spec.step.memory import WeightsKey
 
 OnRecord = Callable[[Record], None]
 # Who is told how far the worker of a cell is with loading, until that is done.

@@ -10,7 +10,7 @@ from ktbench.host.timing_lock import who_times
 from ktbench.run.messages import OpenSession, RecordIds
 from ktbench.run.progress import loading, warn
 from ktbench.run.worker import Worker, WorkerDied, serve_command
-from ktbench.sim.simulation import simulate
+from ktbench.sim import simulate
 from ktbench.spec.record import Cell, Environment
 from ktbench.spec.timeline import Timeline
 

@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ktbench.sim.calibration import Calibration
-from ktbench.sim.core_kernels import AMX, VECTOR, CoreKernels, Team
-from ktbench.sim.executor import Graph, apply_contention
-from ktbench.sim.graph import (
+from ktbench.sim.cores import AMX, VECTOR, CoreKernels, Team, makespan_s
+from ktbench.sim.graph import Graph, apply_contention
+from ktbench.sim.routing import counts, selections
+from ktbench.sim.workloads import (
     DeviceTask,
     Pass,
     SharedOrder,
@@ -22,14 +23,13 @@ from ktbench.sim.graph import (
     kept_experts,
     machine_of,
     wants_inputs,
+    workload_of,
 )
-from ktbench.sim.routing import counts, selections
-from ktbench.sim.schedule import makespan_s
-from ktbench.sim.sizes import ADAMW_BYTES, BF16_BYTES, F32_BYTES, Sizes, sizes_of
 from ktbench.spec.engine import PAPER_AMX_MIN_TOKENS
 from ktbench.spec.machine import MachineSpec, Vector
 from ktbench.spec.peers import OURS
 from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.step.work import ADAMW_BYTES, BF16_BYTES, F32_BYTES, Sizes, sizes_of
 from ktbench.spec.timeline import Resource
 from ktbench.spec.weights import Dtype, Precision, expert_bytes
 
@@ -212,7 +212,7 @@ class CpuCosts:
     def _call_of(self, work: Pass, layer: int) -> Callable[[NDArray[np.int64]], float]:
         if work.back:
             return partial(self._back_s, work=work, inputs=wants_inputs(self.spec, layer))
-        if self.spec.workload.phase == "train":
+        if workload_of(self.spec).trains:
             return partial(self._forth_s, work=work)
         return self._fused_s if self.spec.engine.fused else self._modules_s
 
@@ -285,7 +285,7 @@ class CpuCosts:
     @property
     def _replays(self) -> bool:
         """Whether a step is replayed without the modelling code."""
-        return self.spec.engine.packed_dense and self.spec.workload.phase == "decode"
+        return self.spec.engine.packed_dense and workload_of(self.spec).few_tokens
 
     def _linear_s(self, params: int, rows: int) -> float:
         """One linear layer of the device role; 0 for one without weights."""

@@ -8,13 +8,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ktbench.sim.calibration import Calibration
-from ktbench.sim.graph import DeviceTask, Pass, SharedOrder, head_rows, kept_experts, wants_inputs
 from ktbench.sim.host_kernels import DecodeExperts, PrefillExperts, TorchExperts
-from ktbench.sim.placement import ALL_ON_HOST, Coverage, coverage
-from ktbench.sim.routing import SAMPLES, loads_of
-from ktbench.sim.sizes import ADAMW_BYTES, BF16_BYTES, Sizes, sizes_of
+from ktbench.sim.routing import ALL_ON_HOST, SAMPLES, Coverage, coverage, loads_of
+from ktbench.sim.workloads import (
+    DeviceTask,
+    Pass,
+    SharedOrder,
+    SimulatedWorkload,
+    head_rows,
+    kept_experts,
+    wants_inputs,
+    workload_of,
+)
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.step.work import ADAMW_BYTES, BF16_BYTES, Sizes, sizes_of
 from ktbench.spec.timeline import Resource
 from ktbench.spec.weights import STREAMED_CHUNK_BYTES
 
@@ -56,19 +64,14 @@ class GpuCosts:
         return not self.spec.engine.fused
 
     @property
-    def prefill(self) -> bool:
-        """Whether a step puts whole prompts through the model: a forward pass over them, or a training step."""
-        return self.spec.workload.phase == "prefill" or self.trains
-
-    @property
-    def trains(self) -> bool:
-        """Whether a step is one of training, in which the roles take turns and GPUs hold different layers."""
-        return self.spec.workload.phase == "train"
+    def workload(self) -> SimulatedWorkload:
+        """What kind of step it is."""
+        return workload_of(self.spec)
 
     def captured(self, work: Pass) -> bool:
         """Whether a pass is one CUDA graph: a decode step, or a whole chunk of a prompt."""
-        phase, chunk = self.spec.workload.phase, self.spec.workload.chunk
-        return self.spec.engine.cuda_graph and (phase == "decode" or (self.prefill and work.tokens == chunk))
+        chunk, kind = self.spec.workload.chunk, self.workload
+        return self.spec.engine.cuda_graph and (kind.few_tokens or (kind.many_tokens and work.tokens == chunk))
 
     @property
     def host(self) -> Resource:
@@ -77,14 +80,14 @@ class GpuCosts:
 
     def shared_order(self, work: Pass) -> SharedOrder:
         """See `CostModel`."""
-        if self.base or self.trains:
+        if self.base or self.workload.trains:
             return "after"
         return "beside" if self.captured(work) or self.sizes.family not in _BLOCKING_FAMILIES else "before"
 
     @property
     def step_launch_s(self) -> float:
         """See `CostModel`; of decode steps."""
-        return 0.0 if self.prefill else self.cost["step_ms"] * 1e-3
+        return 0.0 if self.workload.many_tokens else self.cost["step_ms"] * 1e-3
 
     @property
     def layer_kernels(self) -> int:
@@ -115,7 +118,7 @@ class GpuCosts:
     @property
     def _fixed(self) -> bool:
         """Whether attention of a prefill computes all positions that its cache has room for, as captured chunks do."""
-        return self.prefill and self.spec.engine.cuda_graph and self.spec.workload.has_whole_chunk
+        return self.workload.many_tokens and self.spec.engine.cuda_graph and self.spec.workload.has_whole_chunk
 
     def _beside(self, work: Pass) -> int:
         """Positions of a sequence that attention computes besides those of the pass."""
@@ -191,7 +194,7 @@ class GpuCosts:
     def streams(self, work: Pass) -> bool:
         """Whether the experts of a pass stream to the device; `auto` does where the first layer gains by it."""
         asked = self.spec.engine.device_prefill_tokens
-        if not self.prefill or asked == 0:
+        if not self.workload.many_tokens or asked == 0:
             return False
         if asked != "auto":
             return work.rows >= asked
@@ -242,7 +245,7 @@ class GpuCosts:
     def _handed_over_s(self, work: Pass) -> float:
         """In prefill through memory that is not pinned, and mapped anew where it is large."""
         cost, sync_s = self.cost, self.cost["sync_ms"] * 1e-3
-        if not self.prefill:
+        if not self.workload.many_tokens:
             return sync_s
         moved_mb = work.rows * self.sizes.hidden * BF16_BYTES * 1e-6
         copy_s = moved_mb * 1e-3 / min(cost["pageable_gb_per_s"], self.machine.link_gb_per_s or 0.0)
@@ -256,8 +259,7 @@ class GpuCosts:
 
     def _call_s(self, loads: NDArray[np.int64], placed: Coverage) -> float:
         """One call of a layer's experts on the host, `loads` [E] being the tokens of each."""
-        decodes = self.spec.workload.phase == "decode"
-        if not self.base and not decodes:
+        if not self.base and not self.workload.few_tokens:
             return self._experts.seconds(loads, placed)
         kernel = TorchExperts if self.base else DecodeExperts
         return kernel(spec=self.spec, machine=self.machine, cost=self.cost, sizes=self.sizes).seconds(loads, placed)
@@ -312,7 +314,7 @@ class GpuCosts:
     @property
     def _together(self) -> float:
         """GPUs that work at the same time: all, but one in training, where each has layers of its own."""
-        return 1.0 if self.trains else self._of(self.machine.gpus)
+        return 1.0 if self.workload.trains else self._of(self.machine.gpus)
 
     def _of(self, constant: float | None) -> float:
         if constant is None:

@@ -14,11 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ktbench.sim.calibration import Calibration
-from ktbench.sim.placement import ALL_ON_HOST, Coverage
-from ktbench.sim.schedule import makespan_s, soft_maximum
-from ktbench.sim.sizes import BF16_BYTES, F32_BYTES, Sizes
+from ktbench.sim.cores import makespan_s, soft_maximum
+from ktbench.sim.routing import ALL_ON_HOST, Coverage
+from ktbench.sim.workloads import workload_of
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.step.work import BF16_BYTES, F32_BYTES, Sizes
 from ktbench.spec.weights import weight_bits
 
 TASK_COLUMNS = 128  # output columns of a task (kernels/core/layout.h)
@@ -65,7 +66,7 @@ class TorchExperts(HostKernel):
 
         In prefill numbers of rows are new to oneDNN, and activations are gathered and added up.
         """
-        active, prefill = loads[loads > 0].astype(np.float64), self.spec.workload.phase == "prefill"
+        active, prefill = loads[loads > 0].astype(np.float64), workload_of(self.spec).many_tokens
         if not len(active):
             return 0.0
         read = self.sizes.expert_bytes / (self.cost["base_stream"] * self.machine.read_gb_per_s * 1e9)
@@ -95,7 +96,7 @@ class PrefillExperts(HostKernel):
         if not len(active):
             return 0.0
         tokens = float(active.sum()) / self.sizes.top_k
-        fixed = 0.0 if self.spec.workload.phase == "layer" else self.cost["prefill_call_ms"] * 1e-3
+        fixed = 0.0 if workload_of(self.spec).single_layer else self.cost["prefill_call_ms"] * 1e-3
         around = self._select_s(tokens) + self._tokens(active, tokens) + self._packing(active)
         apart = 1.0 if self.threads_are_bound else self.cost["apart"]
         return (fixed + around + self._products(active)) * apart * (1.0 - covered.device) + self._lora_s(active, 1)
@@ -196,7 +197,7 @@ class PrefillExperts(HostKernel):
     @property
     def _whole(self) -> float:
         """Weights are read faster in a whole system than in the microbenchmark of a layer."""
-        return self.cost["prefill_stream"] if self.spec.workload.phase != "layer" else 1.0
+        return 1.0 if workload_of(self.spec).single_layer else self.cost["prefill_stream"]
 
     def _read_s(self, share: float) -> float:
         """Reading an expert's part of a domain at a share of its bandwidth, which cannot be above all of it."""

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from time import perf_counter
-from typing import TYPE_CHECKING
 
+from ktbench.sim.errors import speed_interval, speed_text
+from ktbench.sim.sensitivity import resource_lines, sensitivity
+from ktbench.sim.simulation import Simulation, simulate
+from ktbench.sim.workloads import workload_of
 from ktbench.spec.record import Cell, Environment, Outcome, Record, RoleTimes, collect
 from ktbench.spec.run_spec import RunSpec
-
-if TYPE_CHECKING:
-    from ktbench.sim.simulation import Simulation
 
 # Sensitivities take about a second each at the depth of the largest models.
 _MOST_WITH_SENSITIVITY = 12
@@ -38,10 +38,8 @@ def simulate_cells(
 def simulated(cell: Cell, machine: Environment, unsupported: str = "", *, sensitive: bool = False) -> Record:
     """The record of one step of a cell; UNSUPPORTED with the reason, where one is given or the simulator raises one.
 
-    `sensitive` adds about a dozen simulations, of what 10 % more of each resource would give.
+    `sensitive` adds notes on what 10 % more of each resource would give, for which about a dozen steps are simulated.
     """
-    from ktbench.sim.simulation import simulate  # imports scipy
-
     blank = Record(
         cell=cell.key,
         label=cell.label,
@@ -64,9 +62,9 @@ def simulated(cell: Cell, machine: Environment, unsupported: str = "", *, sensit
 
 
 def _filled(blank: Record, spec: RunSpec, found: Simulation, began_s: float, *, sensitive: bool) -> Record:
-    from ktbench.sim.sensitivity import resource_lines
-
-    notes = (*_within(spec, found), *resource_lines(spec)) if sensitive else (f"bottleneck: {found.bottleneck}",)
+    notes: tuple[str, ...] = (f"bottleneck: {found.bottleneck}",)
+    if sensitive:
+        notes = (*_within(spec, found), *resource_lines(sensitivity(spec, now_s=found.step_s)))
     return replace(
         blank,
         outcome=Outcome.OK,
@@ -83,12 +81,10 @@ def _filled(blank: Record, spec: RunSpec, found: Simulation, began_s: float, *, 
 
 def _within(spec: RunSpec, found: Simulation) -> Iterator[str]:
     """Where a measured speed is to be expected. Of machines without a GPU, too few were measured by others to say."""
-    from ktbench.sim.advice import speed_interval, speed_text
-
-    phase = spec.workload.phase
-    if phase in ("decode", "prefill") and spec.machine is not None and spec.machine.gpu is not None:
-        low, high = speed_interval(spec.workload.tokens_per_step / found.step_s, phase)
-        others = "users' reports" if phase == "decode" else "held-out published cells"
+    errors = workload_of(spec).errors
+    if errors and spec.machine is not None and spec.machine.gpu is not None:
+        low, high = speed_interval(spec.workload.tokens_per_step / found.step_s, spec.workload.phase)
+        others = "users' reports" if errors == "users" else "held-out published cells"
         yield f"90 % interval by the errors at {others}: {speed_text(low)} to {speed_text(high)} tokens/s"
 
 
@@ -97,7 +93,8 @@ def _role_times(spec: RunSpec, found: Simulation) -> RoleTimes | None:
 
     The device role waits while the host works alone, as on a real machine.
     """
-    if spec.workload.phase in ("layer", "train") or not spec.engine.roles_concurrent:
+    workload = workload_of(spec)
+    if workload.single_layer or workload.trains or not spec.engine.roles_concurrent:
         return None
     host_s = found.timeline.busy_s("host")
     alone_s = max(0.0, host_s - found.timeline.overlap_s("host", "device"))  # both are sums that round

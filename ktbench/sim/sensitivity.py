@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 from types import MappingProxyType
 
-from ktbench.sim.simulation import simulate
+from ktbench.sim.simulation import step_s
 from ktbench.spec.machine import UNITS, MachineSpec
 from ktbench.spec.run_spec import RunSpec
 
@@ -61,8 +61,10 @@ class Bottleneck:
         return f"{self.title} ({100 * self.share:.0f} %)"
 
 
-def sensitivity(spec: RunSpec, by: float = 0.10) -> tuple[Sensitivity, ...]:
+def sensitivity(spec: RunSpec, by: float = 0.10, *, now_s: float | None = None) -> tuple[Sensitivity, ...]:
     """What `by` more of each resource that a cell's machine has would give, the largest gain first.
+
+    `now_s` are the seconds of a step as it is, where these are known.
 
     One constant is changed at a time and the cell simulated again; with deferral=auto N is chosen anew. Cores are
     whole, at least one more, and bring their vector and AMX units: at the same peak more cores would be slower ones.
@@ -71,20 +73,15 @@ def sensitivity(spec: RunSpec, by: float = 0.10) -> tuple[Sensitivity, ...]:
     """
     if by <= 0:
         raise ValueError(f"by={by}: must be above 0")
-    step_s = simulate(spec).step_s
+    now_s = step_s(spec) if now_s is None else now_s
     found = [
-        Sensitivity(constant=name, share=_share(name, simulate(more).step_s / step_s, added), by=by)
+        Sensitivity(constant=name, share=_share(name, step_s(more) / now_s, added), by=by)
         for name, more, added in _with_more(spec, by)
     ]
     return tuple(sorted(found, key=lambda one: -one.gain))
 
 
-def bottleneck(spec: RunSpec) -> Bottleneck:
-    """The resource that would give a cell the largest gain. Raises ValueError where it cannot be simulated."""
-    return bottleneck_of(sensitivity(spec))
-
-
-def bottleneck_of(found: Sequence[Sensitivity]) -> Bottleneck:
+def bottleneck(found: Sequence[Sensitivity]) -> Bottleneck:
     """The resource that bounds the largest share of a step; fixed costs where all together bound less than half.
 
     Of cores only what they give beyond their units counts, which are resources of their own.
@@ -98,15 +95,14 @@ def bottleneck_of(found: Sequence[Sensitivity]) -> Bottleneck:
     return Bottleneck(title=RESOURCES[name], share=shares[name])
 
 
-def resource_lines(spec: RunSpec) -> tuple[str, ...]:
-    """`sensitivity` and `bottleneck` in words, as notes of a record. Raises ValueError as they do."""
-    found = sensitivity(spec)
+def resource_lines(found: Sequence[Sensitivity]) -> tuple[str, ...]:
+    """What `sensitivity` found and the bottleneck in words, as notes of a record."""
     helpful = [one for one in found if one.gain >= _LEAST_GAIN]
     gains = "; ".join(f"{RESOURCES[one.constant]}: {100 * one.gain:+.1f} % tokens/s" for one in helpful)
     useless = ", ".join(RESOURCES[one.constant] for one in found if one not in helpful)
     lines = [f"10 % more {gains}"] if gains else []
     lines += [f"10 % more gives nothing: {useless}"] if useless else []
-    held = bottleneck_of(found)
+    held = bottleneck(found)
     return (*lines, f"bottleneck: {held.title}, {100 * held.share:.0f} % of the step")
 
 

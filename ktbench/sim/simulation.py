@@ -1,30 +1,42 @@
-"""One step of a cell, simulated on its machine."""
+"""One step of a cell, simulated on its machine: its time, what it must do at least, and what counters would count."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cache
+from math import ceil
+from statistics import mean
 from typing import Literal
 
-import yaml
+import numpy as np
+from numpy.typing import NDArray
 
-from ktbench.resources import data_folder
 from ktbench.sim.calibration import Calibration, read_calibration
-from ktbench.sim.cost_cpu import cpu_graph
+from ktbench.sim.cost_cpu import TASKS, cpu_graph
 from ktbench.sim.cost_gpu import gpu_costs
-from ktbench.sim.executor import Execution, Graph, busy_share, execute
-from ktbench.sim.graph import LOSS, OPTIMISER, build_graph, machine_of, passes_of
-from ktbench.sim.work import step_counters, step_work
-from ktbench.spec.engine import choose_deferral, deferral_candidates, seen_features
+from ktbench.sim.graph import Execution, Graph, busy_share, execute
+from ktbench.sim.host_kernels import TASK_COLUMNS
+from ktbench.sim.routing import SAMPLES, counts, coverage, loads_of, selections
+from ktbench.sim.workloads import (
+    Pass,
+    build_graph,
+    deferred_experts,
+    has_effect,
+    head_rows,
+    kept_experts,
+    machine_of,
+    passes_of,
+    workload_of,
+)
+from ktbench.spec.engine import all_features, choose_deferral, deferral_candidates, seen_features
 from ktbench.spec.features import FeatureValue
-from ktbench.spec.inject import InjectRule, InjectSpec
 from ktbench.spec.machine import MachineSpec, of_cores
 from ktbench.spec.peers import OURS
 from ktbench.spec.record import RoofSample, StepParts, Work
 from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.step.work import dense_work, least_work, sizes_of, total_work, trained_work
 from ktbench.spec.timeline import RESOURCES, Span, Timeline
-from ktbench.spec.wire import from_plain
+from ktbench.spec.weights import expert_bytes, weight_bits
 
 # The calibration of our own engine where the device role runs on CPU cores.
 ON_CORES = "ktbench"
@@ -34,11 +46,6 @@ _TITLES = {
     "link": "copies between host and device",
     "launch": "launches",
 }
-
-
-# Injection rules whose operators the costs are those of, and which of these act where the device role is a GPU.
-_RULES = "lean"
-_ON_GPUS = ("linear", "rms_norm", "latent_attention")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,6 +76,37 @@ def simulate(spec: RunSpec) -> Simulation:
     Raises ValueError for a cell without a machine, for a feature without a model, and for routing or placement that
     does not fit.
     """
+    spec, cost = _checked(spec)
+    resolved = with_deferral(spec, resolved_deferral(spec, cost))
+    execution = execute((graph := step_graph(resolved, cost)).tasks)
+    timeline = Timeline(
+        title=spec.summary, spans=tuple(_spans(graph, execution)), step_s=execution.total_s, provenance="simulated"
+    )
+    shares: dict[str, float] = {
+        name: timeline.busy_s(name) / execution.total_s for name in RESOURCES if timeline.busy_s(name)
+    }
+    parts = workload_of(spec).parts
+    return Simulation(
+        step_s=execution.total_s,
+        timeline=timeline,
+        work=step_work(resolved, cost),
+        counters=step_counters(resolved, cost),
+        roof=_roof(spec, machine_of(spec)),
+        shares=shares,
+        bottleneck=_TITLES[max(shares, key=lambda name: shares[name])],
+        chosen=_chosen(resolved, cost),
+        notes=tuple(_notes(spec, resolved)),
+        parts=parts(graph, execution) if parts else None,
+    )
+
+
+def step_s(spec: RunSpec) -> float:
+    """`Simulation.step_s` alone. Raises ValueError as `simulate`."""
+    return step_seconds(*_checked(spec))
+
+
+def _checked(spec: RunSpec) -> tuple[RunSpec, Calibration]:
+    """A cell on the cores that it uses, and the calibration of its machine."""
     spec = on_used_cores(spec)
     machine = machine_of(spec)
     cost = read_calibration(machine.calibration)
@@ -78,26 +116,12 @@ def simulate(spec: RunSpec) -> Simulation:
         )
     if machine.gpu is not None:
         _require_gpu_cell(spec)
-    resolved = with_deferral(spec, resolved_deferral(spec, cost))
-    execution = execute((graph := step_graph(resolved, cost)).tasks)
-    timeline = Timeline(
-        title=spec.summary, spans=tuple(_spans(graph, execution)), step_s=execution.total_s, provenance="simulated"
-    )
-    shares: dict[str, float] = {
-        one: timeline.busy_s(one) / execution.total_s for one in RESOURCES if timeline.busy_s(one)
-    }
-    return Simulation(
-        step_s=execution.total_s,
-        timeline=timeline,
-        work=step_work(resolved, cost),
-        counters=step_counters(resolved, cost),
-        roof=_roof(spec, machine),
-        shares=shares,
-        bottleneck=_TITLES[max(shares, key=lambda one: shares[one])],
-        chosen=_chosen(resolved, cost),
-        notes=tuple(_notes(spec, resolved)),
-        parts=step_parts(graph, execution) if spec.workload.phase == "train" else None,
-    )
+    return spec, cost
+
+
+def with_all_features(spec: RunSpec) -> RunSpec:
+    """A cell with all features that its described machine has. Raises ValueError for a cell without one."""
+    return replace(spec, engine=all_features(spec.engine, machine_of(spec).feature_reasons))
 
 
 def on_used_cores(spec: RunSpec) -> RunSpec:
@@ -117,18 +141,6 @@ def on_used_cores(spec: RunSpec) -> RunSpec:
     cores = threads // machine.domains
     used = replace(machine, cores=cores, **of_cores(asdict(machine), cores))
     return replace(spec, machine=used, engine=replace(spec.engine, threads=None))
-
-
-def step_parts(graph: Graph, execution: Execution) -> StepParts:
-    """Forward, backward and optimiser of a training step; it has no losses, as nothing is computed."""
-    names = [task.name for task in graph.tasks]
-    forward_s, began_s = execution.end_s[names.index(LOSS)], execution.begin_s[names.index(OPTIMISER)]
-    return StepParts(
-        forward_s=forward_s,
-        backward_s=began_s - forward_s,
-        optimiser_s=execution.total_s - began_s,
-        losses=(),
-    )
 
 
 def _chosen(spec: RunSpec, cost: Calibration) -> dict[str, FeatureValue]:
@@ -176,55 +188,10 @@ def _require_gpu_cell(spec: RunSpec) -> None:
         raise ValueError("+l: the lean device role is one of CPU cores; with a GPU linear layers are PyTorch's")
 
 
-def rules_not_simulated(spec: RunSpec) -> str:
-    """Why a cell with these injection rules has no model; empty where it has one.
-
-    Rules of your own have to be those of `lean` for the operators that act in the cell.
-    """
-    inject, allowed = spec.inject, f"; set inject={_RULES} or machine=here"
-    if spec.engine.fused and inject.precisions_of("experts"):
-        return f"precisions of single layers are not simulated{allowed}"
-    if inject.name == _RULES or inject == InjectSpec():
-        return ""
-    own, known = (_acting(rules, spec) for rules in (inject, _simulated_rules()))
-    if others := [rule for key, rule in own.items() if key not in known]:
-        return f"the rule {_titled(others[0])} is not one of {_RULES}, whose operators are simulated{allowed}"
-    if missing := [rule for key, rule in known.items() if key not in own]:
-        return f"the rule {_titled(missing[0])} of {_RULES}, whose operators are simulated, is missing{allowed}"
-    return ""
-
-
-def _acting(inject: InjectSpec, spec: RunSpec) -> dict[str, InjectRule]:
-    """By what they replace and with what: names of rules, and their order, change nothing."""
-    acting = (rule for rule in inject.rules if _acts(rule.operator, spec))
-    return {f"{rule.operator} {rule.wants} {sorted(rule.args.items())}": rule for rule in acting}
-
-
-def _acts(operator: str, spec: RunSpec) -> bool:
-    """Whether it is for rules to say what an operator replaces in a cell; routed experts are replaced in every cell."""
-    if operator == "experts" or spec.workload.phase == "layer":
-        return False
-    if operator == "shared":
-        return spec.engine.roles_concurrent
-    return operator in _ON_GPUS if spec.engine.device == "cuda" else spec.engine.packed_dense
-
-
-def _titled(rule: InjectRule) -> str:
-    return f"{rule.name} (operator {rule.operator})"
-
-
-@cache
-def _simulated_rules() -> InjectSpec:
-    text = (data_folder("conf") / "inject" / f"{_RULES}.yaml").read_text(encoding="utf-8")
-    return from_plain(yaml.safe_load(text), InjectSpec)
-
-
 def _notes(spec: RunSpec, resolved: RunSpec) -> Iterator[str]:
     if spec.engine.deferral == "auto":
         yield f"deferral=auto chose {resolved.engine.deferral}"
-    work = spec.workload
-    if spec.engine.cuda_graph and work.phase == "prefill" and not work.has_whole_chunk:
-        yield "+c changes nothing: a graph holds whole chunks of a prompt, set workload.chunk"
+    yield from workload_of(spec).notes(spec)
 
 
 def _spans(graph: Graph, execution: Execution) -> Iterator[Span]:
@@ -254,3 +221,189 @@ def _roof(spec: RunSpec, machine: MachineSpec) -> RoofSample:
         peak_isa="amx" if amx else machine.vector,
         peak_dtype=spec.dtype,
     )
+
+
+# A tile of AMX holds 16 rows of activations against a KiB of weights (kernels/core/layout.h).
+_TILE_ROWS, _TILE_BYTES = 16, 1024
+
+
+def step_work(spec: RunSpec, cost: Calibration) -> Work:
+    """Weight bytes that a step reads once, its operations and tokens, as the engine counts them (engine/work.py).
+
+    With a GPU of the host's routed experts alone.
+    """
+    shape, has_gpu = spec.model.shape, _has_gpu(spec)
+    if has_gpu:
+        forward = _host_work(spec, cost)
+    elif workload_of(spec).single_layer:
+        forward = _layer_work(spec, cost)
+    else:
+        forward = total_work([_pass_work(spec, cost, one) for one in passes_of(spec)])
+    if not workload_of(spec).trains:
+        return forward
+    attention, expert = shape.layers * spec.lora.attention, shape.moe_layers * spec.lora.expert
+    return trained_work(forward, shape, on_device=has_gpu, attention=attention, expert=expert)
+
+
+def step_counters(spec: RunSpec, cost: Calibration) -> dict[str, int]:
+    """Counters of the feature table (`ktbench.spec.features`) over one step whose deferral is a number."""
+    engine = spec.engine
+    tokens, layers = spec.workload.tokens_per_step, spec.model.shape.moe_layers
+    calls = _gpu_calls(spec, cost) if _has_gpu(spec) else _cpu_calls(spec, cost)
+    return _experts_counters(spec, calls) | {
+        "graph_replays": _replays(spec, cost) if _has_gpu(spec) else 0,
+        "linear_calls": 0 if _has_gpu(spec) else _linear_calls(spec),
+        "deferred_experts": tokens * deferred_experts(spec) * (layers - 1),
+        "skipped_experts": tokens * engine.skipping * layers if has_effect(spec) else 0,
+        "streamed_bytes": _streamed_bytes(spec, cost) if _has_gpu(spec) else 0,
+        "flag_answers": 0,  # not simulated
+    }
+
+
+def _replays(spec: RunSpec, cost: Calibration) -> int:
+    """Passes of a step that are CUDA graphs."""
+    return sum(gpu_costs(spec, cost).captured(work) for work in passes_of(spec))
+
+
+def _streamed_bytes(spec: RunSpec, cost: Calibration) -> int:
+    """Of the experts that have tokens, where they stream to the device."""
+    loads, layers = _loads(spec, cost, streamed=True)
+    return round(layers * float((loads > 0).sum()) * sizes_of(spec).expert_bytes)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Calls:
+    """Experts that run on the host in the layers drawn: `tokens` [N] of each.
+
+    `layers` is how many layers of the step one layer drawn stands for, `kernels` and `tasks` are those of an expert.
+    """
+
+    tokens: NDArray[np.int64]
+    layers: float
+    kernels: int
+    tasks: int
+    expert_bytes: int
+    tile_bytes: int
+
+
+def _experts_counters(spec: RunSpec, calls: _Calls) -> dict[str, int]:
+    """The counters of kernels and tasks, which count what the simulation schedules: about as many as the operator's."""
+    engine, tokens = spec.engine, calls.tokens
+    on_amx = tokens[tokens >= engine.first_on_amx]
+    tiles = float(np.ceil(on_amx / _TILE_ROWS).sum()) * calls.tile_bytes / _TILE_BYTES
+    seen = {
+        "avx2_calls": calls.kernels * len(tokens) if engine.avx2 else 0,
+        "avx512_calls": calls.kernels * (len(tokens) - len(on_amx)) if engine.avx512 else 0,
+        "amx_tiles": tiles,
+        "tasks_dynamic": len(tokens) * calls.tasks if engine.dynamic else 0,
+        "local_bytes": len(tokens) * calls.expert_bytes if engine.numa else 0,
+    }
+    return {name: round(calls.layers * count) if engine.fused else 0 for name, count in seen.items()}
+
+
+def _gpu_calls(spec: RunSpec, cost: Calibration) -> _Calls:
+    """KTransformers: gate and up are split over the domains, down has all its columns in each."""
+    sizes, (loads, layers) = sizes_of(spec), _loads(spec, cost, streamed=False)
+    domains = machine_of(spec).domains
+    return _Calls(
+        tokens=loads[loads > 0],
+        layers=layers,
+        kernels=1,
+        tasks=2 * ceil(sizes.expert_ffn / TASK_COLUMNS) + domains * ceil(sizes.hidden / TASK_COLUMNS),
+        expert_bytes=sizes.expert_bytes,
+        tile_bytes=sizes.expert_bytes,
+    )
+
+
+def _cpu_calls(spec: RunSpec, cost: Calibration) -> _Calls:
+    shape, work = spec.model.shape, spec.workload
+    each = [work.batch] if workload_of(spec).single_layer else [one.rows for one in passes_of(spec)]
+    drawn = [_expert_tokens(spec, cost, rows) for rows in each]
+    return _Calls(
+        tokens=np.concatenate([tokens for layers in drawn for tokens in layers]),
+        layers=_layers(spec) / len(drawn[-1]),
+        kernels=TASKS,
+        tasks=TASKS,
+        expert_bytes=expert_bytes(shape, spec.precision),
+        tile_bytes=max(weight_bits(spec.precision), 8) // 8 * shape.expert_params,
+    )
+
+
+def _linear_calls(spec: RunSpec) -> int:
+    """Products of an attention, two of an MLP, the head."""
+    if not spec.engine.packed_dense or workload_of(spec).single_layer:
+        return 0
+    shape = spec.model.shape
+    mlps = shape.dense_layers + (shape.moe_layers if shape.shared_ffn else 0)
+    return len(passes_of(spec)) * (_attention_products(spec) * shape.layers + 2 * mlps + 1)
+
+
+def _attention_products(spec: RunSpec) -> int:
+    """Queries, keys and values as one, and the output; of latent attention queries in one step or two, and latents."""
+    config = spec.model.config
+    if not config.get("kv_lora_rank"):
+        return 2
+    return 3 if config.get("q_lora_rank") is None else 4
+
+
+def _host_work(spec: RunSpec, cost: Calibration) -> Work:
+    """Bytes of the experts that were selected, each read once a layer, and the arithmetic of all selections."""
+    sizes, (loads, layers) = sizes_of(spec), _loads(spec, cost)
+    return Work(
+        weight_bytes=round(layers * float((loads > 0).sum()) * sizes.expert_bytes),
+        flops=round(layers * float(loads.sum()) * sizes.expert_flops),
+        tokens=spec.workload.tokens_per_step,
+    )
+
+
+def _layer_work(spec: RunSpec, cost: Calibration) -> Work:
+    shape, tokens = spec.model.shape, spec.workload.batch
+    nbytes = _experts_bytes(spec, _expert_tokens(spec, cost, tokens))
+    return least_work(shape, None, tokens=tokens, selections=tokens * shape.top_k, experts_bytes=nbytes)
+
+
+def _pass_work(spec: RunSpec, cost: Calibration, work: Pass) -> Work:
+    shape = spec.model.shape
+    return least_work(
+        shape,
+        dense_work(spec, head_rows(spec, work)),
+        tokens=work.rows,
+        selections=work.rows * shape.moe_layers * kept_experts(spec),
+        experts_bytes=shape.moe_layers * _experts_bytes(spec, _expert_tokens(spec, cost, work.rows)),
+    )
+
+
+def _experts_bytes(spec: RunSpec, layers: Sequence[NDArray[np.int64]]) -> int:
+    precision = spec.precision if spec.engine.fused else "bf16"
+    return round(mean(len(tokens) for tokens in layers) * expert_bytes(spec.model.shape, precision))
+
+
+def _expert_tokens(spec: RunSpec, cost: Calibration, rows: int) -> list[NDArray[np.int64]]:
+    """Of each layer drawn the tokens of every expert that runs."""
+    return [counts(ids[:, : kept_experts(spec)]) for ids in selections(spec, cost, rows)]
+
+
+def _loads(spec: RunSpec, cost: Calibration, *, streamed: bool | None = None) -> tuple[NDArray[np.int64], float]:
+    """[N, E] tokens of each expert in a layer drawn for a pass, and how many layers on the host it stands for.
+
+    Of passes whose experts stream or do not where `streamed` is given.
+    """
+    costs, none = gpu_costs(spec, cost), np.zeros((0, spec.model.shape.experts), dtype=np.int64)
+    passes = [one for one in passes_of(spec) if streamed in (None, costs.streams(one))]
+    drawn = [loads_of(spec, cost, one.rows, kept_experts(spec)) for one in passes]
+    return np.concatenate([none, *drawn]), _layers(spec) * _host_share(spec, cost) / SAMPLES
+
+
+def _layers(spec: RunSpec) -> int:
+    return 1 if workload_of(spec).single_layer else spec.model.shape.moe_layers
+
+
+def _host_share(spec: RunSpec, cost: Calibration) -> float:
+    """Mean share of the selections that the host serves."""
+    if workload_of(spec).single_layer:
+        return 1.0
+    return 1.0 - float(np.mean([coverage(spec, cost, layer).device for layer in range(spec.model.shape.moe_layers)]))
+
+
+def _has_gpu(spec: RunSpec) -> bool:
+    return spec.machine is not None and spec.machine.gpu is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any, Literal
@@ -276,3 +276,24 @@ def seen_features(engine: EngineSpec, streamed: int, passes: int) -> dict[str, F
         return {"device_prefill_tokens": 0}
     idle: dict[str, FeatureValue] = {**dict.fromkeys((*FUSED, "dynamic"), False), "handover": BY_NAME["handover"].off}
     return idle if streamed == passes else {}
+
+
+def all_features(engine: EngineSpec, missing: Mapping[str, str]) -> EngineSpec:
+    """An engine with every feature on that its machine has, deferral, skipping and placement as they are.
+
+    `missing` has the reason why a feature is not there by its name, empty for one that is. All need the fused operator,
+    and the lean device role is for cells without a GPU.
+    """
+    names = ("avx2", "avx512", "amx", "numa", "cuda_graph")
+    avx2, avx512, amx, numa, cuda_graph = (not missing[name] for name in names)
+    fused = avx2 or avx512 or amx
+    return replace(
+        engine,
+        avx2=avx2 and not (avx512 or amx),
+        avx512=avx512,
+        amx=amx,
+        dynamic=fused,
+        numa=fused and numa,
+        cuda_graph=fused and cuda_graph,
+        packed_dense=fused and not cuda_graph,
+    )

@@ -13,7 +13,7 @@ import yaml
 from ktbench.cli import main
 from ktbench.cli.advise import _most, _reach
 from ktbench.run.request import read_request
-from ktbench.sim.user_reports import interval, shipped_errors
+from ktbench.sim.errors import interval, shipped_errors
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.wire import from_plain
 

@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from ktbench.cli import main, validate
-from ktbench.cli.validate import FIGURES
 from ktbench.results import published_names, read_published
-from ktbench.sim.validation import read_explanations
+from ktbench.sim import FIGURES
+from ktbench.sim.judging.validation import read_explanations
 
 RECORDED = Path(__file__).parents[2] / "reports" / "recorded" / "zen4_2_cores"
 
@@ -64,7 +64,9 @@ def test_judges_reports_of_users_and_draws_them(tmp_path: Path, capsys: pytest.C
 
 
 def test_constants_that_are_fitted_on_a_run_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ktbench.sim.fitting.fit_measured", lambda cells, cost: cost.changed({"fused_call_us": 12.5}))
+    monkeypatch.setattr(
+        "ktbench.sim.judging.validation.fit_measured", lambda cells, cost: cost.changed({"fused_call_us": 12.5})
+    )
     assert main(["validate", "fit=true", f"run={RECORDED / 'lean'}", f"out={tmp_path}"]) == 0
     written = yaml.safe_load((tmp_path / "ktbench.yaml").read_text())
     assert written["constants"]["fused_call_us"]["value"] == 12.5

@@ -30,7 +30,7 @@ from ktbench.run.feasibility import Machine, feasibility
 from ktbench.run.request import CellPlan, eval_request, plan_request, read_request, take_word
 from ktbench.run.serving.opening import serving_spec
 from ktbench.serve.settings import ChatSettings, ServerSettings, take_settings
-from ktbench.sim.cost_search import read_prices
+from ktbench.sim.advising.prices import read_prices
 from ktbench.spec.errors import RequestError
 from ktbench.spec.features import FEATURES
 from ktbench.spec.peers import BY_NAME, Peer

@@ -12,7 +12,7 @@ import torch
 from ktbench.engine.hybrid import HybridEngine
 from ktbench.engine.protocol import ExpertsObservation, Unsupported
 from ktbench.engine.routing import Routing as Selected
-from ktbench.engine.work import ExpertsWork, layer_work, mean_work
+from ktbench.engine.work import ExpertsWork, mean_work, pass_work
 from ktbench.spec.record import Work
 from ktbench.spec.run_spec import Routing, WorkloadSpec
 from ktbench.spec.shape import moe_shape
@@ -44,9 +44,9 @@ ROWS = 768 + 768 + 2048
 def test_work_of_a_layer() -> None:
     """Two tokens share expert 3: three experts are read, four run."""
     routing = Selected(ids=torch.tensor([[3, 5], [3, 9]]), gates=torch.full((2, 2), 0.5))
-    work = layer_work(ExpertsWork(shape=QWEN, precisions=(("int8", "int8"),)), routing)
+    work = pass_work(None, ExpertsWork(shape=QWEN, precisions=(("int8", "int8"),)), [routing])
     assert work == Work(weight_bytes=3 * (WEIGHTS + 8 * ROWS), flops=2 * 4 * WEIGHTS, tokens=2)
-    skipping = layer_work(ExpertsWork(shape=QWEN, precisions=(("bf16", "bf16"),), skipping=1), routing)
+    skipping = pass_work(None, ExpertsWork(shape=QWEN, precisions=(("bf16", "bf16"),), skipping=1), [routing])
     assert skipping.flops == 2 * 2 * WEIGHTS
 
 
@@ -255,8 +255,8 @@ def test_active_experts_are_counted_once_and_those_of_a_device_not_at_all() -> N
     assert work().weight_bytes([layer, layer]) == 6 * one
     assert work(skipping=1).weight_bytes([layer]) == 2 * one
     assert work(elsewhere=list(there)).weight_bytes([layer, layer]) == 5 * one
-    assert work(elsewhere=list(there)).products([layer, layer]) == 6 * QWEN.expert_params
-    assert work(elsewhere=list(there), skipping=1).products([layer, layer]) == 3 * QWEN.expert_params
+    assert work(elsewhere=list(there)).selections([layer, layer]) == 6
+    assert work(elsewhere=list(there), skipping=1).selections([layer, layer]) == 3
 
 
 def test_features_that_are_not_built_are_refused_with_a_reason() -> None:

@@ -16,9 +16,9 @@ from ktbench.run.eval_process import EvalProgress, EvalRequest, reference_file
 from ktbench.run.evaluation import EvalRunner, references_of, require_same_suite, result_text
 from ktbench.run.request import CellPlan
 from ktbench.spec.errors import RequestError
-from ktbench.spec.memory import MachineMemory
 from ktbench.spec.record import KL, Cell, Environment, Header, Outcome, Part, SampleResult, TaskResult
 from ktbench.spec.run_spec import MeasureSpec
+from ktbench.spec.step.memory import MachineMemory
 from ktbench.spec.suite import SuiteSpec, TaskSpec
 from tests.tiny import tiny_cell
 

@@ -14,9 +14,9 @@ from ktbench.run.child import ChildFailed
 from ktbench.run.messages import RecordIds, new_record
 from ktbench.run.request import CellPlan
 from ktbench.run.sweep import Sweep
-from ktbench.spec.memory import MachineMemory
 from ktbench.spec.record import Cell, Outcome, Part, Record
 from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.step.memory import MachineMemory
 from tests.tiny import tiny_cell, tiny_spec
 
 OURS = tiny_cell("base")

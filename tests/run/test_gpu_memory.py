@@ -10,12 +10,12 @@ import pytest
 from ktbench.cli import plan
 from ktbench.run import feasibility as module
 from ktbench.run.feasibility import Machine, feasibility, unsupported_locally
-from ktbench.run.gpu_memory import GpuMemory, gpu_memory
 from ktbench.spec.engine import EngineSpec, PlacementSpec
 from ktbench.spec.features import FEATURES
-from ktbench.spec.memory import MachineMemory, estimate_memory, trained_bytes
 from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
+from ktbench.spec.step.memory import GpuMemory, MachineMemory, estimate_memory, gpu_memory
+from ktbench.spec.step.work import trained_bytes
 from ktbench.spec.wire import spec_id
 from tests.engine.tiny import facts
 

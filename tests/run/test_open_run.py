@@ -17,8 +17,8 @@ from ktbench.run.execute import execute
 from ktbench.run.open_run import header_of, kept_of, open_run
 from ktbench.run.request import CellPlan, cells_of, read_request
 from ktbench.spec.errors import RequestError
-from ktbench.spec.memory import MachineMemory
 from ktbench.spec.record import Environment, Outcome, Record, TaskResult
+from ktbench.spec.step.memory import MachineMemory
 from tests.run.cluster.test_shards import turn
 
 WORDS = ("model=tiny", "workload.prompt=8", "workload.steps=2", "sweep.arms=[base,+v]", "sweep.published=[fig13]")

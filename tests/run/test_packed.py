@@ -14,9 +14,9 @@ from ktbench.engine.weight_plan import WeightPlan
 from ktbench.results.command import command_of
 from ktbench.run.request import one_cell_request, plan_request
 from ktbench.spec.errors import RequestError
-from ktbench.spec.memory import MachineMemory, estimate_memory
 from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.step.memory import MachineMemory, estimate_memory
 from ktbench.spec.support import rules_broken
 from tests.engine.engines import FUSED, VECTOR, needs_vector
 from tests.tiny import tiny_spec

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from ktbench.sim.calibration import Calibration, read_calibration
-from ktbench.sim.executor import Graph
+from ktbench.sim.graph import Graph
 from ktbench.sim.simulation import step_seconds
 from ktbench.spec.run_spec import RunSpec
 from tests.sim.real import real_model

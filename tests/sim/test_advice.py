@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ktbench.resources import data_folder
 from ktbench.run.feasibility import Machine, feasibility
 from ktbench.run.request import read_request
-from ktbench.sim.advice import (
+from ktbench.sim.advising.advice import (
     Option,
     Question,
     Release,
@@ -21,20 +21,17 @@ from ktbench.sim.advice import (
     advised,
     again,
     as_released,
-    comparison_error,
-    held_out_errors,
     is_close,
     option,
     options,
     releases,
-    speed_interval,
     upgrades,
 )
-from ktbench.sim.catalogue import catalogue, machine_of_box, read_box, read_modules
-from ktbench.sim.user_reports import shipped_errors
+from ktbench.sim.advising.catalogue import catalogue, read_box, read_modules
+from ktbench.sim.errors import comparison_error, held_out_errors, shipped_errors, speed_interval
 from ktbench.spec.machine import MachineSpec
-from ktbench.spec.memory import cache_bytes, device_bytes, routed_bytes
 from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.step.work import cache_bytes, device_bytes, routed_bytes
 from ktbench.spec.weights import BY_ACCURACY, weight_bits
 from tests.sim.testbed import box_of, cell_on, testbed
 
@@ -203,9 +200,9 @@ def test_released_weights_stay_as_they_are_on_the_device_too() -> None:
 @pytest.mark.parametrize("cpu", catalogue().cpus)
 def test_an_upgrade_is_a_machine_with_more_of_one_part(cpu: str) -> None:
     box = box_of(cpu, "RTX 4090")
-    was = machine_of_box(box)
+    was = box.machine()
     for name, more in upgrades(box).items():
-        now = machine_of_box(more)
+        now = more.machine()
         grown = {
             "memory": now.read_gb_per_s > was.read_gb_per_s,
             "modules": now.memory_gib > was.memory_gib and now.read_gb_per_s <= was.read_gb_per_s,

@@ -9,15 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ktbench.config.machine import preset
-from ktbench.sim.catalogue import (
-    Modules,
-    catalogue,
-    machine_of_box,
-    rated_mts,
-    read_box,
-    read_modules,
-    shared_rate,
-)
+from ktbench.sim.advising.catalogue import Modules, catalogue, read_box, read_modules
 from ktbench.spec.machine import BY_NAME
 from tests.sim.testbed import box_of
 
@@ -47,7 +39,7 @@ def test_every_platform_is_that_of_a_processor() -> None:
 
 @pytest.mark.parametrize("cpu", PARTS.cpus)
 def test_every_processor_makes_a_machine_whose_constants_have_sources(cpu: str) -> None:
-    machine = machine_of_box(box_of(cpu, "RTX 4090"))
+    machine = box_of(cpu, "RTX 4090").machine()
     row = PARTS.cpus[cpu]
     assert machine.cores == row.cores
     assert (machine.amx_tflops is not None) == (row.isa == "sapphire_rapids")
@@ -56,7 +48,7 @@ def test_every_processor_makes_a_machine_whose_constants_have_sources(cpu: str) 
 
 @pytest.mark.parametrize("gpu", PARTS.gpus)
 def test_every_card_makes_a_machine(gpu: str) -> None:
-    machine = machine_of_box(box_of("EPYC 9654", gpu))
+    machine = box_of("EPYC 9654", gpu).machine()
     assert machine.gpu == gpu
     assert machine.gpu_memory_gib == PARTS.gpus[gpu].memory_gib
 
@@ -73,20 +65,18 @@ def test_every_card_makes_a_machine(gpu: str) -> None:
 )
 def test_what_is_read_is_a_share_of_the_published_bandwidth(cpu: str, gb_per_s: float, share: str) -> None:
     kind = PARTS.memory[next(iter(PARTS.cpus[cpu].memory))]
-    machine = machine_of_box(box_of(cpu))
+    machine = box_of(cpu).machine()
     assert machine.read_gb_per_s == pytest.approx(gb_per_s * getattr(kind, share))
     assert f"x {getattr(kind, share):g} (" in machine.sources["read_gb_per_s"]
 
 
 def test_a_measured_epyc_reads_what_its_owner_measured() -> None:
     """500 GB/s with twelve modules at 6000 MT/s (discussion 357 of ik_llama.cpp)."""
-    assert machine_of_box(read_box("EPYC 9355", 1, "12x64 DDR5-6000", None)).read_gb_per_s == pytest.approx(
-        500, rel=0.01
-    )
+    assert read_box("EPYC 9355", 1, "12x64 DDR5-6000", None).machine().read_gb_per_s == pytest.approx(500, rel=0.01)
 
 
 def test_the_papers_box_is_that_of_its_preset() -> None:
-    made = machine_of_box(box_of("Xeon Platinum 8452Y", "RTX 4080", sockets=2))
+    made = box_of("Xeon Platinum 8452Y", "RTX 4080", sockets=2).machine()
     known = preset("paper_4080")
     assert made.domains == known["domains"]
     for name in ("read_gb_per_s", "remote_gb_per_s", "vector_tflops", "amx_tflops", "gpu_gb_per_s", "gpu_tflops"):
@@ -95,19 +85,19 @@ def test_the_papers_box_is_that_of_its_preset() -> None:
 
 def test_links_of_chiplets_limit_what_is_read() -> None:
     """Of two chiplets with two links of 64 GB/s each, not of twelve channels."""
-    assert machine_of_box(box_of("EPYC 9115")).read_gb_per_s == 256
+    assert box_of("EPYC 9115").machine().read_gb_per_s == 256
 
 
 def test_modules_run_as_fast_as_the_processor_allows() -> None:
     slow, fast = (read_box("EPYC 9654", 1, f"12x64 DDR5-{mts}", None) for mts in (4800, 6400))
-    assert machine_of_box(slow).read_gb_per_s == machine_of_box(fast).read_gb_per_s
+    assert slow.machine().read_gb_per_s == fast.machine().read_gb_per_s
     desk, overclocked = (read_box("Core i9-14900K", 1, f"2x48 DDR5-{mts}", None) for mts in (5600, 6800))
-    assert machine_of_box(overclocked).read_gb_per_s > machine_of_box(desk).read_gb_per_s
+    assert overclocked.machine().read_gb_per_s > desk.machine().read_gb_per_s
 
 
 def test_half_of_the_channels_read_half() -> None:
     half, whole = (read_box("EPYC 9654", 1, f"{count}x64 DDR5-4800", None) for count in (6, 12))
-    assert machine_of_box(whole).read_gb_per_s == pytest.approx(2 * machine_of_box(half).read_gb_per_s)
+    assert whole.machine().read_gb_per_s == pytest.approx(2 * half.machine().read_gb_per_s)
 
 
 # As servers' manuals and AMD's pages have it (`platforms`); the processor's own limit where that is lower.
@@ -130,15 +120,15 @@ def test_half_of_the_channels_read_half() -> None:
 def test_modules_that_share_a_channel_are_slower(cpu: str, ram: str, mts: int) -> None:
     box = read_box(cpu, 1, ram, None)
     alone = replace(box, ram=replace(box.ram, count=PARTS.cpus[cpu].channels, mts=mts, runs_at=None))
-    assert rated_mts(box) == rated_mts(alone) == mts
-    assert machine_of_box(box).read_gb_per_s == pytest.approx(machine_of_box(alone).read_gb_per_s)
-    assert f"at {mts} MT/s" in machine_of_box(box).sources["read_gb_per_s"]
+    assert box.rated_mts == alone.rated_mts == mts
+    assert box.machine().read_gb_per_s == pytest.approx(alone.machine().read_gb_per_s)
+    assert f"at {mts} MT/s" in box.machine().sources["read_gb_per_s"]
 
 
 def test_without_a_source_modules_that_share_a_channel_are_as_fast_as_alone() -> None:
     box = read_box("EPYC 9355", 1, "24x64 DDR5-6400", None)
-    assert shared_rate(box) is None
-    assert rated_mts(box) == 6400
+    assert box.shared_rate is None
+    assert box.rated_mts == 6400
 
 
 @given(st.integers(1, 48), st.integers(1, 512), st.sampled_from(sorted(PARTS.memory)), st.integers(1, 9999))
@@ -192,5 +182,5 @@ def test_modules_that_are_faster_than_any_are_refused(text: str) -> None:
 
 def test_a_rate_that_the_processor_does_not_allow_is_said() -> None:
     capped, allowed = (read_box("EPYC 9355", 2, f"24x32 DDR5-{rate}", None) for rate in (8000, 6000))
-    assert "8000" in machine_of_box(capped).sources["read_gb_per_s"]
-    assert "allows" not in machine_of_box(allowed).sources["read_gb_per_s"]
+    assert "8000" in capped.machine().sources["read_gb_per_s"]
+    assert "allows" not in allowed.machine().sources["read_gb_per_s"]

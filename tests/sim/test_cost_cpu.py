@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from ktbench.sim.calibration import Calibration, read_calibration
-from ktbench.sim.executor import Graph, apply_contention, execute
-from ktbench.sim.simulation import resolved_deferral, step_graph, step_seconds, with_deferral
-from ktbench.sim.work import step_counters, step_work
+from ktbench.sim.graph import Graph, apply_contention, execute
+from ktbench.sim.simulation import resolved_deferral, step_counters, step_graph, step_seconds, step_work, with_deferral
 from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.run_spec import RunSpec
 from tests.sim.testbed import cell_on, testbed

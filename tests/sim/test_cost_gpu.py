@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from ktbench.sim.calibration import Calibration, read_calibration
 from ktbench.sim.cost_gpu import GpuCosts, gpu_costs
-from ktbench.sim.graph import Pass
-from ktbench.sim.sizes import sizes_of
+from ktbench.sim.workloads import Pass
+from ktbench.spec.step.work import sizes_of
 from tests.sim.real import real_cell, real_machine
 
 COST = read_calibration("ktransformers")

@@ -11,8 +11,8 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ktbench.sim.cost_search import Offer, PriceEntry, cheapest, closest, offer, read_prices, with_all_features
-from ktbench.sim.simulation import simulate
+from ktbench.sim.advising.prices import Offer, PriceEntry, cheapest, closest, offer, read_prices
+from ktbench.sim.simulation import simulate, with_all_features
 from ktbench.spec.errors import RequestError
 from tests.sim.testbed import cell_on, testbed
 
@@ -166,7 +166,7 @@ def test_what_the_simulation_refuses_is_a_reason(monkeypatch: pytest.MonkeyPatch
     def refuse(_: object) -> None:
         raise RequestError("no such trace")
 
-    monkeypatch.setattr("ktbench.sim.cost_search.simulate", refuse)
+    monkeypatch.setattr("ktbench.sim.advising.prices.step_s", refuse)
     assert offer(cell_on(testbed()), "box", 1000.0).why == "no such trace"
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ktbench.sim.executor import Execution, Graph, Task, execute
+from ktbench.sim.graph import Execution, Graph, Task, execute
 from ktbench.spec.timeline import RESOURCES, Resource
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from ktbench.sim.calibration import Calibration
 from ktbench.sim.cost_gpu import gpu_costs
-from ktbench.sim.executor import execute
-from ktbench.sim.graph import passes_of
+from ktbench.sim.graph import execute
 from ktbench.sim.simulation import step_graph
+from ktbench.sim.workloads import passes_of
 from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.run_spec import ModelSpec, RunSpec
 from tests.sim.real import real_cell, real_machine, real_model

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ktbench.sim.executor import execute
+from ktbench.sim.graph import execute
 from ktbench.sim.simulation import step_graph
 from ktbench.spec.run_spec import ModelSpec, RunSpec
 from tests.sim.real import real_cell, real_machine

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from ktbench.sim.calibration import Calibration
 from ktbench.sim.host_kernels import DecodeExperts, PrefillExperts, TorchExperts
-from ktbench.sim.placement import Coverage
-from ktbench.sim.sizes import Sizes, sizes_of
+from ktbench.sim.routing import Coverage
 from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.step.work import Sizes, sizes_of
 from tests.sim.real import real_cell, real_machine
 from tests.sim.step_cells import COST, EXPERT, OFF
 

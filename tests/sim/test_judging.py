@@ -10,13 +10,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ktbench.cli.validate import FIGURES
 from ktbench.results import read_published
 from ktbench.run.request import read_request
 from ktbench.sim.calibration import Calibration, read_calibration
-from ktbench.sim.fitting import STAGES, Stage, _fit, fitted_ids
-from ktbench.sim.judging import GROUPS, PublishedError, gains, judge, placement_order, qualities, quality_of
-from ktbench.sim.observation import PublishedCell, observations_of, residual, simulated_value
+from ktbench.sim.judging.fitting import STAGES, Stage, _fit, fitted_ids
+from ktbench.sim.judging.published import PublishedCell, observations_of, residual, simulated_value
+from ktbench.sim.judging.validation import (
+    FIGURES,
+    GROUPS,
+    PublishedError,
+    gains,
+    judge,
+    placement_order,
+    qualities,
+    quality_of,
+)
 
 ERRORS = st.lists(st.floats(min_value=-0.99, max_value=5), min_size=1, max_size=40)
 

@@ -14,11 +14,10 @@ import pytest
 from ktbench.resources import data_folder
 from ktbench.results import read_run
 from ktbench.sim.calibration import Calibration, read_calibration
-from ktbench.sim.fitting import fit_measured, is_fitted
-from ktbench.sim.judging import judge_measured, quality_of
-from ktbench.sim.measured import MeasuredCell, can_be_judged, machine_at, measured_cell, recorded_machine
-from ktbench.sim.simulation import resolved_deferral, with_deferral
-from ktbench.sim.work import step_counters, step_work
+from ktbench.sim.judging.fitting import fit_measured, is_fitted
+from ktbench.sim.judging.measured import MeasuredCell, can_be_judged, machine_at, measured_cell, recorded_machine
+from ktbench.sim.judging.validation import judge_measured, quality_of
+from ktbench.sim.simulation import resolved_deferral, step_counters, step_work, with_deferral
 from ktbench.spec.errors import RequestError
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.record import Cell, Record, RoofSample

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ktbench.sim.calibration import read_calibration
-from ktbench.sim.placement import ALL_ON_HOST, Coverage, coverage
+from ktbench.sim.routing import ALL_ON_HOST, Coverage, coverage
 from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.run_spec import RunSpec
 from tests.sim.real import real_cell, real_model

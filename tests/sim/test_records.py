@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ktbench.sim import simulation as simulator
 from ktbench.sim.records import simulate_cells, simulated
+from ktbench.sim.sensitivity import resource_lines, sensitivity
 from ktbench.sim.simulation import Simulation
+from ktbench.sim.simulation import simulate as simulate_step
 from ktbench.spec.record import Cell, Environment, Outcome, Record, RoofSample, Work
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.timeline import Span, Timeline
@@ -62,7 +66,7 @@ class Simulator:
 @pytest.fixture
 def simulate(monkeypatch: pytest.MonkeyPatch) -> Simulator:
     found = Simulator()
-    monkeypatch.setattr(simulator, "simulate", found)
+    monkeypatch.setattr("ktbench.sim.records.simulate", found)
     return found
 
 
@@ -82,7 +86,7 @@ def test_a_record_holds_the_simulation(simulate: Simulator) -> None:
 def test_few_cells_say_where_a_measured_speed_is_to_be_expected(
     simulate: Simulator, monkeypatch: pytest.MonkeyPatch, phase: str, says: bool
 ) -> None:
-    monkeypatch.setattr("ktbench.sim.sensitivity.resource_lines", lambda spec: ())
+    monkeypatch.setattr("ktbench.sim.records.resource_lines", lambda found: ())
     one = cell()
     changes: dict[str, Any] = {"prompt": 1, "routing": "balanced"} if phase == "layer" else {"steps": 1}
     work = replace(one.spec.workload, phase=phase, **changes)  # type: ignore[arg-type]
@@ -111,7 +115,7 @@ def test_a_host_that_never_works_alone_is_waited_for_not_at_all(monkeypatch: pyt
     def inside(spec: RunSpec) -> Simulation:
         return replace(simulation(spec), timeline=replace(simulation(spec).timeline, spans=(host, device)))
 
-    monkeypatch.setattr(simulator, "simulate", inside)
+    monkeypatch.setattr("ktbench.sim.records.simulate", inside)
     found = simulated(cell(), HERE)
     assert found.outcome is Outcome.OK and found.roles is not None
     assert found.roles.device_wait_s == 0
@@ -142,3 +146,37 @@ def test_a_resumed_run_keeps_its_simulated_records(simulate: Simulator) -> None:
     assert simulate.asked == ["+v+m+d"]
     mended = {key: replace(record, why="another reason") if record.why else record for key, record in kept.items()}
     assert [record.why for record in simulate_cells(cells, {}, HERE, mended)] == ["no constants for AMX"]
+
+
+@pytest.mark.parametrize("phase", ["decode", "prefill"])
+def test_a_cell_is_simulated_once(monkeypatch: pytest.MonkeyPatch, phase: str) -> None:
+    """What more of each resource would give is asked of the seconds of a step, without its spans and counters."""
+    asked: list[str] = []
+
+    def counted(spec: RunSpec) -> Simulation:
+        asked.append(spec.label)
+        return simulate_step(spec)
+
+    monkeypatch.setattr("ktbench.sim.records.simulate", counted)
+    spec = cell_on(testbed(), phase=phase, device="cuda")
+    one = Cell(label=spec.label, spec=spec, spec_id=spec_id(spec))
+    found = simulated(one, HERE, sensitive=True)
+    assert found.outcome is Outcome.OK and len(asked) == 1
+    now_s, (sample_s,) = simulate_step(spec).step_s, found.samples_s
+    assert sample_s == now_s
+    assert set(resource_lines(sensitivity(spec))) <= set(found.notes)
+
+
+def test_neither_catalogue_nor_fitting_is_loaded_where_cells_are_simulated() -> None:
+    script = """
+import sys
+from ktbench import sim
+from ktbench.spec.record import Cell, Environment
+from tests.sim.real import real_cell
+cell = Cell(label="one", spec=real_cell("qwen3_30b_a3b"), spec_id="one")
+(record,) = sim.simulate_cells([cell], {}, Environment(env_id="e", code_id="c"), {})
+assert any("90 % interval" in note for note in record.notes), record
+loaded = [name for name in sys.modules if name.startswith(("ktbench.sim.judging", "ktbench.sim.advising"))]
+assert not loaded, loaded
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=Path(__file__).parents[2])

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from ktbench.sim import schedule
-from ktbench.sim.schedule import compiled, dynamic_s, makespan_s, static_s
+from ktbench.sim import cores
+from ktbench.sim.cores import compiled, dynamic_s, makespan_s, static_s
 
 EXPERTS = st.lists(st.integers(0, 50), max_size=12).map(lambda seconds: np.array(seconds, dtype=np.float64))
 TASKS = st.integers(1, 9)
@@ -67,7 +67,7 @@ def test_compiled_queues_give_the_same_bits(monkeypatch: pytest.MonkeyPatch, tmp
     expert_s = np.random.default_rng(0).random(64)
     plain = dynamic_s(expert_s, 31, 7)
     assert makespan_s(expert_s, 31, 7, dynamic=True) == plain
-    monkeypatch.setattr(schedule, "_COMPILED_FROM", 0)
+    monkeypatch.setattr(cores, "_COMPILED_FROM", 0)
     monkeypatch.setenv("KTBENCH_CACHE", str(tmp_path))
     compiled.cache_clear()
     assert makespan_s(expert_s, 31, 7, dynamic=True) == plain

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -24,11 +23,7 @@ def stepping(monkeypatch: pytest.MonkeyPatch) -> Callable[[Step], RunSpec]:
     """Has cells take what a formula of the machine's constants says."""
 
     def of(step: Step) -> RunSpec:
-        def known(spec: RunSpec) -> SimpleNamespace:
-            assert spec.machine is not None
-            return SimpleNamespace(step_s=step(spec.machine))
-
-        monkeypatch.setattr("ktbench.sim.sensitivity.simulate", known)
+        monkeypatch.setattr("ktbench.sim.sensitivity.step_s", lambda spec: step(spec.machine))
         return cell_on(testbed())
 
     return of
@@ -70,7 +65,7 @@ def test_whole_cores_are_scaled_back_to_the_share_asked_for(stepping: Callable[[
 def test_cores_bring_their_units_and_these_are_named(stepping: Callable[[Step], RunSpec]) -> None:
     spec = stepping(lambda machine: 1 / (machine.amx_tflops or 0))
     assert gains(spec)["cores"] == pytest.approx(0.10)
-    assert bottleneck(spec).title == RESOURCES["amx_tflops"]
+    assert bottleneck(sensitivity(spec)).title == RESOURCES["amx_tflops"]
 
 
 def test_cores_that_only_divide_the_work_less_evenly_are_left_idle(stepping: Callable[[Step], RunSpec]) -> None:
@@ -78,18 +73,18 @@ def test_cores_that_only_divide_the_work_less_evenly_are_left_idle(stepping: Cal
 
 
 def test_the_bottleneck_is_the_largest_share(stepping: Callable[[Step], RunSpec]) -> None:
-    held = bottleneck(stepping(lambda m: 2 * 220 / m.read_gb_per_s + 717 / (m.gpu_gb_per_s or 0)))
+    held = bottleneck(sensitivity(stepping(lambda m: 2 * 220 / m.read_gb_per_s + 717 / (m.gpu_gb_per_s or 0))))
     assert (held.title, held.share) == ("read bandwidth", pytest.approx(2 / 3))
     assert str(held) == "read bandwidth (67 %)"
 
 
 def test_where_all_resources_bound_less_than_half_it_is_fixed_costs(stepping: Callable[[Step], RunSpec]) -> None:
-    held = bottleneck(stepping(lambda m: 220 / m.read_gb_per_s + 717 / (m.gpu_gb_per_s or 0) + 3))
+    held = bottleneck(sensitivity(stepping(lambda m: 220 / m.read_gb_per_s + 717 / (m.gpu_gb_per_s or 0) + 3)))
     assert (held.title, held.share) == (FIXED, pytest.approx(0.6))
 
 
 def test_lines_say_in_words_what_helps_what_does_not_and_what_holds_it_up(stepping: Callable[[Step], RunSpec]) -> None:
-    helps, nothing, held = resource_lines(stepping(lambda machine: 3 * 220 / machine.read_gb_per_s + 1))
+    helps, nothing, held = resource_lines(sensitivity(stepping(lambda machine: 3 * 220 / machine.read_gb_per_s + 1)))
     assert helps == "10 % more read bandwidth: +7.3 % tokens/s"
     assert nothing.startswith("10 % more gives nothing: ")
     assert "GPU bandwidth" in nothing
@@ -97,7 +92,7 @@ def test_lines_say_in_words_what_helps_what_does_not_and_what_holds_it_up(steppi
 
 
 def test_lines_of_a_step_that_nothing_helps(stepping: Callable[[Step], RunSpec]) -> None:
-    nothing, held = resource_lines(stepping(lambda machine: 1.0))
+    nothing, held = resource_lines(sensitivity(stepping(lambda machine: 1.0)))
     assert nothing.startswith("10 % more gives nothing: read bandwidth")
     assert held == "bottleneck: fixed costs, 100 % of the step"
 

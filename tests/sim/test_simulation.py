@@ -11,10 +11,17 @@ from typing import Any
 import pytest
 
 from ktbench.sim.calibration import read_calibration
-from ktbench.sim.cost_search import with_all_features
-from ktbench.sim.executor import busy_share, execute
+from ktbench.sim.graph import busy_share, execute
 from ktbench.sim.sensitivity import sensitivity
-from ktbench.sim.simulation import Simulation, resolved_deferral, simulate, step_graph, step_seconds, with_deferral
+from ktbench.sim.simulation import (
+    Simulation,
+    resolved_deferral,
+    simulate,
+    step_graph,
+    step_seconds,
+    with_all_features,
+    with_deferral,
+)
 from ktbench.spec.engine import Device, PlacementSpec, choose_deferral, deferral_candidates
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.run_spec import ModelSpec, RunSpec

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ktbench.sim.sizes import sizes_of
 from ktbench.spec.run_spec import ModelSpec
+from ktbench.spec.step.work import sizes_of
 from ktbench.spec.weights import expert_bytes
 from tests.sim.real import real_cell
 

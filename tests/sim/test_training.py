@@ -15,16 +15,15 @@ from ktbench.results import read_published, read_run
 from ktbench.results.rows import rows_of
 from ktbench.run.feasibility import Machine, feasibility
 from ktbench.sim.calibration import Calibration, read_calibration
-from ktbench.sim.executor import Graph
-from ktbench.sim.measured import measured_cells
+from ktbench.sim.graph import Graph
+from ktbench.sim.judging.measured import measured_cells
 from ktbench.sim.records import simulated
-from ktbench.sim.simulation import simulate, step_graph, step_seconds
-from ktbench.sim.work import step_work
+from ktbench.sim.simulation import simulate, step_graph, step_seconds, step_work
 from ktbench.spec.engine import EngineSpec, PlacementSpec
 from ktbench.spec.machine import MachineSpec
-from ktbench.spec.memory import device_bytes, routed_bytes, trained_bytes
 from ktbench.spec.record import Cell, Environment, Outcome
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
+from ktbench.spec.step.work import device_bytes, routed_bytes, trained_bytes
 from ktbench.spec.wire import spec_id
 from tests.sim.real import real_machine, real_model
 from tests.sim.testbed import testbed

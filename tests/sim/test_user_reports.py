@@ -12,9 +12,10 @@ import pytest
 
 from ktbench.resources import data_folder
 from ktbench.run.request import read_request
+from ktbench.sim.advising.catalogue import read_box
 from ktbench.sim.calibration import read_calibration
-from ktbench.sim.catalogue import machine_of_box, per_channel, read_box, shared_rate
-from ktbench.sim.user_reports import COVERAGE, UserReport, interval, read_user_reports, shipped_errors, simulated_speed
+from ktbench.sim.errors import COVERAGE, interval, shipped_errors
+from ktbench.sim.judging.users import UserReport, read_user_reports, simulated_speed
 from ktbench.spec.run_spec import RunSpec
 
 SHIPPED = data_folder("reports") / "users"
@@ -30,16 +31,16 @@ def test_there_are_enough_reports_each_with_its_page_and_date() -> None:
 
 @pytest.mark.parametrize("one", REPORTS, ids=lambda one: one.id)
 def test_every_report_is_of_a_machine_of_the_catalogue(one: UserReport) -> None:
-    assert machine_of_box(read_box(one.cpu, one.sockets, one.ram, one.gpu)).gpu == one.gpu
+    assert read_box(one.cpu, one.sockets, one.ram, one.gpu).machine().gpu == one.gpu
     assert 0 <= one.on_gpu < 1
 
 
 def test_where_modules_share_a_channel_it_says_what_is_known_of_their_speed() -> None:
     """A report's own speed, as `at N` of `ram`, or that of the platform; or that it is open."""
     boxes = [(one, read_box(one.cpu, one.sockets, one.ram, one.gpu)) for one in REPORTS]
-    shared = [(one, box) for one, box in boxes if per_channel(box) > 1]
+    shared = [(one, box) for one, box in boxes if box.per_channel > 1]
     assert shared
-    assert all(box.ram.runs_at or shared_rate(box) or "speed of the modules" in one.open for one, box in shared)
+    assert all(box.ram.runs_at or box.shared_rate or "speed of the modules" in one.open for one, box in shared)
 
 
 def test_what_ships_is_what_the_simulator_says() -> None:

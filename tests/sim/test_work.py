@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ktbench.sim.work import step_counters, step_work
+from ktbench.sim.simulation import step_counters, step_work
 from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.features import FEATURES
 from ktbench.spec.record import collect, dishonest

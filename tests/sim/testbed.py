@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ktbench.sim.catalogue import Box, catalogue, read_box
+from ktbench.sim.advising.catalogue import Box, catalogue, read_box
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.machine import BY_NAME, MachineSpec
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec

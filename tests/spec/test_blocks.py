@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ktbench.spec.cells import plan_cells, points_of
-from ktbench.spec.memory import MachineMemory, blocks_of, worker_bytes
 from ktbench.spec.record import Cell
+from ktbench.spec.step.memory import MachineMemory, blocks_of, worker_bytes
 from ktbench.spec.sweep import SweepSpec
 from tests.tiny import tiny_spec
 

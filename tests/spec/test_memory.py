@@ -11,11 +11,11 @@ import pytest
 from ktbench.spec.cells import plan_cells
 from ktbench.spec.engine import ServingSpec
 from ktbench.spec.errors import RequestError
-from ktbench.spec.memory import MachineMemory, MemoryEstimate, estimate_memory, require_memory, worker_bytes
 from ktbench.spec.peers import PeerSpec
 from ktbench.spec.record import Cell
 from ktbench.spec.serving.pages import DISK_MEMORY_BYTES
 from ktbench.spec.serving.stream import StreamSpec
+from ktbench.spec.step.memory import MachineMemory, MemoryEstimate, estimate_memory, require_memory, worker_bytes
 from ktbench.spec.sweep import SweepSpec
 from tests.tiny import tiny_cell, tiny_spec
 

@@ -22,10 +22,11 @@ from ktbench.engine.roles import use_threads
 from ktbench.engine.routing import PassRouting, Routing
 from ktbench.engine.training.completions import Sequences, Task, completes, drawn_batches, random_batches
 from ktbench.engine.training.lora_state import LoraSnapshot, LoraState
-from ktbench.engine.work import DenseWork, ExpertsWork, training_work
+from ktbench.engine.work import ExpertsWork, training_work
 from ktbench.spec.features import FeatureValue
 from ktbench.spec.record import HeldOut, Learning, StepParts, Work
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
+from ktbench.spec.step.work import DenseWork
 from ktbench.spec.timeline import Timeline
 from ktbench.spec.weights import dense_bytes
 

@@ -17,7 +17,7 @@ from ktbench.engine.loading.network import load_network
 from ktbench.engine.protocol import HostRole, System, Unsupported, require
 from ktbench.engine.replay import ReplaySystem, TraceReplay
 from ktbench.engine.routing import Routing, from_router
-from ktbench.engine.work import DenseWork, ExpertsWork, dense_params, mean_work, step_work
+from ktbench.engine.work import ExpertsWork, dense_params, mean_work, step_work
 from ktbench.engine.workload_trace import TraceWriter, WorkloadTrace, pass_runner
 from ktbench.peers.layers import refusals_of
 from ktbench.peers.transformers.layer import open_layer
@@ -26,6 +26,7 @@ from ktbench.peers.tuning import StepsBench, ThreadCount, Tuned, Tuner, thread_c
 from ktbench.spec.peers import OWN, Implementation, PeerSpec
 from ktbench.spec.record import Work
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
+from ktbench.spec.step.work import DenseWork
 from ktbench.spec.timeline import Timeline
 
 

@@ -11,7 +11,7 @@ from ktbench.results.formats import experts_bytes, format_of
 from ktbench.results.row import Row
 from ktbench.results.run import facts_of
 from ktbench.results.settings import model_title
-from ktbench.spec.memory import linear_bytes
+from ktbench.spec.step.work import linear_bytes
 
 _HEADINGS = ("model", "size", "params", "backend", "threads", "arm", "test", "t/s", "provenance")
 _NUMERIC = tuple(heading in ("size", "params", "threads", "test", "t/s") for heading in _HEADINGS)

@@ -114,7 +114,7 @@ def _carry_out(shard: Shard, folder: Path) -> None:
     from ktbench.results import Log, read_run
     from ktbench.run.execute import measure_cells, open_sweep
     from ktbench.run.request import plan_here
-    from ktbench.sim.records import simulate_cells
+    from ktbench.sim import simulate_cells
 
     log = Log(folder)
     try:

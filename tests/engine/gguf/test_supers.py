@@ -16,8 +16,8 @@ from ktbench.engine.gguf.header import aligned, read_header
 from ktbench.engine.stored.formats import stored_formats
 from ktbench.run.request import read_request
 from ktbench.spec.errors import RequestError
-from ktbench.spec.memory import routed_bytes
 from ktbench.spec.run_spec import ModelSpec, RunSpec
+from ktbench.spec.step.work import routed_bytes
 from tests.engine.engines import FUSED, VECTOR, cell, engine_for, logits, needs_vector, relative
 from tests.engine.families.plain import experts_of
 from tests.engine.families.zoo import ALL

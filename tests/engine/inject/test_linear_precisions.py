@@ -20,9 +20,9 @@ from ktbench.run.check import check
 from ktbench.spec.cells import plan_cells
 from ktbench.spec.engine import ServingSpec
 from ktbench.spec.inject import InjectRule, InjectSpec
-from ktbench.spec.memory import MachineMemory, estimate_memory
 from ktbench.spec.record import Outcome
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
+from ktbench.spec.step.memory import MachineMemory, estimate_memory
 from ktbench.spec.support import unsupported
 from ktbench.spec.sweep import SweepSpec
 from ktbench.spec.weights import Precision, dense_bytes

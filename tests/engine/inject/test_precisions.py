@@ -14,9 +14,9 @@ from ktbench.engine.inject.match import require_operators
 from ktbench.run.check import check
 from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.inject import InjectRule, InjectSpec
-from ktbench.spec.memory import routed_bytes
 from ktbench.spec.record import Outcome
 from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.step.work import routed_bytes
 from ktbench.spec.support import unsupported
 from ktbench.spec.weights import Precision, expert_bytes
 from tests.engine.engines import FUSED, cell, engine_for, logits, needs_vector

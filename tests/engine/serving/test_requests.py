@@ -16,9 +16,9 @@ from ktbench.run.serving.answers import relative_error
 from ktbench.spec.cells import plan_cells
 from ktbench.spec.engine import ServingSpec
 from ktbench.spec.features import FEATURES
-from ktbench.spec.memory import MachineMemory, estimate_memory
 from ktbench.spec.run_spec import ModelSpec, WorkloadSpec
 from ktbench.spec.serving.stream import StreamSpec
+from ktbench.spec.step.memory import MachineMemory, estimate_memory
 from ktbench.spec.sweep import SweepSpec
 from tests.drawing import few_of
 from tests.engine.engines import CPUS, FUSED, TOLERANCE, TWO_CORES, cell, changed, needs_vector, saved

@@ -1,12 +1,12 @@
-"""Bytes that the workers of a plan will hold, estimated before anything is allocated."""
+"""Bytes that the workers of a plan will hold, of this machine and of its GPU, estimated before anything loads."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from math import ceil
-from typing import TypeAlias, get_args
+from typing import TypeAlias
 
 from ktbench.spec.cells import layer_copies, points_of, worker_groups
 from ktbench.spec.errors import RequestError
@@ -15,8 +15,26 @@ from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.serving.pages import PageMemory, copies_bytes, page_memory, whole_cells
 from ktbench.spec.serving.stream import StreamSpec
-from ktbench.spec.shape import MoEShape, cached_in_all, moe_shape, sliced_config
-from ktbench.spec.weights import BY_ACCURACY, Precision, dense_bytes, expert_bytes, held_weights
+from ktbench.spec.shape import cached_in_all, moe_shape, sliced_config
+from ktbench.spec.step.work import (
+    BF16_BYTES,
+    cache_bytes,
+    is_mapped,
+    linear_bytes,
+    packed_bytes,
+    plain_bytes,
+    sizes_of,
+    token_cache_bytes,
+    trained_bytes,
+)
+from ktbench.spec.weights import (
+    BY_ACCURACY,
+    DEVICE_UNPACKS,
+    PAIRS_AT_ONCE,
+    STREAMED_CHUNK_BYTES,
+    Precision,
+    expert_bytes,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,9 +63,7 @@ def _held(cells: Sequence[Cell], sizes: dict[WeightsKey, int]) -> int:
 
 
 _GIB = 2**30
-_BF16_BYTES = _F16_BYTES = 2
-_F32_BYTES = 4
-_GGUF = ".gguf"
+_F16_BYTES = 2
 # Of a GPU: CUDA's context, workspaces of its libraries, graphs and activations.
 GPU_RESERVE_BYTES = 2 * _GIB
 # Interpreter, PyTorch and Transformers once imported (resident set of an idle worker), and the buffer of the read roof.
@@ -100,8 +116,8 @@ def estimate_memory(cells: Sequence[Cell], memory: MachineMemory) -> MemoryEstim
         return nbytes * (layer_copies(nbytes, memory.cache_bytes) if is_layer else 1)
 
     return MemoryEstimate(
-        original=_original(specs, copied(_bytes_in(specs[0], [("bf16", "bf16")]))),
-        packed=_packed(specs, copied(_packed_bytes(specs[0]))) + _saved(specs),
+        original=_original(specs, copied(plain_bytes(specs[0]))),
+        packed=_packed(specs, copied(packed_bytes(specs[0]))) + _saved(specs),
         others=0 if is_layer else _others(specs[0]),
         dense=linear_bytes(specs[0]) if _packs_dense(specs) else 0,
         trained=max(_trained_here(spec) for spec in specs),
@@ -109,87 +125,6 @@ def estimate_memory(cells: Sequence[Cell], memory: MachineMemory) -> MemoryEstim
         workspace=max(_workspace(spec) for spec in specs),
         fixed=_PROCESS_BYTES + _ROOF_BYTES,
     )
-
-
-def routed_bytes(spec: RunSpec) -> int:
-    """Bytes of the routed experts that a cell runs, with their scales: of all MoE layers, of one that runs alone."""
-    return _bytes_in(spec, [("bf16", "bf16")]) if _is_base(spec) else _packed_bytes(spec)
-
-
-def routed_weights(spec: RunSpec) -> int:
-    """Weights of the routed experts that a cell runs, those included that fill rows up to whole blocks."""
-    if _is_base(spec) or _is_file(spec):
-        return _sum_over(spec, [("bf16", "bf16")], held_weights)
-    return _sum_over(spec, _packed_formats(spec), held_weights)
-
-
-def _is_base(spec: RunSpec) -> bool:
-    return spec.system == OURS and not spec.engine.fused
-
-
-def device_bytes(spec: RunSpec) -> int:
-    """Bytes of everything but the routed experts, the embedding in bf16; 0 for a single layer."""
-    shape = spec.model.shape
-    if spec.workload.phase == "layer":
-        return 0
-    table = 0 if shape.tied_head else shape.vocab * shape.hidden * _BF16_BYTES
-    return dense_bytes(shape, spec.device_precision) + table
-
-
-def cache_bytes(spec: RunSpec) -> int:
-    """Bytes of keys and values, in bf16, that the prompts of a decode cell leave; other cells keep none."""
-    work = spec.workload
-    return work.batch * work.prompt * token_cache_bytes(spec) if work.phase == "decode" else 0
-
-
-def token_cache_bytes(spec: RunSpec) -> int:
-    """Bytes of keys and values, in bf16, that a token leaves in the caches of all layers."""
-    return cached_in_all(spec.model.config, spec.model.shape.layers) * _BF16_BYTES
-
-
-def _packed_bytes(spec: RunSpec) -> int:
-    """As the fused operator packs them, each layer in its formats, or as a peer holds them: a GGUF file as it is.
-
-    Which layers rules match is not known before there is a network: where they name precisions, the largest counts.
-    """
-    if _is_file(spec):
-        return sum(layer.nbytes for layer in spec.model.stored_here)
-    return _bytes_in(spec, _packed_formats(spec))
-
-
-def _is_file(spec: RunSpec) -> bool:
-    """Whether a peer runs a GGUF file of released weights, which holds them as it does."""
-    return bool(_is_mapped(spec) and spec.model.stored and str(spec.model.path).endswith(_GGUF))
-
-
-def _packed_formats(spec: RunSpec) -> Sequence[tuple[Precision, Precision]]:
-    if spec.system == OURS:
-        precisions = spec.precision, *spec.inject.precisions_of("experts")
-        return max(map(spec.model.expert_formats, precisions), key=lambda formats: _bytes_in(spec, formats))
-    held = _held_as(spec, spec.precision)
-    return [(held, held)]
-
-
-def linear_bytes(spec: RunSpec) -> int:
-    """Bytes of the packed linear layers, or as a peer holds them; of precisions that rules name, the largest counts."""
-    named = spec.inject.precisions_of("linear") if spec.system == OURS else ()
-    precisions = (_held_as(spec, spec.device_precision), *named)
-    return max(dense_bytes(spec.model.shape, one) for one in precisions)
-
-
-def _bytes_in(spec: RunSpec, formats: Sequence[tuple[Precision, Precision]]) -> int:
-    return _sum_over(spec, formats, expert_bytes)
-
-
-def _sum_over(
-    spec: RunSpec,
-    formats: Sequence[tuple[Precision, Precision]],
-    of_one: Callable[[MoEShape, Precision, Precision], int],
-) -> int:
-    """Over experts in these formats of gate and up, and of down: those of every layer, or one pair for all."""
-    shape, layers = spec.model.shape, 1 if spec.workload.phase == "layer" else spec.model.shape.moe_layers
-    pairs = formats[:layers] if len(formats) > 1 else [*formats] * layers
-    return shape.experts * sum(of_one(shape, *pair) for pair in pairs)
 
 
 def _original(specs: Sequence[RunSpec], layout_bytes: int) -> int:
@@ -233,26 +168,13 @@ def needs_packed(spec: RunSpec) -> bool:
     return spec.engine.fused or (spec.system != OURS and len(peer_of(spec.system).types) > 1)
 
 
-def _held_as(spec: RunSpec, precision: Precision) -> Precision:
-    """The precision of as many bits as the weights that a cell holds: llama.cpp's int8 is Q8_0."""
-    if not _is_mapped(spec):
-        return precision
-    held = peer_of(spec.system).types.get(precision, precision).lower()
-    return next((one for one in get_args(Precision) if one == held), precision)
-
-
-def _is_mapped(spec: RunSpec) -> bool:
-    """Whether a cell runs a GGUF file, which is mapped as it is: all of it counts, and only its embedding is bf16."""
-    return spec.system != OURS and peer_of(spec.system).gguf
-
-
 def _packs_dense(specs: Sequence[RunSpec]) -> bool:
-    return any(spec.engine.packed_dense or _is_mapped(spec) for spec in specs)
+    return any(spec.engine.packed_dense or is_mapped(spec) for spec in specs)
 
 
 def _others(spec: RunSpec) -> int:
     shape = spec.model.shape
-    return (shape.vocab * shape.hidden if _is_mapped(spec) else shape.other_params) * _BF16_BYTES
+    return (shape.vocab * shape.hidden if is_mapped(spec) else shape.other_params) * BF16_BYTES
 
 
 def _pages(spec: RunSpec, memory: MachineMemory) -> PageMemory | None:
@@ -296,47 +218,6 @@ def _workspace(spec: RunSpec) -> int:
     return 4 * _step_tokens(spec) * shape.top_k * (2 * shape.hidden + 3 * shape.expert_ffn)
 
 
-# Of LoRA in float32: its value, the first one, the gradient and the two moments of AdamW.
-_HELD_OF_LORA = 5
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TrainedBytes:
-    """What a training step adds: to the network, which may be on a device, and to its experts, which are on cores."""
-
-    network: int
-    experts: int
-
-
-def trained_bytes(spec: RunSpec) -> TrainedBytes:
-    """LoRA and its optimiser; for the backward pass the logits, activations, and base's matrices. 0 with other phases.
-
-    The base is PEFT on Transformers: it forms W + BA of all experts of a layer, and keeps them until the backward pass
-    unless activations are formed again; BA is there in float32 beside them. Of one layer of Qwen3-30B-A3B the worker is
-    so estimated at 6.5 and 3.1 GiB (base, ours), where 6.0 and 3.1 were measured.
-    """
-    work, shape, lora = spec.workload, spec.model.shape, spec.lora
-    if work.phase != "train":
-        return TrainedBytes(network=0, experts=0)
-    tokens, ffn = work.tokens_per_step, shape.expert_ffn
-    attention_widths = shape.attention_params // shape.hidden  # of matrices with the hidden width on one side
-    number = _HELD_OF_LORA * _F32_BYTES
-    logits = tokens * shape.vocab * (_BF16_BYTES + 2 * _F32_BYTES)  # as given, in float32, and their gradient
-    # Around the experts: both norms and both residual sums with what goes into them; of attention inputs and outputs.
-    around = shape.layers * tokens * (6 * shape.hidden + 2 * attention_widths) * _F32_BYTES
-    kept = 1 if work.recompute else shape.moe_layers
-    # Of each of a token's experts: input and output; gate, up, and the activated product before and after the weight.
-    within = kept * tokens * shape.top_k * (2 * shape.hidden + 4 * ffn) * _BF16_BYTES
-    formed = 0
-    if lora.expert and not spec.engine.fused:
-        layer = shape.experts * shape.expert_params
-        formed = kept * layer * _BF16_BYTES + layer * _F32_BYTES
-    return TrainedBytes(
-        network=number * shape.layers * lora.attention + logits + around,
-        experts=number * shape.moe_layers * shape.experts * lora.expert + within + formed,
-    )
-
-
 def _trained_here(spec: RunSpec) -> int:
     """In the memory of the host."""
     adds = trained_bytes(spec)
@@ -356,6 +237,81 @@ def _step_tokens(spec: RunSpec) -> int:
 def worker_bytes(cells: Sequence[Cell], memory: MachineMemory) -> dict[WeightsKey, int]:
     """Bytes of every worker of a plan by the weights it holds."""
     return {group[0].weights_key: estimate_memory(group, memory).total for group in worker_groups(cells)}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GpuMemory:
+    """Bytes of a GPU that one worker takes, by purpose.
+
+    `weights` are all but routed experts, `experts` those that live there or pass through, `cache` keys and values of
+    prompts and steps. Prompts of prefill are run anew each time. `trained` is what training adds to the network.
+    """
+
+    weights: int
+    experts: int
+    cache: int
+    trained: int = 0
+    reserve: int = GPU_RESERVE_BYTES
+
+    @property
+    def total(self) -> int:
+        """Bytes of the worker."""
+        return self.weights + self.experts + self.cache + self.trained + self.reserve
+
+
+def gpu_memory(specs: Sequence[RunSpec], nodes: int) -> GpuMemory:
+    """What cells of this machine that share their weights, and take turns, need of its GPU.
+
+    The engine's device role is in bf16. Cells whose experts are split over several NUMA `nodes` hold those of the
+    device in bf16, too.
+    """
+    prompts = {spec.workload: cache_bytes(spec) for spec in specs}
+    return GpuMemory(
+        weights=BF16_BYTES * specs[0].model.shape.other_params,
+        experts=max(_gpu_expert_bytes(spec, nodes) for spec in specs),
+        cache=sum(sorted(prompts.values())[-KEPT_WORKLOADS:]) + max(_step_cache_bytes(spec) for spec in specs),
+        trained=max(trained_bytes(spec).network for spec in specs),
+    )
+
+
+def gpu_workers(cells: Sequence[Cell], nodes: int) -> list[tuple[RunSpec, GpuMemory]]:
+    """The workers of cells that use a GPU, each with the spec of its first cell."""
+    on_gpu = [cell for cell in cells if cell.spec.engine.device == "cuda"]
+    groups = [[cell.spec for cell in group] for group in worker_groups(on_gpu)]
+    return [(specs[0], gpu_memory(specs, nodes)) for specs in groups]
+
+
+def _gpu_expert_bytes(spec: RunSpec, nodes: int) -> int:
+    """Experts that live there and room to unpack some; of a pass that streams, both buffers and a chunk unpacked.
+
+    Fiddler's scheme has room for one.
+    """
+    engine, shape = spec.engine, spec.model.shape
+    bf16 = expert_bytes(shape, "bf16")
+    if spec.system != OURS:
+        return bf16
+    parts = engine.domains or (nodes if spec.model.packed is None else 1)
+    held = expert_bytes(shape, spec.precision if spec.precision in DEVICE_UNPACKS and parts == 1 else "bf16")
+    chunk = max(1, STREAMED_CHUNK_BYTES // held)
+    if engine.device_prefill_tokens:
+        return chunk * (2 * held + bf16)
+    placed = round(engine.placement.ratio * shape.moe_layers * shape.experts)
+    at_once = PAIRS_AT_ONCE if held == bf16 else max(chunk, PAIRS_AT_ONCE)
+    return placed * held + (at_once * bf16 if placed else 0)
+
+
+def _step_cache_bytes(spec: RunSpec) -> int:
+    """The cache as it grows in a trial, and keys and values of one layer as attention reads them.
+
+    Of latent attention the cache has the latents, which are expanded one layer after the other. Prefill in one pass
+    keeps nothing.
+    """
+    work = spec.workload
+    if work.phase == "train":
+        return 0
+    tokens = work.batch * (work.prompt + (work.steps if work.phase == "decode" else 0))
+    kept = work.phase == "decode" or work.chunk is not None
+    return tokens * (kept * token_cache_bytes(spec) + sizes_of(spec).expanded_key_bytes)
 
 
 class NotEnoughMemory(RequestError):

@@ -1,18 +1,26 @@
-"""Compares the simulator with published numbers and measured cells, cell by cell and claim by claim."""
+"""Compares the simulator with published numbers and measured cells: by cell, group and claim, as templates show it."""
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp
+from typing import Any
 
 import numpy as np
+import yaml
 
-from ktbench.sim.calibration import Calibration
-from ktbench.sim.fitting import FITTED_MODEL, fitted_ids, is_fitted
-from ktbench.sim.measured import MeasuredCell
-from ktbench.sim.observation import PublishedCell, of, residual
-from ktbench.sim.simulation import resolved_deferral, step_seconds, with_deferral
+from ktbench.resources import data_folder
+from ktbench.sim.calibration import Calibration, calibration_yaml, read_calibration
+from ktbench.sim.judging.fitting import FITTED_MODEL, STAGES, Fitted, fit_all, fit_measured, fitted_ids, is_fitted
+from ktbench.sim.judging.measured import MeasuredCell
+from ktbench.sim.judging.published import PublishedCell, observations_of, of, residual
+from ktbench.sim.simulation import ON_CORES, resolved_deferral, step_seconds, with_deferral
+from ktbench.sim.workloads import WORKLOADS
+from ktbench.spec.published import Published
+from ktbench.spec.run_spec import RunSpec
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,6 +48,11 @@ def quality_of(errors: Sequence[float]) -> Quality:
     )
 
 
+# The figures of `reports/published` that the simulator is judged on.
+FIGURES = (
+    *("fig3", "fig7", "fig10", "fig11", "fig12", "fig14"),
+    *("placement", "layerwise", "llamafile", "sft", "concurrency", "stated"),
+)
 # Closer than this two simulated steps are equal.
 _TIE = 1e-6
 STATIC_POLICIES = ("random", "uniform", "front_loading", "frequency")
@@ -229,3 +242,108 @@ class MeasuredError:
 def judge_measured(cells: Sequence[MeasuredCell], cost: Calibration) -> list[MeasuredError]:
     """Every cell simulated on its machine. Raises ValueError for a cell that cannot be, as `step_graph`."""
     return [MeasuredError(cell=one, simulated_s=step_seconds(one.spec, cost)) for one in cells]
+
+
+_EXPLANATIONS = "validation/resists.yaml"
+# A cell with a larger error needs an explanation.
+_OUTLIER = 0.24
+
+
+def published_values(
+    errors: Sequence[PublishedError], calibrations: Mapping[str, Calibration], fitted: Sequence[Fitted]
+) -> dict[str, Any]:
+    """Errors by group, claims, the cells that are far off with their explanations, and the stages that were fitted."""
+    return {
+        "qualities": list(qualities(errors)),
+        "claims": (gains(errors), saturation(errors, calibrations["ktransformers"]), placement_order(errors)),
+        "outlier": _OUTLIER,
+        "far": sorted((one for one in errors if abs(one.error) > _OUTLIER), key=lambda one: -abs(one.error)),
+        "why": read_explanations(),
+        "fitted": fitted,
+    }
+
+
+def measured_values(judged: Sequence[MeasuredError], runs: Sequence[str]) -> dict[str, Any]:
+    """Errors of measured cells, all held out and by phase, the fitted ones separately; `runs` are names of runs."""
+    held_out = [one for one in judged if not one.fitted]
+    phases = {phase: [one for one in held_out if one.cell.spec.workload.phase == phase] for phase in WORKLOADS}
+    groups = {"held out, all": held_out} | {f"held out, {phase}": found for phase, found in phases.items()}
+    groups["fitted"] = [one for one in judged if one.fitted]
+    found = {name: quality_of([one.error for one in group]) for name, group in groups.items() if group}
+    return {"qualities": found, "judged": judged, "runs": runs}
+
+
+def read_explanations() -> dict[str, str]:
+    """Why cells are far off, by the id of the published number. Raises ValueError for an entry with other keys."""
+    path = data_folder("reports") / _EXPLANATIONS
+    found: dict[str, str] = {}
+    for entry in yaml.safe_load(path.read_text(encoding="utf-8")):
+        if set(entry) != {"ids", "why"}:
+            raise ValueError(f"{path}: allowed keys are ids and why, this entry has {sorted(entry)}")
+        found |= dict.fromkeys(entry["ids"], entry["why"])
+    return found
+
+
+def cells_csv(errors: Sequence[PublishedError]) -> str:
+    """One line for each cell: what was published, what is simulated, in seconds of a step or as a share."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(["id", "figure", "arm", "model", "machine", "precision", "phase", "kind", "error", "fitted"])
+    for one in errors:
+        seen = one.observation
+        machine = seen.spec.machine.name if seen.spec.machine else ""
+        place = [seen.id, seen.figure, seen.spec.engine.label, seen.model, machine, seen.spec.precision]
+        writer.writerow([*place, seen.spec.workload.phase, seen.kind, f"{one.error:.4f}", one.fitted])
+    return file.getvalue()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Judgement:
+    """What a validation shows: values of its template, and what is to be kept, files by name."""
+
+    values: Mapping[str, Any]
+    files: Mapping[str, str]
+
+
+def judge_publications(
+    numbers: Sequence[Published],
+    compose: Callable[[Sequence[str]], RunSpec],
+    *,
+    fit: bool,
+    on_stage: Callable[[str], None],
+) -> Judgement:
+    """The simulator judged on published numbers; with `fit` after its calibrations were fitted on their fitting sets.
+
+    `compose` returns the cell of some overrides of the configuration, `on_stage` is told what was fitted.
+    """
+    observations = observations_of(numbers, compose)
+    calibrations = {name: read_calibration(name) for name in STAGES}
+    fitted: list[Fitted] = []
+    for one in fit_all(observations, calibrations) if fit else ():
+        fitted.append(one)
+        on_stage(f"fitted {one.stage.name}: {len(one.observations)} cells, rms {one.rms:.1%}")
+    calibrations |= {one.calibration.name: one.calibration for one in fitted}
+    errors = judge(observations, calibrations)
+    files = {"cells.csv": cells_csv(errors)}
+    files |= {f"{one.calibration.name}.yaml": calibration_yaml(one.calibration) for one in fitted}
+    return Judgement(values=published_values(errors, calibrations, fitted), files=files)
+
+
+def judge_runs(
+    measured: Sequence[MeasuredCell], runs: Sequence[str], *, fit: bool, on_left_out: Callable[[str], None]
+) -> Judgement | None:
+    """The simulator judged on the measured cells of `runs`, with `fit` after the constants of our engine were fitted.
+
+    `on_left_out` is told of cells that cannot be simulated; None where there are no others. Raises RequestError where
+    no cell is of the fitting set.
+    """
+    shipped = read_calibration(ON_CORES)
+    cost = fit_measured(measured, shipped) if fit else shipped
+    judged: list[MeasuredError] = []
+    for one in measured:
+        try:
+            judged += judge_measured([one], cost)
+        except ValueError as error:
+            on_left_out(f"left out: {one.summary}: {error}")
+    files = {f"{cost.name}.yaml": calibration_yaml(cost)} if fit else {}
+    return Judgement(values=measured_values(judged, runs), files=files) if judged else None

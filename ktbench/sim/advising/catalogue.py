@@ -44,6 +44,16 @@ class Cpu:
     fabric: str | None = None
     overclocks: bool = False
 
+    @property
+    def platform_row(self) -> Platform | None:
+        """What boards of it take; None where the catalogue does not know."""
+        return None if self.platform is None else catalogue().platforms[self.platform]
+
+    @property
+    def most_per_channel(self) -> int:
+        """Modules that a channel takes."""
+        return _MOST_PER_CHANNEL if self.platform_row is None else self.platform_row.modules
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gpu:
@@ -152,6 +162,65 @@ class Box:
         gpu = "no GPU" if self.gpu is None else _times(self.gpus, self.gpu)
         return f"{_times(self.sockets, self.cpu)}, {self.ram}, {gpu}"
 
+    @property
+    def part(self) -> Cpu:
+        """The processor."""
+        return catalogue().cpus[self.cpu]
+
+    @property
+    def channels_used(self) -> int:
+        """Memory channels of a socket that have a module."""
+        return min(self.part.channels, self.ram.count // self.sockets)
+
+    @property
+    def per_channel(self) -> int:
+        """Modules of a channel, of the channels that have most."""
+        return ceil(self.ram.count / self.sockets / self.part.channels)
+
+    @property
+    def rated_mts(self) -> int:
+        """MT/s at which the modules run: what is known, else as alone, or what so many in a channel allow."""
+        shared = self.shared_rate
+        return self.ram.runs_at or (self.alone_mts if shared is None else min(self.alone_mts, shared[0]))
+
+    @property
+    def alone_mts(self) -> int:
+        """MT/s of the modules with one in each channel: as rated, but not faster than the processor allows."""
+        return self.ram.mts if self.part.overclocks else min(self.ram.mts, self.part.memory[self.ram.kind])
+
+    @property
+    def shared_rate(self) -> tuple[int, str] | None:
+        """MT/s of modules that share a channel as these do, at most, and its source; None where none was found."""
+        platform = self.part.platform_row
+        rates = platform.mts.get(self.ram.kind, ()) if platform else ()
+        more = self.per_channel - 2
+        return (rates[more], platform.source) if platform and 0 <= more < len(rates) else None
+
+    def machine(self, calibration: str | None = None) -> MachineSpec:
+        """The described machine, a NUMA domain for each socket.
+
+        The calibration is KTransformers' where there is a GPU and ktbench's where there is none, unless one is named.
+        """
+        isa, cycles = catalogue().instructions[self.part.isa], self.part.cores * self.part.ghz * 1e-3
+        read = _read_gb_per_s(self)
+        machine = MachineSpec(
+            name=self.title,
+            title=self.title,
+            calibration=calibration or ("ktbench" if self.gpu is None else "ktransformers"),
+            domains=self.sockets,
+            cores=self.part.cores,
+            memory_gib=self.ram.count * self.ram.gib / self.sockets,
+            read_gb_per_s=read,
+            remote_gb_per_s=read * (catalogue().memory[self.ram.kind].remote if self.sockets > 1 else 1.0),
+            vector=isa.vector,
+            vector_tflops=cycles * isa.bf16,
+            vector_int8_tops=cycles * isa.int8,
+            amx_tflops=cycles * isa.amx_bf16 or None,
+            amx_int8_tops=cycles * isa.amx_int8 or None,
+            sources=dict(_sources(self)),
+        )
+        return machine if self.gpu is None else _with_gpus(machine, self)
+
 
 def _times(count: int, name: str) -> str:
     return name if count == 1 else f"{count}x {name}"
@@ -225,100 +294,32 @@ def _plain(name: str) -> str:
 
 
 def _check(box: Box) -> None:
-    cpu, ram = catalogue().cpus[box.cpu], box.ram
+    cpu, ram = box.part, box.ram
     if not 1 <= box.sockets <= cpu.sockets:
         raise ValueError(f"sockets={box.sockets}: allowed are 1 to {cpu.sockets} with {box.cpu}")
     if ram.kind not in cpu.memory:
         raise ValueError(f"ram={ram}: {box.cpu} takes {' or '.join(cpu.memory)}")
-    most = box.sockets * cpu.channels * most_per_channel(cpu)
+    most = box.sockets * cpu.channels * cpu.most_per_channel
     if ram.count % box.sockets or ram.count > most:
         raise ValueError(f"ram={ram}: {box.title.split(',')[0]} takes up to {most} modules, as many in each socket")
-
-
-def channels_used(box: Box) -> int:
-    """Memory channels of a socket that have a module."""
-    return min(catalogue().cpus[box.cpu].channels, box.ram.count // box.sockets)
-
-
-def per_channel(box: Box) -> int:
-    """Modules of a channel, of the channels that have most."""
-    return ceil(box.ram.count / box.sockets / catalogue().cpus[box.cpu].channels)
-
-
-def rated_mts(box: Box) -> int:
-    """MT/s at which the modules run: what is known, else as alone, but not faster than so many in a channel may."""
-    shared = shared_rate(box)
-    return box.ram.runs_at or (alone_mts(box) if shared is None else min(alone_mts(box), shared[0]))
-
-
-def alone_mts(box: Box) -> int:
-    """MT/s at which the modules run with one in each channel: as rated, but not faster than the processor allows."""
-    cpu = catalogue().cpus[box.cpu]
-    return box.ram.mts if cpu.overclocks else min(box.ram.mts, cpu.memory[box.ram.kind])
-
-
-def shared_rate(box: Box) -> tuple[int, str] | None:
-    """MT/s of modules that share a channel as these do, at most, and its source; None where none was found."""
-    platform = platform_of(catalogue().cpus[box.cpu])
-    rates = platform.mts.get(box.ram.kind, ()) if platform else ()
-    more = per_channel(box) - 2
-    return (rates[more], platform.source) if platform and 0 <= more < len(rates) else None
-
-
-def platform_of(cpu: Cpu) -> Platform | None:
-    """What boards of a processor take; None where the catalogue does not know."""
-    return None if cpu.platform is None else catalogue().platforms[cpu.platform]
-
-
-def most_per_channel(cpu: Cpu) -> int:
-    """Modules that a channel takes."""
-    platform = platform_of(cpu)
-    return _MOST_PER_CHANNEL if platform is None else platform.modules
-
-
-def machine_of_box(box: Box, calibration: str | None = None) -> MachineSpec:
-    """The described machine of a box, a NUMA domain for each socket.
-
-    The calibration is KTransformers' where there is a GPU and ktbench's where there is none, unless one is named.
-    """
-    cpu = catalogue().cpus[box.cpu]
-    isa, cycles = catalogue().instructions[cpu.isa], cpu.cores * cpu.ghz * 1e-3
-    read = _read_gb_per_s(box)
-    machine = MachineSpec(
-        name=box.title,
-        title=box.title,
-        calibration=calibration or ("ktbench" if box.gpu is None else "ktransformers"),
-        domains=box.sockets,
-        cores=cpu.cores,
-        memory_gib=box.ram.count * box.ram.gib / box.sockets,
-        read_gb_per_s=read,
-        remote_gb_per_s=read * (catalogue().memory[box.ram.kind].remote if box.sockets > 1 else 1.0),
-        vector=isa.vector,
-        vector_tflops=cycles * isa.bf16,
-        vector_int8_tops=cycles * isa.int8,
-        amx_tflops=cycles * isa.amx_bf16 or None,
-        amx_int8_tops=cycles * isa.amx_int8 or None,
-        sources=dict(_sources(box)),
-    )
-    return machine if box.gpu is None else _with_gpus(machine, box)
 
 
 def _read_gb_per_s(box: Box) -> float:
     """What a socket reads of its own memory: what channels or links of chiplets give, whichever is less."""
     parts = catalogue()
-    cpu = parts.cpus[box.cpu]
-    read = channels_used(box) * rated_mts(box) * _TRANSFER_BYTES * 1e-3 * _efficiency(box)
+    cpu = box.part
+    read = box.channels_used * box.rated_mts * _TRANSFER_BYTES * 1e-3 * _efficiency(box)
     return read if cpu.fabric is None else min(read, cpu.chiplets * parts.fabrics[cpu.fabric].gb_per_s)
 
 
 def _efficiency(box: Box) -> float:
-    kind, has_io_die = catalogue().memory[box.ram.kind], catalogue().cpus[box.cpu].fabric is not None
+    kind, has_io_die = catalogue().memory[box.ram.kind], box.part.fabric is not None
     return kind.io_die if has_io_die and kind.io_die is not None else kind.efficiency
 
 
 def _with_gpus(machine: MachineSpec, box: Box) -> MachineSpec:
     parts, name = catalogue(), str(box.gpu)
-    gpu, cpu = parts.gpus[name], parts.cpus[box.cpu]
+    gpu, cpu = parts.gpus[name], box.part
     link = min(gpu.pcie, cpu.pcie)
     card = f"{name}: {_link_of(gpu.source)}"
     sources = dict.fromkeys(("gpu_memory_gib", "gpu_gb_per_s", "gpu_tflops", "gpu_ghz"), card)
@@ -340,10 +341,10 @@ def _with_gpus(machine: MachineSpec, box: Box) -> MachineSpec:
 
 def _sources(box: Box) -> Mapping[str, str]:
     parts = catalogue()
-    cpu, kind = parts.cpus[box.cpu], parts.memory[box.ram.kind]
+    cpu, kind = box.part, parts.memory[box.ram.kind]
     sheet, isa = f"{box.cpu}: {_link_of(cpu.source)}", parts.instructions[cpu.isa]
-    rate = f"{rated_mts(box)} MT/s{_why_rated(box)}"
-    read = f"{channels_used(box)} channels at {rate} x {_efficiency(box):g} ({kind.source})"
+    rate = f"{box.rated_mts} MT/s{_why_rated(box)}"
+    read = f"{box.channels_used} channels at {rate} x {_efficiency(box):g} ({kind.source})"
     if cpu.fabric is not None:
         fabric = parts.fabrics[cpu.fabric]
         read += f", at most {cpu.chiplets} chiplets x {fabric.gb_per_s:g} GB/s ({fabric.source})"
@@ -365,9 +366,9 @@ def _why_rated(box: Box) -> str:
     """What else than data sheet and modules says how fast they run."""
     if box.ram.runs_at is not None:
         return ", as stated"
-    shared, alone = shared_rate(box), alone_mts(box)
+    shared, alone = box.shared_rate, box.alone_mts
     if shared is not None and shared[0] <= alone:
-        return f" with {per_channel(box)} modules in each ({shared[1]})"
+        return f" with {box.per_channel} modules in each ({shared[1]})"
     return f", all that {box.cpu} allows of {box.ram.mts}" if alone < box.ram.mts else ""
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from math import exp, floor, inf, log
+from math import inf, log
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -15,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ktbench.resources import data_folder
-from ktbench.sim.calibration import Calibration, read_calibration
-from ktbench.sim.catalogue import catalogue, machine_of_box, read_box
-from ktbench.sim.cost_search import with_all_features
-from ktbench.sim.fitting import limits
-from ktbench.sim.judging import Quality, quality_of
-from ktbench.sim.simulation import step_seconds
+from ktbench.sim.advising.catalogue import catalogue, read_box
+from ktbench.sim.calibration import Calibration, calibration_yaml, read_calibration
+from ktbench.sim.errors import COVERAGE, interval
+from ktbench.sim.judging.fitting import limits
+from ktbench.sim.judging.validation import Quality, quality_of
+from ktbench.sim.simulation import step_seconds, with_all_features
 from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.run_spec import RunSpec
@@ -42,7 +43,6 @@ _FITTED_CPUS = ("Threadripper PRO 7965WX", "EPYC 9355")
 _FITTED_CONSTANTS = ("decode_stream", "kernel_us")
 # Formats by which the bits of a weight are bracketed.
 _LADDER: tuple[Precision, ...] = ("q2_k", "q3_k", "iq4_xs", "q4_k", "q5_k", "q6_k", "q8_0", "bf16")
-COVERAGE = 0.9  # what intervals are meant to hold
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,6 +125,20 @@ class JudgedReport:
         return self.low <= self.report.tokens_per_s <= self.high
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UsersJudgement:
+    """All reports judged, their `groups` (see `report_groups`), the number of their `pages`, and the coverage `meant`.
+
+    `files` are what is to be kept, by name.
+    """
+
+    judged: tuple[JudgedReport, ...]
+    groups: tuple[tuple[str, bool, Quality, float], ...]
+    pages: int
+    meant: float
+    files: Mapping[str, str]
+
+
 def read_user_reports(path: Path | None = None) -> tuple[UserReport, ...]:
     """The reports that ship, or those of a file like theirs. Raises ValueError with file and line."""
     path = path or data_folder("reports") / "users" / "machines.csv"
@@ -192,19 +206,6 @@ def _cells(compose: Callable[[Sequence[str]], RunSpec]) -> Callable[[str], RunSp
     return cache(lambda model: compose((f"model={model}", "machine=paper_a100", "workload=decode")))
 
 
-def interval(errors: Sequence[float], speed: float) -> tuple[float, float]:
-    """Where 90 % of what is measured lies for a simulated speed, by logarithms of simulated over measured elsewhere.
-
-    The order statistics are those of a conformal interval (Vovk et al. 2005): the next error lies between them with at
-    least that probability, if it is as likely to be anywhere in the order as any other.
-    """
-    found, count = sorted(errors), len(errors)
-    outside = floor((1 - COVERAGE) / 2 * (count + 1) + 1e-9)
-    if not outside:
-        raise ValueError(f"{count} errors are too few for an interval of {COVERAGE:.0%}")
-    return speed / exp(found[count - outside]), speed / exp(found[outside - 1])
-
-
 def simulated_speed(report: UserReport, cell: RunSpec, cost: Calibration) -> float:
     """Tokens/s of a report's cell, `cell` being any decode cell of its model.
 
@@ -230,7 +231,7 @@ def _bits(precision: Precision) -> float:
 
 def _spec(report: UserReport, cell: RunSpec, cost: Calibration, precision: Precision) -> RunSpec:
     box = read_box(report.cpu, report.sockets, report.ram, report.gpu)
-    machine = machine_of_box(box, report.calibration)
+    machine = box.machine(report.calibration)
     read = min(machine.read_gb_per_s, _unpacked_gb_per_s(report, cost, precision))
     machine = replace(machine, read_gb_per_s=read, remote_gb_per_s=min(read, machine.remote_gb_per_s))
     placement = PlacementSpec(policy="front_loading", ratio=report.on_gpu) if report.on_gpu else PlacementSpec()
@@ -272,12 +273,6 @@ def _one_socket(machine: MachineSpec) -> MachineSpec:
     return replace(machine, domains=1, remote_gb_per_s=machine.read_gb_per_s)
 
 
-def shipped_errors() -> tuple[float, ...]:
-    """Logarithms of simulated over reported speed of held-out reports, as `validate users=true` found them last."""
-    with (data_folder("reports") / "users" / "judged.csv").open(encoding="utf-8", newline="") as file:
-        return tuple(log(1 + float(row["error"])) for row in csv.DictReader(file) if row["fitted"] == "False")
-
-
 def report_groups(judged: Sequence[JudgedReport]) -> Iterator[tuple[str, bool, Quality, float]]:
     """Held-out reports of all programs and of each, then the fitted ones: errors, and the share within intervals."""
     held_out = [one for one in judged if not one.report.fitted]
@@ -304,3 +299,23 @@ def judged_lines(judged: Sequence[JudgedReport]) -> Iterator[list[str]]:
             str(one.report.fitted),
             str(one.covered),
         ]
+
+
+def judge_users(compose: Callable[[Sequence[str]], RunSpec], *, fit: bool) -> UsersJudgement:
+    """The reports that ship, judged; with `fit` after the constants of llama.cpp were fitted on some of them.
+
+    `compose` returns the cell of some overrides of the configuration.
+    """
+    reports = read_user_reports()
+    calibrations = {FITTED: fit_reports(reports, compose)} if fit else {}
+    judged = judge_reports(reports, compose, calibrations)
+    table = io.StringIO()
+    csv.writer(table, lineterminator="\n").writerows(judged_lines(judged))
+    files = {"judged.csv": table.getvalue()}
+    return UsersJudgement(
+        judged=judged,
+        groups=tuple(report_groups(judged)),
+        pages=len({one.link for one in reports}),
+        meant=COVERAGE,
+        files=files | {f"{name}.yaml": calibration_yaml(one) for name, one in calibrations.items()},
+    )

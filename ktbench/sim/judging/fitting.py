@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from ktbench.sim.calibration import Calibration, base_of, rebased
-from ktbench.sim.measured import MeasuredCell
-from ktbench.sim.observation import PublishedCell, of, residual
+from ktbench.sim.judging.measured import MeasuredCell
+from ktbench.sim.judging.published import PublishedCell, of, residual
 from ktbench.sim.simulation import step_seconds
 from ktbench.spec.errors import RequestError
 from ktbench.spec.run_spec import RunSpec

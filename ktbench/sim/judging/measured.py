@@ -9,7 +9,8 @@ from statistics import median
 
 import numpy as np
 
-from ktbench.sim.simulation import rules_not_simulated
+from ktbench.sim.limits import rules_not_simulated
+from ktbench.sim.workloads import WORKLOADS
 from ktbench.spec.core_layout import core_layout_of
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.peers import OURS
@@ -55,8 +56,10 @@ def can_be_judged(spec: RunSpec) -> bool:
         and not any(one.operator == "latent_attention" for one in spec.inject.rules)
     )
     supers = any(FORMATS[one].super_blocks for one in (spec.precision, spec.device_precision))
-    trained = spec.workload.phase != "train" or (spec.engine.fused and spec.workload.examples is None)
-    modelled = trained and not expanded and not rules_not_simulated(spec)
+    workload = WORKLOADS.get(spec.workload.phase)
+    modelled = (
+        workload is not None and not any(workload.refuses(spec)) and not expanded and not rules_not_simulated(spec)
+    )
     return spec.engine.device != "cuda" and modelled and (spec.model.path is None or not supers)
 
 

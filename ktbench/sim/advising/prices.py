@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ktbench.resources import read_text
-from ktbench.sim.graph import machine_of
-from ktbench.sim.sensitivity import Bottleneck, bottleneck
-from ktbench.sim.simulation import simulate
-from ktbench.spec.engine import EngineSpec
+from ktbench.sim.sensitivity import Bottleneck, bottleneck, sensitivity
+from ktbench.sim.simulation import step_s, with_all_features
 from ktbench.spec.errors import did_you_mean
 from ktbench.spec.machine import BY_NAME, MachineSpec
 from ktbench.spec.run_spec import RunSpec
@@ -41,39 +39,8 @@ class Offer:
         return None if self.tokens_per_s is None else self.price / self.tokens_per_s
 
 
-def with_all_features(spec: RunSpec) -> RunSpec:
-    """`with_features` of the described machine of a cell. Raises ValueError for a cell without one."""
-    return with_features(spec, machine_of(spec).feature_reasons)
-
-
-def with_features(spec: RunSpec, missing: Mapping[str, str]) -> RunSpec:
-    """A cell with `all_features` of its engine."""
-    return replace(spec, engine=all_features(spec.engine, missing))
-
-
-def all_features(engine: EngineSpec, missing: Mapping[str, str]) -> EngineSpec:
-    """An engine with every feature on that its machine has, deferral, skipping and placement as they are.
-
-    `missing` has the reason why a feature is not there by its name, empty for one that is. All need the fused operator,
-    and the lean device role is for cells without a GPU.
-    """
-    names = ("avx2", "avx512", "amx", "numa", "cuda_graph")
-    avx2, avx512, amx, numa, cuda_graph = (not missing[name] for name in names)
-    fused = avx2 or avx512 or amx
-    return replace(
-        engine,
-        avx2=avx2 and not (avx512 or amx),
-        avx512=avx512,
-        amx=amx,
-        dynamic=fused,
-        numa=fused and numa,
-        cuda_graph=fused and cuda_graph,
-        packed_dense=fused and not cuda_graph,
-    )
-
-
 def entry_cells(prices: PriceList, compose: Callable[[str], RunSpec]) -> Iterator[tuple[PriceEntry, RunSpec]]:
-    """Each entry and the cell on its machine; `compose` returns the cell on a machine by name or file.
+    """Each entry and the cell on its machine with all features; `compose` returns it on a machine by name or file.
 
     Raises ValueError naming the entry, where its machine or a change of it is wrong.
     """
@@ -90,15 +57,16 @@ def entry_cells(prices: PriceList, compose: Callable[[str], RunSpec]) -> Iterato
             if not str(error).startswith(("machine", "changes")):
                 raise
             raise ValueError(f"{prices.where(number)}: {error}") from None
-        yield entry, changed
+        yield entry, with_all_features(changed)
 
 
 def offer(spec: RunSpec, title: str, price: float, why: str = "") -> Offer:
     """A cell simulated on its machine as it is; not at all where there is a reason `why` it cannot run there."""
     if not why:
         try:
-            speed = spec.workload.tokens_per_step / simulate(spec).step_s
-            return Offer(title=title, price=price, features=spec.label, tokens_per_s=speed, bottleneck=bottleneck(spec))
+            now_s = step_s(spec)
+            speed, held = spec.workload.tokens_per_step / now_s, bottleneck(sensitivity(spec, now_s=now_s))
+            return Offer(title=title, price=price, features=spec.label, tokens_per_s=speed, bottleneck=held)
         except ValueError as error:
             why = str(error)
     return Offer(title=title, price=price, features=spec.label, why=why)

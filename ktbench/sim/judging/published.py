@@ -11,7 +11,7 @@ from typing import Any, Literal
 import yaml
 
 from ktbench.sim.calibration import Calibration
-from ktbench.sim.executor import busy_share
+from ktbench.sim.graph import busy_share
 from ktbench.sim.simulation import step_graph, step_seconds, with_deferral
 from ktbench.spec.cells import plan_cells
 from ktbench.spec.published import NOT_OURS, STANDS_FOR, Published

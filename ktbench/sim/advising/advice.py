@@ -2,36 +2,25 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import floor, log
 from typing import Literal
 
-import numpy as np
 import yaml
 
 from ktbench.resources import data_folder
+from ktbench.sim.advising.catalogue import Box, Cpu, catalogue
 from ktbench.sim.calibration import read_calibration
-from ktbench.sim.catalogue import (
-    Box,
-    Cpu,
-    catalogue,
-    channels_used,
-    most_per_channel,
-    per_channel,
-    platform_of,
-    rated_mts,
-)
-from ktbench.sim.cost_search import with_all_features
-from ktbench.sim.graph import machine_of
-from ktbench.sim.simulation import resolved_deferral, simulate, with_deferral
-from ktbench.sim.user_reports import interval, shipped_errors
+from ktbench.sim.errors import comparison_error
+from ktbench.sim.simulation import resolved_deferral, step_s, with_all_features, with_deferral
+from ktbench.sim.workloads import machine_of
 from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.machine import MachineSpec
-from ktbench.spec.memory import GPU_RESERVE_BYTES, cache_bytes, device_bytes, routed_bytes
 from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.step.memory import GPU_RESERVE_BYTES
+from ktbench.spec.step.work import cache_bytes, device_bytes, routed_bytes
 from ktbench.spec.weights import BY_ACCURACY, DEVICE_UNPACKS, Precision, weight_bits
 from ktbench.spec.wire import from_plain
 
@@ -205,7 +194,7 @@ def _deferred(cell: RunSpec) -> int:
 
 
 def _speed(spec: RunSpec) -> float:
-    return spec.workload.tokens_per_step / simulate(spec).step_s
+    return spec.workload.tokens_per_step / step_s(spec)
 
 
 def advised(found: Sequence[Option | Unfit], enough: Callable[[float], bool] | None = None) -> Option | None:
@@ -229,38 +218,6 @@ def is_close(one: float, other: float) -> bool:
     return abs(log(one / other)) <= log(1 + comparison_error())
 
 
-def comparison_error() -> float:
-    """How far apart two simulated speeds must be, as a relative error: what 90 % of held-out decode cells are within.
-
-    Machine and program of those are known, so that what is unknown about a user's machine is not part of it: in a
-    comparison it is off by the same factor on both sides.
-    """
-    return float(np.quantile(np.abs(held_out_errors("decode")), 0.9))
-
-
-@cache
-def held_out_errors(phase: str) -> tuple[float, ...]:
-    """Relative errors of held-out published cells of KTransformers in a phase (`reports/validation/cells.csv`)."""
-    path = data_folder("reports") / "validation" / "cells.csv"
-    with path.open(encoding="utf-8", newline="") as file:
-        return tuple(
-            float(row["error"])
-            for row in csv.DictReader(file)
-            if row["phase"] == phase and row["kind"] == "step_s" and row["fitted"] == "False" and row["arm"] != "base"
-        )
-
-
-def speed_interval(speed: float, phase: str) -> tuple[float, float]:
-    """Where 90 % of measured speeds lie for a simulated one, of decode or prefill; see `user_reports.interval`."""
-    errors = shipped_errors() if phase == "decode" else [log(1 + one) for one in held_out_errors(phase)]
-    return interval(errors, speed)
-
-
-def speed_text(speed: float) -> str:
-    """`21.7`, `8,850`: to three significant digits."""
-    return f"{float(f'{speed:.3g}'):,g}"
-
-
 Upgrade = Literal["memory", "modules", "gpu", "cores", "socket"]
 
 
@@ -282,21 +239,21 @@ def upgrades(box: Box) -> dict[Upgrade, Box]:
 
 
 def _faster_memory(box: Box) -> Box | None:
-    cpu, ram = catalogue().cpus[box.cpu], box.ram
+    cpu, ram = box.part, box.ram
     one_each = replace(ram, count=box.sockets * cpu.channels, runs_at=None)
-    if channels_used(box) < cpu.channels:
+    if box.channels_used < cpu.channels:
         return replace(box, ram=one_each)
-    platform, shared = platform_of(cpu), per_channel(box)
+    platform, shared = cpu.platform_row, box.per_channel
     if shared > 1 and (platform is None or shared * ram.gib > platform.largest):
         return None
     faster = replace(box, ram=replace(one_each, gib=shared * ram.gib, mts=max(ram.mts, cpu.memory[ram.kind])))
-    return faster if rated_mts(faster) > rated_mts(box) else None
+    return faster if faster.rated_mts > box.rated_mts else None
 
 
 def _more_modules(box: Box) -> Box | None:
-    cpu = catalogue().cpus[box.cpu]
+    cpu = box.part
     channels = box.sockets * cpu.channels
-    if box.ram.count != channels or most_per_channel(cpu) < 2:
+    if box.ram.count != channels or cpu.most_per_channel < 2:
         return None
     return replace(box, ram=replace(box.ram, count=2 * channels, runs_at=None))
 
@@ -320,6 +277,6 @@ def _more_cores(box: Box) -> Box | None:
 
 
 def _more_sockets(box: Box) -> Box | None:
-    if box.sockets > 1 or catalogue().cpus[box.cpu].sockets < 2:
+    if box.sockets > 1 or box.part.sockets < 2:
         return None
     return replace(box, sockets=2, ram=replace(box.ram, count=2 * box.ram.count))

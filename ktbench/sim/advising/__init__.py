@@ -1,0 +1,1 @@
+"""Machines of parts, what to run on them, and which to buy."""
