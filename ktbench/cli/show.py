@@ -14,7 +14,7 @@ from textwrap import fill
 
 from ktbench.cli.streams import is_json
 from ktbench.report.accuracy_table import accuracy_table, grids_below
-from ktbench.report.conditions import UNPROVEN, conditions_of, kl_text, top1_text
+from ktbench.report.conditions import UNPROVEN, conditions_of
 from ktbench.report.data import json_lines
 from ktbench.report.documents import NUMERIC, Document, documents_of, overview
 from ktbench.report.equal_cells import equal_cells_sentence
@@ -23,6 +23,7 @@ from ktbench.report.terminal import accuracy_line, name_width, row_line
 from ktbench.report.write import write_report
 from ktbench.results import Run
 from ktbench.results.accuracy import AccuracyRow, accuracy_rows
+from ktbench.results.quantities.writing import kl_text, top1_text
 from ktbench.results.row import Row, groups_of
 from ktbench.results.rows import rows_of
 from ktbench.results.run import parts_of, the_part

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ktbench.report.accuracy_text import accuracy_caption, accuracy_conditions, accuracy_methods, drawn_kind
-from ktbench.report.conditions import REFERENCE, headline
+from ktbench.report.conditions import headline
 from ktbench.report.table import Column, Grid, Table, build_table, notes_of, setting_columns
 from ktbench.report.text import (
     SURE_MARK,
@@ -33,8 +33,10 @@ from ktbench.results.accuracy import (
     parts_of_average,
 )
 from ktbench.results.answers import AVERAGE, PERPLEXITIES, TOP1, Measure, SubjectKind
-from ktbench.results.formats import experts_bytes, plane_of_answers, stored_bits
-from ktbench.results.quantities.text import DASH, dashed, interval, number
+from ktbench.results.formats import plane_of_answers
+from ktbench.results.quantities.table import BY_NAME
+from ktbench.results.quantities.text import DASH, dashed, number
+from ktbench.results.quantities.writing import REFERENCE
 from ktbench.results.row import groups_of, place
 from ktbench.results.run import the_part
 from ktbench.results.settings import varying
@@ -101,16 +103,17 @@ def _timed(rows: Sequence[AccuracyRow]) -> Iterator[AccuracyColumn]:
     found: dict[str, str] = {cell: point.standing for cell, point in frontier_of(rows).items()}
     found |= {point.row.cell: point.standing for point in plane_of_answers(rows).points}
 
-    if not is_graded(rows):
-        yield Column("experts (GiB)", lambda row: number(experts_bytes(row.row) / 2**30, 3))
-        yield Column("bits a weight", lambda row: number(stored_bits(row.row), 3))
-    yield Column("speed (tokens/s)", lambda row: dashed(row.row.tokens_per_s, interval))
+    sizes, roofs = ((), ()) if is_graded(rows) else (("experts_bytes", "stored_bits"), ("roof_share", "nearer_roof"))
+    yield from (_of_speed(name, rows) for name in (*sizes, "tokens_per_s"))
     yield Column("Pareto", lambda row: found.get(row.row.cell, DASH), numeric=False)
-    if not is_graded(rows):
-        yield Column("of roof (%)", lambda row: dashed(row.row.roof, lambda roof: number(100 * roof.share.mid, 2)))
-        yield Column(
-            "nearer roof", lambda row: dashed(row.row.roof, lambda roof: roof.limit), movable=True, numeric=False
-        )
+    yield from (_of_speed(name, rows) for name in roofs)
+
+
+def _of_speed(name: str, rows: Sequence[AccuracyRow]) -> AccuracyColumn:
+    """The column of a quantity of the timed steps."""
+    one = BY_NAME[name]
+    heading = one.headed([row.row for row in rows], "frontier")
+    return AccuracyColumn(heading, lambda row: one.text(row.row), movable=one.is_movable, numeric=not one.is_text)
 
 
 def _verdict(result: Result, is_baseline: bool) -> str:

@@ -16,8 +16,8 @@ from ktbench.report.text import extremes
 from ktbench.results import Run
 from ktbench.results.attribution import Attribution, FeatureAttribution, FeaturePair
 from ktbench.results.intervals import Interval, is_exact
-from ktbench.results.quantities.columns import ends_of, pairs_text
-from ktbench.results.quantities.text import DASH, dashed, percent, ratio
+from ktbench.results.quantities.columns import ends_of
+from ktbench.results.quantities.text import DASH, dashed, pairs_text, percent, ratio
 from ktbench.results.row import Row
 from ktbench.results.run import the_part
 from ktbench.results.settings import shown_setting, varying

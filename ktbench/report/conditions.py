@@ -19,7 +19,7 @@ from ktbench.report.health import (
 from ktbench.report.template import phrase
 from ktbench.report.text import counted, extremes
 from ktbench.results import Run
-from ktbench.results.quantities.text import DASH, number
+from ktbench.results.quantities.writing import MARK
 from ktbench.results.row import Row, groups_of, machines_of, measured, systems_of
 from ktbench.results.run import Facts, each_machine, facts_of
 from ktbench.results.settings import model_title, precision_word, varying
@@ -191,32 +191,10 @@ def ringed_outcome(rows: Sequence[Row]) -> Outcome | None:
     return Outcome.NOISY if 2 * sum(noisy) <= len(noisy) else Outcome.OK
 
 
-MARK = "†"
-REFERENCE = "reference"
 UNPROVEN = (
     "not shown to give the same answers as the other systems: its speed is not a comparison of equal work"
     f" ({MARK})"
 )  # fmt: skip
-
-
-def top1_text(row: Row) -> str:
-    """The share of positions in percent, `reference` for the row that others are held against."""
-    return _written(row, "" if row.agreement is None else f"{100 * row.agreement.top1:.1f}")
-
-
-def kl_text(row: Row) -> str:
-    """The divergence in nats, `reference` for the row that others are held against."""
-    return _written(row, "" if row.agreement is None else _nats(row.agreement.kl_nats))
-
-
-def _written(row: Row, text: str) -> str:
-    if row.agreement is None:
-        return DASH
-    return text if row.agreement.against else REFERENCE
-
-
-def _nats(value: float) -> str:
-    return f"{value:.1e}" if 0 < value < 1e-2 else number(value, 2)
 
 
 def equal_work_sentences(rows: Sequence[Row]) -> tuple[str, ...]:

@@ -16,8 +16,9 @@ from ktbench.report.table import Table
 from ktbench.results import Run
 from ktbench.results.accuracy import AccuracyRow, Result, accuracy_rows, frontier_of
 from ktbench.results.answers import PERPLEXITIES, Measure
-from ktbench.results.quantities.columns import columns_of, numbers_of, origin_of, pairs_text, rounds_disturbed
-from ktbench.results.quantities.disturbances import disturbed_rounds
+from ktbench.results.quantities.columns import columns_of, origin_of, plain_of
+from ktbench.results.quantities.disturbances import rounds_disturbed
+from ktbench.results.quantities.text import pairs_text
 from ktbench.results.row import Row, groups_of
 from ktbench.results.rows import rows_of
 from ktbench.results.run import environments_of, parts_of
@@ -121,22 +122,7 @@ def _without(content: dict[str, Any], key: str) -> dict[str, Any]:
 def json_text(run: Run, rows: Sequence[Row], table: Table) -> str:
     """The plan's ids, conditions, methods and notes; of each row all fields and all samples of its counting records."""
     equal = equal_cells_content(rows)
-    return json_of_table(run, table, rows=[*map(_plain_row, rows)], **({"equal_cells": equal} if equal else {}))
-
-
-def _plain_row(row: Row) -> dict[str, Any]:
-    """A row without its spec, which `settings`, `features` and `command` hold in fewer words."""
-    content = to_plain(row)
-    del content["spec"]
-    return {
-        **content,
-        "system": row.spec.system,
-        **numbers_of(row),
-        "rounds": row.rounds,
-        "samples": row.samples,
-        "remarks": row.remarks,
-        "disturbed": disturbed_rounds(row),
-    }
+    return json_of_table(run, table, rows=[*map(plain_of, rows)], **({"equal_cells": equal} if equal else {}))
 
 
 def json_lines(run: Run, files: Iterable[Path]) -> Iterator[str]:

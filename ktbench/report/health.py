@@ -12,10 +12,11 @@ from ktbench.report.text import extremes, names_by
 from ktbench.results import Run
 from ktbench.results.quantities.disturbances import findings, watched_trials
 from ktbench.results.quantities.text import in_gib, number, unit_of
+from ktbench.results.quantities.trials import MAX_DISAGREEMENT
 from ktbench.results.row import Row, control_of, groups_of, measured, place
 from ktbench.results.run import Facts, environments_of, machines_of
 from ktbench.results.settings import by_key, varying
-from ktbench.results.usage import MAX_DISAGREEMENT, are_alike, most, peak_spreads, read_spread, unmetered_reason
+from ktbench.results.usage import are_alike, most, peak_spreads, read_spread, unmetered_reason
 from ktbench.spec.core_layout import CORE_LAYOUTS, core_layout_at
 from ktbench.spec.health import MACHINE_CHECKS, TRIAL_CHECKS, Check, warnings
 from ktbench.spec.record import Record
@@ -42,7 +43,7 @@ def roofs_sentence(rows: Sequence[Row]) -> str:
         "roofs",
         read=read,
         peaks=peak_spreads(records),
-        left_out=sum(row.roof.left_out for row in measured(rows) if row.roof),
+        left_out=sum(row.values.get("roofs_left_out", 0) for row in measured(rows)),
         trials=sum(bool(record.samples_s) for record in records),
         tolerance=MAX_DISAGREEMENT - 1,
     )
@@ -72,7 +73,7 @@ def energy_sentence(rows: Sequence[Row]) -> str:
     if not watched:
         return ""
     settings = varying([group[0].settings for group in groups_of(watched)])
-    sums = names_by((place(row, settings), row.energy.meters) for row in watched if row.energy)
+    sums = names_by((place(row, settings), meters) for row in watched if (meters := row.values.get("meters")))
     why = "; ".join(dict.fromkeys(filter(None, (unmetered_reason(row.records) for row in watched))))
     return _phrase("energy", sums={meters: listed(names) for meters, names in sums.items()}, why=why)
 
@@ -166,8 +167,9 @@ def trial_warnings(rows: Sequence[Row], name: Callable[[Row], str]) -> tuple[str
 
 def _beyond_roof(rows: Sequence[Row], name: Callable[[Row], str]) -> str:
     """Shares that no cell can have, of roofs too rough for the trial to be IMPLAUSIBLE; empty without any."""
-    beyond = [(name(row), row.roof) for row in measured(rows) if row.roof and row.roof.share.mid > _MOST_OF_A_ROOF]
-    cells = [f"{who} at {roof.share.mid:.0%} of {roof.limit}" for who, roof in beyond]
+    shares = [(row, share) for row in measured(rows) if (share := row.interval("roof_share"))]
+    beyond = [(row, share) for row, share in shares if share.mid > _MOST_OF_A_ROOF]
+    cells = [f"{name(row)} at {share.mid:.0%} of {row.values['nearer_roof']}" for row, share in beyond]
     return _phrase("beyond_roof", cells=listed(cells)) if cells else ""
 
 

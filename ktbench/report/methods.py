@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ktbench.report.conditions import MARK, ringed_outcome, simulated_limits, software_sentence, unproven_sentence
+from ktbench.report.conditions import ringed_outcome, simulated_limits, software_sentence, unproven_sentence
 from ktbench.report.equal_cells import equal_cells_sentence
 from ktbench.report.health import roofs_sentence
 from ktbench.report.template import phrase, sentences
@@ -12,6 +12,7 @@ from ktbench.report.text import extremes, names_by
 from ktbench.results import Run
 from ktbench.results.intervals import CONFIDENCE
 from ktbench.results.quantities.text import number
+from ktbench.results.quantities.writing import MARK
 from ktbench.results.row import Row, groups_of, measured, roof_rows, shows_speeds
 from ktbench.results.run import facts_of, the_part
 from ktbench.results.settings import varying
@@ -53,8 +54,7 @@ def _absolute(row: Row) -> tuple[float, str]:
     if row.is_layer:
         return row.step_s.mid * 1e3, "ms a layer"
     if row.is_wait:
-        assert row.serving is not None
-        return row.serving.ttft_s.p50.mid * 1e3, "ms to the first token"
+        return row.values["ttft_p50_s"].mid * 1e3, "ms to the first token"
     return row.tokens_per_s.mid, "tokens/s"
 
 

@@ -12,8 +12,7 @@ from ktbench.report.template import sentences
 from ktbench.report.text import signed
 from ktbench.results import Run
 from ktbench.results.paper import PaperLine, error_summary, reasons
-from ktbench.results.quantities.columns import pairs_text
-from ktbench.results.quantities.text import DASH, dashed, number
+from ktbench.results.quantities.text import DASH, dashed, number, pairs_text
 from ktbench.results.row import Row
 from ktbench.results.run import facts_of, the_part
 from ktbench.results.settings import described_title, model_title

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ktbench.report.conditions import MARK
 from ktbench.report.text import change_text, error_text, flips_text, p_text, score_text, spread_text
 from ktbench.results.accuracy import AccuracyRow, Result
 from ktbench.results.answers import LOSSES
 from ktbench.results.intervals import is_exact
 from ktbench.results.quantities.text import DASH, NO_ENDS, number, plus_minus, rate
+from ktbench.results.quantities.writing import MARK
 from ktbench.results.row import Row
 from ktbench.spec.record import KL, Outcome
 
@@ -31,7 +31,8 @@ def row_line(row: Row, width: int = 16) -> str:
     time = f"{mark + number(row.step_s.mid * 1e3):>9} ms/{row.spec.workload.unit} {spread:>7}"
     rated = DASH if row.flops_per_s is None else rate(row.flops_per_s, row.spec.dtype)
     speed = f"{rated:>14}" if row.is_layer else f"{number(row.tokens_per_s.mid):>9} tokens/s{_of_slice(row)}"
-    share = "" if row.roof is None else f"{number(row.roof.share.mid * 100, 2):>5}% of {row.roof.limit}"
+    roof = row.interval("roof_share")
+    share = "" if roof is None else f"{number(roof.mid * 100, 2):>5}% of {row.values['nearer_roof']}"
     rounds = "simulated" if row.simulated else f"{row.rounds:2d} rounds"
     return f"{name} {time}  {speed}  {_speedup_word(row):<33}  {share:<20}  {rounds}"
 

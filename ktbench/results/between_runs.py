@@ -148,7 +148,7 @@ def roof_ratio(before: Row, after: Row) -> RoofRatio | None:
 
     None where one run has none, or one of other arithmetic.
     """
-    limit: Limit = after.roof.limit if after.roof else "read"
+    limit: Limit = after.values.get("nearer_roof", "read")
     mine, theirs = _on_machines_of(after, before), _on_machines_of(before, after)
     there, here = _limits(mine, limit), _limits(theirs, limit)
     if not there or not here or _peaks(mine, limit) != _peaks(theirs, limit):

@@ -8,7 +8,7 @@ from typing import Literal
 
 from ktbench.results.accuracy import AccuracyRow, Standing, bounds_of, standings
 from ktbench.results.intervals import Interval
-from ktbench.results.row import Row
+from ktbench.results.row import Row, stored_bits
 from ktbench.results.scores import Estimate
 from ktbench.results.usage import Spread, spread
 from ktbench.spec.peers import OURS
@@ -21,19 +21,6 @@ def format_of(row: Row) -> Precision:
     """That of the routed experts; base runs bf16 whatever a spec says."""
     spec = row.spec
     return spec.precision if spec.engine.fused or spec.system != OURS else "bf16"
-
-
-def experts_bytes(row: Row) -> int:
-    """Bytes of the routed experts of a cell with their scales, of one layer where that runs alone."""
-    return routed_bytes(row.spec)
-
-
-def stored_bits(row: Row) -> float:
-    """Bits of a routed expert's weight with its part of the scales, on average.
-
-    Those of its format: rows of small models that end within a block take more, which `experts_bytes` counts.
-    """
-    return 8 * experts_bytes(row) / routed_weights(row.spec)
 
 
 # What is above the axis of speeds: nats from bf16 or, without answers, the bits of a weight.

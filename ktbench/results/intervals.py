@@ -117,7 +117,7 @@ def is_exact(value: Interval) -> bool:
     return value.coverage == _CERTAIN
 
 
-def summary(values: Mapping[int, float], records: Sequence[Record], measure: MeasureSpec) -> Interval:
+def over_rounds(values: Mapping[int, float], records: Sequence[Record], measure: MeasureSpec) -> Interval:
     """The values by round of some `records`: their median with its interval, or the one simulated value."""
     if records[0].provenance == "simulated":
         return exact(next(iter(values.values())))

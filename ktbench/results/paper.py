@@ -107,9 +107,9 @@ def value_of(row: Row, metric: Metric, rows: Sequence[Row]) -> float | None:
 _VALUES: Mapping[Metric, tuple[Callable[[Row], Interval | None], float]] = {
     "tokens/s": (lambda row: row.tokens_per_s, 1.0),
     "ms": (lambda row: row.step_s, 1e3),
-    "% host busy": (lambda row: row.roles.host_busy if row.roles else None, 100.0),
-    "% device busy": (lambda row: row.roles.device_busy if row.roles else None, 100.0),
-    "% overlap": (lambda row: row.roles.overlap if row.roles else None, 100.0),
+    "% host busy": (lambda row: row.interval("host_busy"), 100.0),
+    "% device busy": (lambda row: row.interval("device_busy"), 100.0),
+    "% overlap": (lambda row: row.interval("overlap"), 100.0),
 }
 
 
@@ -180,7 +180,7 @@ def _measured(line: PaperLine, here: Row | None, arms: Sequence[Row]) -> PaperLi
 
 
 def _reason(row: Row, metric: Metric) -> str:
-    return f"its step has no value in {metric}" if row.timed else row.missing["step_s"]
+    return f"its step has no value in {metric}" if row.timed else row.ending
 
 
 def _is_alike(other: Row, row: Row) -> bool:

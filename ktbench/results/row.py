@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import mean, median
+from typing import Any
 
 from ktbench.results.intervals import Interval
-from ktbench.results.published import deferral_cost
-from ktbench.results.serving.latency import Serving
 from ktbench.results.settings import TOKENS, Setting, by_key, shown_setting
 from ktbench.results.speedups import TrialTime, Verdict, trial_time
-from ktbench.results.usage import EnergyUse, PartTimes, RoleShares, RoofShare
+from ktbench.results.usage import evidence_of
 from ktbench.spec.core_layout import CoreLayout, core_layout_of
 from ktbench.spec.features import FeatureValue
 from ktbench.spec.machine import MachineSpec
+from ktbench.spec.memory import routed_bytes, routed_weights
 from ktbench.spec.record import Agreement, Compared, Learning, Outcome, Provenance, Record, Role, Work
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.system_metrics import PeakMemory
@@ -33,16 +32,12 @@ class Gain:
 class Row:
     """A cell over all its rounds. `outcome` is None before its first trial.
 
-    `step_s` is the median over rounds of the rounds' median step in seconds; it and all that follows from it are None
-    unless the outcome is timed. `whole_tokens_per_s` is the speed of the whole model, extrapolated from that of a
-    measured slice. `speedup` is over the baseline of the group, the rows of the same `part` with equal
+    `values` are what its trials come to, by the names of the table of quantities. `step_s` is the median over rounds of
+    the rounds' median step in seconds, where requests were served seconds per output token; it is there where the
+    outcome is timed. `speedup` is over the baseline of the group, the rows of the same `part` with equal
     `settings`, `gain` over the row of equal precision that lacks only its last feature; both are formed inside rounds
-    between trials with the cores in the same place. `roles` is there where they are separate, `parts` where a
-    model was trained. `error` is the largest of
-    all rounds, or that of the round that failed. `agreement` is the worst of all rounds; an `unproven` row was timed
-    beside other systems and has none. `energy` and `peak` are there where they could be read, `serving` where requests
-    were served: `step_s` is seconds per output token then. `missing` says why a measured
-    field is None.
+    between trials with the cores in the same place. An `unproven` row was timed beside other systems, and its answers
+    were not compared with theirs. `missing` says why a timed row lacks a value.
     """
 
     label: str
@@ -61,26 +56,81 @@ class Row:
     goal: float
     provenance: Provenance | None
     records: tuple[Record, ...]
-    command: str
-    step_s: Interval | None = None
-    tokens_per_s: Interval | None = None
-    whole_tokens_per_s: Interval | None = None
-    read_bytes_per_s: float | None = None
-    flops_per_s: float | None = None
-    roof: RoofShare | None = None
-    roles: RoleShares | None = None
-    parts: PartTimes | None = None
-    evidence: str | None = None
-    error: float | None = None
-    agreement: Agreement | None = None
+    command: str = ""
+    values: Mapping[str, Any] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
     unproven: bool = False
-    energy: EnergyUse | None = None
-    peak: PeakMemory | None = None
-    serving: Serving | None = None
     speedup: Interval | None = None
     verdict: Verdict = Verdict.UNSURE
     gain: Gain | None = None
     missing: dict[str, str] = field(default_factory=dict)
+
+    def interval(self, name: str) -> Interval | None:
+        """What its trials come to in a quantity with an interval; None where it has no value."""
+        found: Interval | None = self.values.get(name)
+        return found
+
+    def why_no(self, name: str) -> str:
+        """Why a value is missing; empty where nothing is to be said."""
+        return self.missing.get(name, "") if self.timed else self.ending
+
+    @property
+    def step_s(self) -> Interval | None:
+        """Seconds a step; None unless the row was timed."""
+        return self.interval("step_s")
+
+    @property
+    def tokens_per_s(self) -> Interval | None:
+        """Tokens a second, where requests were served those of all answers."""
+        served = self.interval("output_per_s")
+        return served or (self.step_s and self.step_s.per(self.spec.workload.tokens_per_step))
+
+    @property
+    def has_whole(self) -> bool:
+        """Whether a step is a measured one of a slice, which the whole model has as well."""
+        spec = self.spec
+        return spec.model.is_slice and spec.machine is None and spec.workload.phase in ("decode", "prefill")
+
+    @property
+    def whole_tokens_per_s(self) -> Interval | None:
+        """Tokens/s of the whole model, every layer and the output head taking as long as in the slice."""
+        factor = self.spec.model.whole_over_slice if self.has_whole else None
+        return self.step_s.per(self.spec.workload.tokens_per_step / factor) if factor and self.step_s else None
+
+    @property
+    def read_bytes_per_s(self) -> float | None:
+        """Bytes of weights that a step reads at least, a second."""
+        return self.work.weight_bytes / self.step_s.mid if self.work and self.step_s else None
+
+    @property
+    def flops_per_s(self) -> float | None:
+        """Operations that a step does at least, a second."""
+        return self.work.flops / self.step_s.mid if self.work and self.step_s else None
+
+    @property
+    def agreement(self) -> Agreement | None:
+        """The worst of all rounds."""
+        found: Agreement | None = self.values.get("agreement")
+        return found
+
+    @property
+    def peak(self) -> PeakMemory | None:
+        """The most of all rounds, where it could be read."""
+        found: PeakMemory | None = self.values.get("peak")
+        return found
+
+    @property
+    def evidence(self) -> str | None:
+        """What counters of the requested features saw."""
+        return evidence_of(self.records) if self.timed else None
+
+    @property
+    def error(self) -> float | None:
+        """The largest error of all rounds; where one failed, the error that it failed with."""
+        failed = [record.error for record in self.records if not record.outcome.timed]
+        if failed:
+            return failed[-1]
+        return max((record.error for record in self.records if record.error is not None), default=None)
 
     @property
     def shown(self) -> str:
@@ -106,7 +156,7 @@ class Row:
     @property
     def is_wait(self) -> bool:
         """Whether every answer is one token, so that its speed is the time to the first token."""
-        return self.serving is not None and self.serving.itl_s is None
+        return bool(self.values.get("output_per_s")) and not self.values.get("itl_p50_s")
 
     @property
     def is_training(self) -> bool:
@@ -158,29 +208,6 @@ class Row:
     def round_s(self) -> dict[int, float]:
         """Median step of each round in seconds; empty where the row has no speed to show."""
         return {number: trial.step_s for number, trial in self.trial_times.items()}
-
-    @property
-    def remarks(self) -> tuple[str, ...]:
-        """Remarks of the system in any round, each once; what deferral costs; how its own clock compares with ours."""
-        remarks = dict.fromkeys(remark for record in self.records for remark in record.notes)
-        return (*remarks, *self._deferral_cost(), *self._by_own_clock())
-
-    def _deferral_cost(self) -> Iterator[str]:
-        """What deferred experts cost in answers by published scores; of what `auto` chose, that there are none."""
-        asked = [one.asked for record in self.records for one in record.evidence if one.feature == "deferral"]
-        deferred = max((value for value in asked if isinstance(value, int)), default=0)
-        name, is_chosen = self.spec.model.name, self.spec.engine.deferral == "auto"
-        if deferred and (cost := deferral_cost(name, deferred)):
-            yield f"deferring {deferred} experts changes answers: {cost}"
-        elif deferred and is_chosen:
-            yield f"deferring {deferred} experts changes answers; nothing is published of {name}"
-
-    def _by_own_clock(self) -> Iterator[str]:
-        """How much longer steps took than by the system's own clock."""
-        shares = [mean(r.samples_s) / r.own_step_s - 1 for r in self.records if r.samples_s and r.own_step_s]
-        if shares:
-            low, mid, high = (f"{100 * share:.2g}" for share in (min(shares), median(shares), max(shares)))
-            yield f"steps took {mid} % longer than by the system's own clock (median of the rounds; {low} to {high} %)"
 
     @property
     def core_layouts(self) -> dict[int, CoreLayout | None]:
@@ -269,6 +296,19 @@ def _rate(row: Row) -> float:
 
 def _other_settings(row: Row) -> Iterator[tuple[str, Setting]]:
     return ((key, value) for key, value in row.settings.items() if key not in (TOKENS, "workload.steps"))
+
+
+def experts_bytes(row: Row) -> int:
+    """Bytes of the routed experts of a cell with their scales, of one layer where that runs alone."""
+    return routed_bytes(row.spec)
+
+
+def stored_bits(row: Row) -> float:
+    """Bits of a routed expert's weight with its part of the scales, on average.
+
+    Those of its format: rows of small models that end within a block take more, which `experts_bytes` counts.
+    """
+    return 8 * experts_bytes(row) / routed_weights(row.spec)
 
 
 def systems_of(rows: Sequence[Row]) -> tuple[str, ...]:

@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from statistics import median
-from typing import Any
+from statistics import mean, median
 
 from ktbench.results.command import command_of
-from ktbench.results.intervals import Interval, by_block, exact, summary
+from ktbench.results.intervals import Interval, by_block, exact
+from ktbench.results.published import deferral_cost
+from ktbench.results.quantities.quantity import Quantity, values_of
+from ktbench.results.quantities.table import QUANTITIES, STEP, reasons_of
 from ktbench.results.row import Gain, Row, baseline_of, control_of, groups_of, systems_of
 from ktbench.results.run import Run
-from ktbench.results.serving.latency import serving_of
 from ktbench.results.settings import Setting, by_key, cell_settings
 from ktbench.results.speedups import Values, Verdict, comparable, goal_values, judge, paired_interval
 from ktbench.results.stopping import open_reason
-from ktbench.results.usage import (
-    energy_use,
-    part_times,
-    peak_memory,
-    role_shares,
-    roof_share,
-    unmetered_reason,
-    unseen_reason,
-)
 from ktbench.spec.features import FEATURES
-from ktbench.spec.peers import OURS, peer_of
-from ktbench.spec.record import Agreement, Cell, Outcome, Part, Provenance, Record
-from ktbench.spec.run_spec import MeasureSpec, RunSpec
+from ktbench.spec.record import Cell, Outcome, Part, Provenance, Record
 
 
 def rows_of(run: Run) -> tuple[Row, ...]:
@@ -49,6 +39,19 @@ def rows_of(run: Run) -> tuple[Row, ...]:
 def _row(
     cell: Cell, part: Part, settings: dict[str, Setting], records: tuple[Record, ...], planned_with: Sequence[str]
 ) -> Row:
+    row = row_of(cell, part, settings, records, QUANTITIES)
+    command = command_of(cell.spec, planned_with, records[-1].evidence if records else ())
+    return replace(row, command=command, remarks=(*_remarks(row),), missing=dict(reasons_of(row)))
+
+
+def row_of(
+    cell: Cell,
+    part: Part,
+    settings: dict[str, Setting],
+    records: tuple[Record, ...],
+    quantities: Iterable[Quantity] = (STEP,),
+) -> Row:
+    """The row of a cell with the values of `quantities`, before it is compared with others."""
     outcome, why = ending_of(records)
     row = Row(
         label=cell.label,
@@ -67,68 +70,29 @@ def _row(
         goal=cell.spec.measure.goal,
         provenance=_provenance(cell, records),
         records=records,
-        command=command_of(cell.spec, planned_with, records[-1].evidence if records else ()),
-        error=_error(records),
-        agreement=worst(records),
-        **(_speed(cell, records) if outcome is not None and outcome.timed else {}),
     )
-    row.missing.update(_missing(row))
-    return row
+    return replace(row, values=values_of(row, quantities))
 
 
-def _speed(cell: Cell, records: Sequence[Record]) -> dict[str, Any]:
-    step_s, work = step_interval(records, cell.spec.measure), records[-1].work
-    serving = serving_of(records, cell.spec)
-    return {
-        "step_s": step_s,
-        "tokens_per_s": serving.output_per_s if serving else step_s.per(cell.spec.workload.tokens_per_step),
-        "whole_tokens_per_s": _of_whole(cell.spec, step_s),
-        "read_bytes_per_s": work and work.weight_bytes / step_s.mid,
-        "flops_per_s": work and work.flops / step_s.mid,
-        "roof": roof_share(records, cell.spec.measure),
-        "roles": role_shares(records, cell.spec.measure),
-        "parts": part_times(records, cell.spec.measure),
-        "evidence": evidence_of(records),
-        "energy": energy_use(records, cell.spec),
-        "peak": peak_memory(records),
-        "serving": serving,
-    }
+def _remarks(row: Row) -> Iterator[str]:
+    """Remarks of the system in any round, each once; what deferral costs; how its own clock compares with ours."""
+    yield from dict.fromkeys(remark for record in row.records for remark in record.notes)
+    yield from _deferral_cost(row)
+    shares = [mean(r.samples_s) / r.own_step_s - 1 for r in row.records if r.samples_s and r.own_step_s]
+    if shares:
+        low, mid, high = (f"{100 * share:.2g}" for share in (min(shares), median(shares), max(shares)))
+        yield f"steps took {mid} % longer than by the system's own clock (median of the rounds; {low} to {high} %)"
 
 
-def _has_whole(spec: RunSpec) -> bool:
-    """Whether a step is a measured one of a slice, which the whole model has as well."""
-    return spec.model.is_slice and spec.machine is None and spec.workload.phase in ("decode", "prefill")
-
-
-def _of_whole(spec: RunSpec, step_s: Interval) -> Interval | None:
-    """Tokens/s of the whole model, every layer and the output head taking as long as in the slice."""
-    factor = spec.model.whole_over_slice
-    return step_s.per(spec.workload.tokens_per_step / factor) if factor and _has_whole(spec) else None
-
-
-_NO_WHOLE = "layers or output head of the slice are not in the whole model's proportion"
-_UNKNOWN_WORK = "the work of a token depends on which requests share a step"
-
-
-def _missing(row: Row) -> Iterator[tuple[str, str]]:
-    """Why measured fields other than the speed-up are None."""
-    unknown = _UNKNOWN_WORK if row.is_serving else "the system does not report its work per step"
-    reasons = {
-        "step_s": row.ending,
-        "tokens_per_s": row.ending,
-        **({"whole_tokens_per_s": _NO_WHOLE} if _has_whole(row.spec) else {}),
-        "read_bytes_per_s": unknown,
-        "flops_per_s": unknown,
-        "roof": unknown if row.is_serving else _no_roof(row.records),
-        **({"roles": "the system does not report the times of its roles"} if row.spec.engine.roles_concurrent else {}),
-        "evidence": "the simulation counts nothing" if row.simulated else "the system counts nothing",
-        "error": unchecked_reason(row.spec, row.agreement),
-        "energy": "a simulated step takes none" if row.simulated else unmetered_reason(row.records),
-        "peak": "a simulated step takes none" if row.simulated else unseen_reason(row.records),
-    }
-    for name, reason in reasons.items():
-        if getattr(row, name) is None:
-            yield name, reason if row.timed else row.ending
+def _deferral_cost(row: Row) -> Iterator[str]:
+    """What deferred experts cost in answers by published scores; of what `auto` chose, that there are none."""
+    asked = [one.asked for record in row.records for one in record.evidence if one.feature == "deferral"]
+    deferred = max((value for value in asked if isinstance(value, int)), default=0)
+    name, is_chosen = row.spec.model.name, row.spec.engine.deferral == "auto"
+    if deferred and (cost := deferral_cost(name, deferred)):
+        yield f"deferring {deferred} experts changes answers: {cost}"
+    elif deferred and is_chosen:
+        yield f"deferring {deferred} experts changes answers; nothing is published of {name}"
 
 
 def _settled(row: Row, group: Sequence[Row]) -> Row:
@@ -153,63 +117,11 @@ def ending_of(records: Sequence[Record]) -> tuple[Outcome | None, str]:
     return (last.outcome, last.why) if last else (Outcome.OK, "")
 
 
-def step_interval(records: Sequence[Record], measure: MeasureSpec) -> Interval:
-    """Seconds a step over rounds, each round standing for itself with the median of its samples."""
-    return summary({record.round: median(record.samples_s) for record in records}, records, measure)
-
-
-def _error(records: Sequence[Record]) -> float | None:
-    """The largest error of all rounds; where one failed, the error that it failed with."""
-    failed = [record.error for record in records if not record.outcome.timed]
-    if failed:
-        return failed[-1]
-    return max((record.error for record in records if record.error is not None), default=None)
-
-
 def _provenance(cell: Cell, records: Sequence[Record]) -> Provenance | None:
     kinds = {record.provenance for record in records}
     if len(kinds) > 1:
         raise ValueError(f"cell {cell.label} ({cell.key}) mixes {' and '.join(sorted(kinds))} records: do not mix them")
     return next(iter(kinds), None)
-
-
-NONE_REQUESTED = "none requested, none seen"
-
-
-def evidence_of(records: Sequence[Record]) -> str | None:
-    """Counters of the requested features, per step or block: `avx512_calls 32/step`. None where nothing was counted.
-
-    Those of a simulation are `modelled: ...`.
-    """
-    counted = [(one, one.seen, len(record.samples_s)) for record in records for one in record.evidence]
-    if all(seen is None for _, seen, _ in counted):
-        return None
-    moved = by_key((one.counter, seen / n) for one, seen, n in counted if one.wanted and seen is not None and n)
-    unit = "step" if records[0].replay is None else "block"
-    counters = ", ".join(f"{name} {_count(median(each))}/{unit}" for name, each in moved.items()) or NONE_REQUESTED
-    return f"modelled: {counters}" if records[0].provenance == "simulated" else counters
-
-
-def _count(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:,.1f}"
-
-
-def _no_roof(records: Sequence[Record]) -> str:
-    sampled = any(record.roofs for record in records)
-    return "the system does not report its work per step" if sampled else "no roof was sampled next to the trials"
-
-
-def worst(records: Sequence[Record]) -> Agreement | None:
-    """The least top-1 agreement and the largest divergence of all rounds, with the positions of the latest of them."""
-    found = [record.agreement for record in records if record.agreement is not None]
-    if not found:
-        return None
-    return Agreement(
-        against=found[-1].against,
-        top1=min(agreement.top1 for agreement in found),
-        kl_nats=max(agreement.kl_nats for agreement in found),
-        positions=found[-1].positions,
-    )
 
 
 def is_unproven(row: Row, group: Sequence[Row]) -> bool:
@@ -221,20 +133,10 @@ def is_unproven(row: Row, group: Sequence[Row]) -> bool:
     return compared and row.agreement is None and len(systems_of([one for one in group if one.timed])) > 1
 
 
-def unchecked_reason(spec: RunSpec, agreement: Agreement | None) -> str:
-    """Why experts' outputs have no error."""
-    if spec.machine is not None:
-        return "simulated: nothing was computed"
-    if spec.workload.phase == "serve":
-        return "whole answers were compared with those to single requests"
-    if spec.system == OURS or not peer_of(spec.system).black_box:
-        return "the output was not checked"
-    instead = "logits were compared instead" if agreement else "logits were not compared"
-    return f"the experts' outputs cannot be observed: {instead}"
-
-
 def compared(row: Row, group: Sequence[Row]) -> Row:
     """The row with its comparisons; their intervals include what the control of its group differs by."""
+    if not row.timed:
+        return row
     base = baseline_of(group)
     noise = _noise(base, group) if row.role == "arm" else None
     row = _with_gain(row, group, noise)
@@ -292,9 +194,7 @@ def _incomparable(row: Row, base: Row | None) -> str:
         return "it is the baseline"
     if base is None:
         return f"no cell {row.baseline} was planned at these settings"
-    if not row.timed:
-        return row.missing["step_s"]
-    return "" if base.timed else f"{base.label} is {base.missing['step_s']}"
+    return "" if base.timed else f"{base.label} is {base.ending}"
 
 
 def _with_gain(row: Row, group: Sequence[Row], noise: Interval | None) -> Row:

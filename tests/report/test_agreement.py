@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from ktbench.report.conditions import MARK, UNPROVEN
+from ktbench.report.conditions import UNPROVEN
 from ktbench.report.latex import latex
 from ktbench.report.terminal import row_line
 from ktbench.results import Run
-from ktbench.results.rows import rows_of, worst
+from ktbench.results.quantities.writing import MARK
+from ktbench.results.rows import rows_of
 from ktbench.spec.record import Agreement, Record
 from tests.report import peer_stores
 from tests.report.peer_stores import KERNELS, NEAR, PEERS
@@ -36,7 +37,7 @@ def test_the_worst_of_all_rounds_is_shown(tmp_path: Path) -> None:
     run = store().write(tmp_path)
     mixed = agreeing(run, "+v+d", replace(NEAR, top1=0.5, positions=4), replace(NEAR, kl_nats=0.7), None)
     assert row(mixed, "+v+d").agreement == Agreement(against=NEAR.against, top1=0.5, kl_nats=0.7, positions=32)
-    assert worst([record for record in run.records if record.label == "none"]) is None
+    assert row(agreeing(run, "+v+d", *[None] * 6), "+v+d").agreement is None
 
 
 def test_a_row_that_nothing_shows_to_give_the_same_answers_is_marked(tmp_path: Path) -> None:

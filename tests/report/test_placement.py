@@ -160,24 +160,22 @@ def test_a_roof_share_leaves_out_roofs_of_turns_that_moved_or_whose_roofs_disagr
         return reading(pair[0]), reading(pair[1])
 
     run = roofed(store(tmp_path), roofs)
-    share = row(run, "+v").roof
-    assert share is not None and share.steady
-    assert (share.share.n, share.left_out) == (12, 5)
-    assert (share.share.low, share.share.high) == pytest.approx((0.5, 0.5), rel=0.01)
+    found = row(run, "+v").values
+    assert (found["roof_share"].n, found["roofs_left_out"], found["roofs_steady"]) == (12, 5, True)
+    assert (found["roof_share"].low, found["roof_share"].high) == pytest.approx((0.5, 0.5), rel=0.01)
     assert any("15 of 36 trials" in sentence for sentence in table(run).methods)
 
 
 @pytest.mark.parametrize(("ratio", "left_out"), [(1.19, 0), (1.21, 6)])
 def test_roofs_may_differ_by_a_fifth(tmp_path: Path, ratio: float, left_out: int) -> None:
     run = roofed(store(tmp_path), lambda r: (reading(44.0), reading(44.0 * (ratio if r.round < 6 else 1.0))))
-    assert row(run, "+v").roof.left_out == left_out  # type: ignore[union-attr]
+    assert row(run, "+v").values["roofs_left_out"] == left_out
 
 
 def test_where_no_turn_was_steady_all_are_used_and_the_row_says_so(tmp_path: Path) -> None:
     run = roofed(store(tmp_path), lambda r: (reading(33.0), reading(55.0)))
-    share = row(run, "+v").roof
-    assert share is not None and not share.steady
-    assert (share.share.n, share.left_out) == (12, 0)
-    assert share.share.mid == pytest.approx(0.5, rel=0.01)
+    found = row(run, "+v").values
+    assert (found["roof_share"].n, found["roofs_left_out"], found["roofs_steady"]) == (12, 0, False)
+    assert found["roof_share"].mid == pytest.approx(0.5, rel=0.01)
     assert any("the share of the roof is a rough one" in note for note in table(run).notes)
     assert not any("roofs next to the others" in sentence for sentence in table(run).methods)

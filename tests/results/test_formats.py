@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ktbench.results.accuracy import accuracy_rows
-from ktbench.results.formats import experts_bytes, plane_of_answers, plane_of_rows, stored_bits
-from ktbench.results.row import Row
+from ktbench.results.formats import plane_of_answers, plane_of_rows
+from ktbench.results.row import Row, experts_bytes, stored_bits
 from ktbench.results.rows import rows_of
 from ktbench.spec.engine import EngineSpec
 from tests.report.accuracy_stores import FORMATS

@@ -143,9 +143,10 @@ def test_one_failed_round_takes_the_speed_away(tmp_path: Path, outcome: Outcome)
     arms = (*PAIR, Arm(label="+m", outcome=outcome, why="because", fails_at=7))
     found = row(rows_of(Store(arms=arms).write(tmp_path)), "+m")
     assert (found.outcome, found.why) == (outcome, "because")
-    assert (found.step_s, found.tokens_per_s, found.speedup, found.gain, found.roof) == (None,) * 5
+    assert (found.step_s, found.tokens_per_s, found.speedup, found.gain, found.values) == (*(None,) * 4, {})
     assert found.round_s == {}
-    assert found.missing["step_s"] == found.missing["speedup"] == f"{outcome}: because"
+    assert found.missing == {"step_s": f"{outcome}: because"}
+    assert found.why_no("speedup") == found.why_no("roof") == f"{outcome}: because"
     assert found.rounds == 7
 
 
@@ -205,9 +206,8 @@ def test_the_nearer_roof_decides(tmp_path: Path, read: float, peak: float | None
         return replace(record, roofs=roofs)
 
     found = rows_of(replace(run, records=tuple(map(under, run.records))))[0]
-    assert found.roof is not None
-    assert found.roof.limit == limit
-    assert found.roof.share.mid == pytest.approx(share, rel=0.01)
+    assert found.values["nearer_roof"] == limit
+    assert found.values["roof_share"].mid == pytest.approx(share, rel=0.01)
 
 
 def test_a_share_of_the_roof_is_over_the_trials_of_the_time(tmp_path: Path) -> None:
@@ -222,10 +222,10 @@ def test_a_share_of_the_roof_is_over_the_trials_of_the_time(tmp_path: Path) -> N
         return replace(record, samples_s=tuple(2 * s for s in record.samples_s), roofs=roofs)
 
     (still,), (found,) = rows_of(run), rows_of(replace(run, records=tuple(map(slow, run.records))))
-    assert still.step_s and found.step_s and still.roof and found.roof
+    assert still.step_s and found.step_s
     assert found.step_s.mid == pytest.approx(2 * still.step_s.mid, rel=0.01)
-    assert found.roof.share.mid == pytest.approx(still.roof.share.mid / 2, rel=0.01)
-    assert (found.roof.share.n, found.roof.left_out, found.roof.steady) == (12, 8, True)
+    assert found.values["roof_share"].mid == pytest.approx(still.values["roof_share"].mid / 2, rel=0.01)
+    assert (found.values["roof_share"].n, found.values["roofs_left_out"], found.values["roofs_steady"]) == (12, 8, True)
 
 
 def test_the_whole_model_s_speed_is_extrapolated_from_a_measured_slice(tmp_path: Path) -> None:

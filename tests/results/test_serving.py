@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ktbench.results.serving.latency import keeps, mean_waiting, percentile, serving_of
+from ktbench.results.quantities.table import QUANTITIES
+from ktbench.results.quantities.trials import trials_of
+from ktbench.results.serving.latency import keeps, mean_waiting, percentile
 from ktbench.spec.record import Outcome, Record
+from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.serving.replay import Latency, Replay, ServedRequest, expanded, runs_of, spans_of
 from ktbench.spec.serving.stream import SloSpec, StreamSpec
 from tests.tiny import tiny_spec
@@ -63,29 +67,46 @@ def record(**change: Any) -> Record:
     )
 
 
+def of_trial(record: Record, spec: RunSpec) -> dict[str, Any]:
+    """What a trial alone has of each quantity."""
+    (trial,) = trials_of([record], spec)
+    found = {one.name: one.trial(trial) for one in QUANTITIES if one.trial is not None}
+    return {name: value for name, value in found.items() if value is not None}
+
+
 def test_what_a_cell_served_is_what_was_written_down() -> None:
     spec = tiny_spec(
         phase="serve", workload={"steps": 1, "stream": StreamSpec(concurrency=1, requests=2, slo=SloSpec(ttft_s=1.2))}
     )
-    found = serving_of([record()], spec)
-    assert found is not None
-    assert found.ttft_s.p50.mid == pytest.approx(1.25)
-    assert found.ttft_s.p99.mid == pytest.approx(1.0 + 0.99 * 0.5)
-    assert found.itl_s is not None
-    assert found.itl_s.p50.mid == pytest.approx(2.0)
-    assert found.end_to_end_s.p50.mid == pytest.approx(3.75)
-    assert found.output_per_s.mid == pytest.approx(5 / 4)
-    assert found.total_per_s.mid == pytest.approx(45 / 4)
-    assert found.user_per_s is not None
-    assert found.user_per_s.mid == pytest.approx((1 / 1.5 + 1 / 2) / 2)
-    assert found.goodput is not None
-    assert found.goodput.mid == pytest.approx(1 / 4)
-    assert found.cached.mid == pytest.approx(20 / 40)
+    expected = {
+        "ttft_p50_s": 1.25,
+        "ttft_p99_s": 1.0 + 0.99 * 0.5,
+        "itl_p50_s": 2.0,
+        "end_to_end_p50_s": 3.75,
+        "output_per_s": 5 / 4,
+        "total_per_s": 45 / 4,
+        "user_per_s": (1 / 1.5 + 1 / 2) / 2,
+        "goodput": 1 / 4,
+        "kept": 1 / 2,
+        "cached": 20 / 40,
+        "waiting": 1 / 3,
+        "most_waiting": 1,
+    }
+    found = of_trial(record(), spec)
+    assert {name: found[name] for name in expected} == pytest.approx(expected)
     assert mean_waiting(replay()) == pytest.approx(1 / 3)
 
 
+def test_answers_of_one_token_have_no_time_between_tokens() -> None:
+    spec = tiny_spec(phase="serve", workload={"steps": 1, "stream": StreamSpec(concurrency=1, requests=1)})
+    alone = replace(replay(), requests=(ServedRequest(arrived_s=0.0, prompt=10, token_steps=spans_of([1])),))
+    both = trials_of([record(), replace(record(replay=alone), round=1)], spec)
+    assert not any(trial.has_gaps for trial in both)  # a median over other rounds than those of the time would mislead
+    assert not {"itl_p50_s", "user_per_s"} & of_trial(record(replay=alone), spec).keys()
+
+
 def test_cells_that_serve_nothing_have_nothing_of_it() -> None:
-    assert serving_of([record(replay=None)], tiny_spec()) is None
+    assert of_trial(record(replay=None), tiny_spec()).keys() == {"step_s"}
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from statistics import mean, stdev
 
 from ktbench.report.markdown import grid
 from ktbench.results import Run
-from ktbench.results.formats import experts_bytes, format_of
-from ktbench.results.row import Row
+from ktbench.results.formats import format_of
+from ktbench.results.row import Row, experts_bytes
 from ktbench.results.run import facts_of
 from ktbench.results.settings import model_title
 from ktbench.spec.step.work import linear_bytes

@@ -12,7 +12,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
-from ktbench.report.conditions import MARK, arm_namer
+from ktbench.report.conditions import arm_namer
 from ktbench.report.figures.curves import reason_of
 from ktbench.report.figures.sheet import (
     COLUMN_IN,
@@ -40,6 +40,7 @@ from ktbench.report.table import Table
 from ktbench.report.text import not_drawn
 from ktbench.results.intervals import Interval
 from ktbench.results.quantities.text import number
+from ktbench.results.quantities.writing import MARK
 from ktbench.results.row import Row, groups_of, shows_speeds
 from ktbench.results.settings import TOKENS, model_title, varying
 from ktbench.spec.record import Outcome

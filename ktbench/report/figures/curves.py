@@ -372,5 +372,7 @@ def place_panels(
 def _entries(panels: Sequence[CurvePanel], rows: Sequence[Row]) -> list[Artist]:
     points = (point for panel in panels for curve in panel.curves for point in curve.points)
     entries = handles(names_of(panels), next((point.ring for point in points if point.ring), None))
-    provenance = next((row.provenance for row in roof_rows(rows) if row.provenance and row.roof), None)
+    provenance = next(
+        (row.provenance for row in roof_rows(rows) if row.provenance and "roof_share" in row.values), None
+    )
     return [*entries, roof_handle(provenance)] if provenance else entries

@@ -23,9 +23,8 @@ from ktbench.results.formats import (
     format_of,
     plane_of_answers,
     plane_of_rows,
-    stored_bits,
 )
-from ktbench.results.row import Row
+from ktbench.results.row import Row, stored_bits
 from ktbench.spec.run_spec import RunSpec
 
 _LABELS: Mapping[Quantity, str] = {

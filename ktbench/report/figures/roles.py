@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,11 +24,9 @@ from ktbench.report.figures.sheet import (
 from ktbench.report.figures.text_metrics import INK, folded, line_in, text_above, width_in
 from ktbench.report.table import Table
 from ktbench.report.text import names_by, not_drawn, some
-from ktbench.results.intervals import Interval
 from ktbench.results.quantities.text import number
 from ktbench.results.row import Row, groups_of
 from ktbench.results.settings import varying
-from ktbench.results.usage import RoleShares
 from ktbench.spec.features import BY_NAME, features_label
 from ktbench.spec.record import Outcome
 
@@ -36,10 +34,10 @@ _SPEED_IN, _BUSY_IN, _BETWEEN_IN = 1.15, 0.8, 0.08  # plot heights, and what is 
 _TITLE_IN, _GAP_IN = 0.15, 0.06
 _MOST_ABREAST, _IN_COLUMN = 3, 10
 _BAR = 0.27
-_SHARES: tuple[tuple[str, Callable[[RoleShares], Interval | None], dict[str, Any]], ...] = (
-    ("host busy", lambda roles: roles.host_busy, {"facecolor": "#4a76a3"}),
-    ("device busy", lambda roles: roles.device_busy, {"facecolor": "#dde9f3"}),
-    ("both at once", lambda roles: roles.overlap, {"facecolor": "#ffffff", "hatch": "//////"}),
+_SHARES: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("host busy", "host_busy", {"facecolor": "#4a76a3"}),
+    ("device busy", "device_busy", {"facecolor": "#dde9f3"}),
+    ("both at once", "overlap", {"facecolor": "#ffffff", "hatch": "//////"}),
 )
 _SPEED: dict[str, Any] = {"color": "#000000", "marker": "o", "markersize": 3.4, "linewidth": 1.0}
 
@@ -76,7 +74,7 @@ def draw_roles(rows: Sequence[Row], table: Table) -> Sheet:
     """Two plots for each group of rows: tokens/s with intervals, below it the shares of the steps as bars."""
     found = [arms for group in groups_of(rows) if (arms := tuple(row for row in group if row.role == "arm"))]
     free = varying([arms[0].settings for arms in found])
-    has_shares = any(row.roles for arms in found for row in arms)
+    has_shares = any(row.interval("host_busy") for arms in found for row in arms)
     layout = PanelGrid(
         count=len(found),
         columns=min(len(found), _MOST_ABREAST),
@@ -104,7 +102,7 @@ def draw_roles(rows: Sequence[Row], table: Table) -> Sheet:
 
 def _swatches(rows: Sequence[Row]) -> list[Artist]:
     """Of the speed and of the shares that some row has: a CUDA device's are not known."""
-    shown = [(name, look) for name, share, look in _SHARES if any(row.roles and share(row.roles) for row in rows)]
+    shown = [(name, look) for name, share, look in _SHARES if any(row.interval(share) for row in rows)]
     bars = [Patch(**look, edgecolor=INK, linewidth=0.6, label=name) for name, look in shown]
     return [Line2D([], [], label="tokens/s", **_SPEED), *bars]
 
@@ -131,7 +129,7 @@ def _draw_speed(axes: Axes, group: _RoleGroup) -> None:
 def _draw_shares(axes: Axes, group: _RoleGroup) -> None:
     for place, (_, share, look) in enumerate(_SHARES):
         for n, row in enumerate(group.rows):
-            shown = None if row.roles is None else share(row.roles)
+            shown = row.interval(share)
             if shown is not None:
                 x = n + (place - 1) * _BAR
                 (box,) = axes.bar(x, 100 * shown.mid, _BAR, edgecolor=INK, linewidth=0.6, zorder=2, **look)
@@ -154,9 +152,9 @@ def _absent(rows: Sequence[Row]) -> list[str]:
     """For each reason the arms without a speed or without the times of their roles."""
     arms = [row for row in rows if row.role == "arm"]
     untimed = not_drawn((row.shown, reason_of(row)) for row in arms if not row.timed)
-    alone = [row for row in arms if row.timed and row.roles is None]
+    alone = [row for row in arms if row.timed and row.interval("host_busy") is None]
     unshared = names_by((row.shown, row.missing.get("roles", "the roles share their cores")) for row in alone)
-    shared = any(row.roles for row in arms)
+    shared = any(row.interval("host_busy") for row in arms)
     return [
         *untimed,
         *(f"No shares{f' of {some(names)}' if shared else ''}: {why}." for why, names in unshared.items()),

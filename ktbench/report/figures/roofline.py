@@ -26,7 +26,9 @@ Look = Mapping[str, Any]
 
 def draw_roofline(rows: Sequence[Row]) -> Sheet | None:
     """A panel for each machine, a point for each cell; None where no cell says its work next to sampled roofs."""
-    found = [row for row in rows if row.role == "arm" and row.step_s and row.roof and _has_intensity(row)]
+    found = [
+        row for row in rows if row.role == "arm" and row.step_s and "roof_share" in row.values and _has_intensity(row)
+    ]
     if not found:
         return None
     machines = list(dict.fromkeys(_machine(row) for row in found))

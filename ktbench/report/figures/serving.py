@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -28,37 +28,27 @@ from ktbench.report.figures.frame import Frame, fitted, is_wide
 from ktbench.report.figures.label_placement import XY
 from ktbench.report.figures.sheet import LEFT_IN, PAGE_IN, RIGHT_IN, WHISKER, Sheet, mark, reach, scaled
 from ktbench.report.table import Table
-from ktbench.results.intervals import Interval
 from ktbench.results.quantities.text import number
 from ktbench.results.row import Row
-from ktbench.results.serving.latency import Percentiles, Serving
 from ktbench.results.usage import Spread
 
 
-def _of(value: Callable[[Serving], Interval | None], scale: float = 1.0) -> Value:
+def _of(name: str, scale: float = 1.0) -> Value:
     def spread_of(row: Row) -> Spread | None:
-        found = None if row.serving is None else value(row.serving)
+        found = row.interval(name)
         return None if found is None else scaled(found, scale)
 
     return spread_of
 
 
-def _share(of: Callable[[Serving], Percentiles | None], name: str) -> Callable[[Serving], Interval | None]:
-    def value(one: Serving) -> Interval | None:
-        found = of(one)
-        return None if found is None else getattr(found, name)
-
-    return value
-
-
-_OUTPUT, _USER = _of(lambda one: one.output_per_s), _of(lambda one: one.user_per_s)
+_OUTPUT, _USER = _of("output_per_s"), _of("user_per_s")
 _PANELS: dict[str, Value] = {
     "output, tokens/s": _OUTPUT,
-    "first token p50, s": _of(_share(lambda one: one.ttft_s, "p50")),
-    "between tokens p50, ms": _of(_share(lambda one: one.itl_s, "p50"), 1e3),
+    "first token p50, s": _of("ttft_p50_s"),
+    "between tokens p50, ms": _of("itl_p50_s", 1e3),
     "a user's output, tokens/s": _USER,
-    "first token p99, s": _of(_share(lambda one: one.ttft_s, "p99")),
-    "between tokens p99, ms": _of(_share(lambda one: one.itl_s, "p99"), 1e3),
+    "first token p99, s": _of("ttft_p99_s"),
+    "between tokens p99, ms": _of("itl_p99_s", 1e3),
 }
 
 

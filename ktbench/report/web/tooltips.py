@@ -74,7 +74,7 @@ def cards_of(document: Document) -> dict[Key, Card]:
     """Cards of the lines of a document, and of what its figures show of parts of a line, by key."""
     if document.kind == "table":
         settings = varying([group[0].settings for group in groups_of(document.rows)])
-        every = columns(settings, document.rows)  # what is the same for all rows included
+        every = columns(settings, document.rows, document.table.figure)  # what is the same for all rows included
         return {(row.cell,): _card_of_row(row, row, every, settings) for row in document.rows}
     return dict(zip(keys_of_lines(document), _cards_of_lines(document), strict=True)) | _finer_cards(document)
 

@@ -35,3 +35,8 @@ def watched_trials(row: Row) -> list[Facts]:
 def _usual(clocks: Sequence[float | None]) -> float | None:
     known = [clock for clock in clocks if clock is not None]
     return median(known) if known else None
+
+
+def rounds_disturbed(row: Row) -> set[int]:
+    """Rounds in which any check found something."""
+    return {number for rounds in disturbed_rounds(row).values() for number in rounds}

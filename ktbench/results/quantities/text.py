@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from math import floor, log10
 from typing import TypeVar
 
@@ -69,3 +69,17 @@ def plus_minus(value: Interval) -> str:
     if is_exact(value):
         return ""
     return f"±{value.half_width:.1%}" if value.sound else NO_ENDS
+
+
+# Between the entries of a cell that is a list of texts, none of which contains it.
+SEPARATOR = " | "
+
+
+def list_text(entries: Iterable[str]) -> str:
+    """Texts in one cell, each once, which `str.split(" | ")` takes apart."""
+    return SEPARATOR.join(dict.fromkeys(entry.replace("|", "/") for entry in entries))
+
+
+def pairs_text(values: Mapping[str, object]) -> str:
+    """A list of values by name in one cell, such as the reasons why others are missing."""
+    return list_text(f"{name}: {value}" for name, value in values.items())

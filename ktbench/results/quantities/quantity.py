@@ -1,0 +1,97 @@
+"""A quantity: how it is formed of trials, what it is called, how it is written, why it is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ktbench.results.intervals import Interval, over_rounds
+from ktbench.results.quantities.text import DASH, dashed, interval, number
+from ktbench.results.quantities.trials import Trial, trials_of
+from ktbench.results.row import Row
+from ktbench.spec.sweep import FigureKind
+
+# The heading of a column in a table of some rows beside a figure; empty where that has no such column.
+Heading = Callable[[Sequence[Row], FigureKind], str]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Quantity:
+    """What is known of a cell under a `name`, which is its column in files: SI units, shares from 0 to 1.
+
+    A value is formed of the row (`derive`), or of the values that its trials have (`trial`, None where a trial has
+    none): their median over rounds with its interval, or what `reduce` makes of them. `is_interval` marks intervals
+    that are derived. Only rows that were timed have values of trials, but for what they `always` have. Where `has` is
+    False a row lacks the column.
+
+    A table shows it below its `heading`: an interval with its ends, or the value alone to `digits` digits, `scale`
+    times as large, or as `write` says. Without a heading it is in files alone. `is_key`, `is_movable`, `is_text` and
+    `blanks` are as in a table's column. `why` says why a value is missing; it is empty where nothing is.
+
+    CSV and frames have it where `csv`; a mapping has a column for each key, whose name takes the place of the braces
+    in `csv_keys`. `json` is its place in JSON, by default its name, None where JSON does not have it.
+    """
+
+    name: str
+    heading: str | Heading = ""
+    trial: Callable[[Trial], Any] | None = None
+    reduce: Callable[[Sequence[Any]], Any] | None = None
+    derive: Callable[[Row], Any] | None = None
+    is_interval: bool = False
+    always: bool = False
+    has: Callable[[Row], object] = lambda _: True
+    scale: float = 1.0
+    digits: int | None = None
+    write: Callable[[Row], str] | None = None
+    is_key: bool = False
+    is_movable: bool = False
+    is_text: bool = False
+    blanks: tuple[str, ...] = (DASH,)
+    why: Callable[[Row], str] | None = None
+    csv: bool = True
+    csv_keys: str = ""
+    json: str | None = ""
+
+    @property
+    def has_ends(self) -> bool:
+        """Whether it is an interval, whose ends have columns of their own."""
+        return self.is_interval or (self.trial is not None and self.reduce is None)
+
+    @property
+    def place(self) -> tuple[str, ...]:
+        """Its place in JSON, from the outside in; empty where JSON does not have it."""
+        return () if self.json is None else tuple((self.json or self.name).split("."))
+
+    def value(self, row: Row) -> Any:
+        """The value of a row; None where it has none."""
+        return row.values.get(self.name) if self.derive is None else self.derive(row)
+
+    def text(self, row: Row) -> str:
+        """The value as tables show it; a dash where there is none."""
+        return self.write(row) if self.write else dashed(self.value(row), self._written)
+
+    def _written(self, value: Any) -> str:
+        if isinstance(value, Interval):
+            return interval(value, self.scale) if self.digits is None else number(value.mid * self.scale, self.digits)
+        return number(value * self.scale, self.digits) if self.digits else str(value)
+
+    def headed(self, rows: Sequence[Row], figure: FigureKind) -> str:
+        """Its heading in a table of rows beside a figure; empty where that has no such column."""
+        return self.heading if isinstance(self.heading, str) else self.heading(rows, figure)
+
+
+def values_of(row: Row, quantities: Iterable[Quantity]) -> dict[str, Any]:
+    """What the trials of a row come to, by quantity; what has no value is left out."""
+    trials, is_timed = trials_of(row.records, row.spec), row.outcome is not None and row.outcome.timed
+    found: dict[str, Any] = {}
+    for one in quantities:
+        if one.trial is not None and (is_timed or one.always) and one.has(row):
+            values = {t.record.round: value for t in trials if (value := one.trial(t)) is not None}
+            if values:
+                found[one.name] = _reduced(one, values, row)
+    return found
+
+
+def _reduced(one: Quantity, values: Mapping[int, Any], row: Row) -> Any:
+    return one.reduce([*values.values()]) if one.reduce else over_rounds(values, row.records, row.spec.measure)
