@@ -48,7 +48,7 @@ class Key:
         return "|".join([*([self.kind] if self.kind else []), *self.choices])
 
 
-_DERIVED = ("peer.operator_id",)  # from the file that another key names
+_DERIVED = ("peer.operator_id", "engine.own_id")  # from the file that another key names
 
 
 def keys_of(group: str, spec: type) -> Iterator[Key]:
@@ -122,6 +122,8 @@ _ABOUT: Mapping[str, str] = {
     "engine.placement.profile": "policy=frequency: a file of `record`",
     "engine.placement.every": "policy=dynamic: steps between moves",
     "engine.placement.seed": "of what a policy leaves to chance",
+    "engine.own": "features of your own with their values: {low_gate: 0.1}",
+    "engine.own_file": "the Python file that has them",
     "engine.serving.chunk_tokens": "prompt tokens of a step with +k",
     "engine.serving.max_sequences": "requests that run at once",
     "engine.serving.max_waiting": "requests that wait",

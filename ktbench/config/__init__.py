@@ -3,7 +3,7 @@
 from ktbench.config.compose import Composed, compose
 from ktbench.config.freeze import ModelFiles, Request, RequestPart, config_file, freeze
 from ktbench.config.launcher import LAUNCHERS, Launch, is_installed, launch_jobs, split_launcher
-from ktbench.config.operator import with_operator
+from ktbench.config.operator import with_operator, with_own_features
 from ktbench.config.options import ablation_names, is_file, suite_names
 
 __all__ = [
@@ -23,4 +23,5 @@ __all__ = [
     "split_launcher",
     "suite_names",
     "with_operator",
+    "with_own_features",
 ]

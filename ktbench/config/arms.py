@@ -6,14 +6,15 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any, get_args
 
+from ktbench.spec.engine import EngineSpec
 from ktbench.spec.features import FEATURES
 from ktbench.spec.peers import OURS, system_label
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.sweep import Design, DesignKind, SweepSpec
 from ktbench.spec.wire import from_plain, to_plain
 
-# An arm sets all of these, so that they cannot be axes beside arms.
-_OF_ARMS = ("system", "peer.implementation", *(feature.key for feature in FEATURES))
+# An arm sets these and all features, so that they cannot be axes beside arms.
+_OF_ARMS = ("system", "peer.implementation")
 
 
 def give_arms(sweep: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -27,7 +28,8 @@ def give_arms(sweep: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, An
     axes = sweep["axes"]
     if not isinstance(axes, dict) or not all(isinstance(values, list) for values in axes.values()):
         return dict(sweep)
-    named = {key: values for key, values in axes.items() if key in _OF_ARMS}
+    of_arms = {*_OF_ARMS, *(feature.key for feature in FEATURES)}
+    named = {key: values for key, values in axes.items() if key in of_arms}
     if sweep["arms"] and named:
         raise ValueError(f"{next(iter(named))}: is set by the arms of the sweep, name what to compare in sweep.arms")
     if sweep["arms"] or sweep["parts"] or not axes:
@@ -57,8 +59,9 @@ def _label(spec: Mapping[str, Any], changes: Mapping[str, Any]) -> str:
     system = changes.get("system", spec["system"])
     if system != OURS:
         return system_label(system, changes.get("peer.implementation", spec["peer"]["implementation"]))
-    engine = {key.removeprefix("engine."): value for key, value in changes.items() if key.startswith("engine.")}
-    return from_plain({**spec, "system": system, "engine": spec["engine"] | engine}, RunSpec).label
+    ours = from_plain({**spec, "system": system}, RunSpec)
+    values = {feature.name: changes[feature.key] for feature in FEATURES if feature.key in changes}
+    return from_plain(to_plain(ours.engine.with_features(values)), EngineSpec).label
 
 
 def _shown(sweep: Mapping[str, Any], arms: Sequence[str], axes: Mapping[str, Any], spec: Any) -> dict[str, str]:

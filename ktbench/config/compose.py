@@ -39,7 +39,7 @@ from ktbench.spec.sweep import axis_changes, part_name
 
 # Of the overrides of a sweep's own keys these are the run's; the others are for each of its parts.
 _OF_THE_RUN = ("sweep.parts", "sweep.name", "sweep.title")
-_UNSAFE = "confirm_unsafe"
+_UNSAFE, _OWN_FILE = "confirm_unsafe", "engine.own_file"
 _LONGEST_KEY = 200  # characters: Hydra looks for files that are called like keys
 Groups = Mapping[str, list[str]]  # the options of every group
 _MAPPINGS = ("engine", "inject", "machine", "measure", "model", "peer", "sweep", "workload")
@@ -97,11 +97,15 @@ def _run_by(content: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """What a configuration has run, by the keys of a command line."""
     suite, axes = content["suite"], content["sweep"]["axes"]
     yield _UNSAFE, content[_UNSAFE] or (isinstance(suite, dict) and suite.get(_UNSAFE))
+    engines = [content["engine"]]
     found = [content["peer"]]
     for axis, values in axes.items() if isinstance(axes, dict) else ():
         for changes in (axis_changes(axis, value) for value in values if isinstance(values, list)):
             found += [{key.removeprefix("peer."): one for key, one in changes.items() if key.startswith("peer.")}]
             found += [changes["peer"]] if isinstance(changes.get("peer"), dict) else []
+            engines += [{"own_file": changes.get(_OWN_FILE)}]
+            engines += [changes["engine"]] if isinstance(changes.get("engine"), dict) else []
+    yield from ((_OWN_FILE, engine.get("own_file")) for engine in engines)
     yield from ((f"peer.{name}", peer.get(name)) for peer in found for name in PROGRAMS)
 
 
@@ -179,7 +183,8 @@ def _composed(words: Sequence[str]) -> dict[str, Any]:
     is_shipped = not any(word.endswith(f"={OWN}") for word in options)
     config, machine = deepcopy((_of_shipped_options if is_shipped else _of_options)(options))
     for override in values.values():
-        OmegaConf.update(config, override.key_or_group, override.value(), merge=True)
+        key = override.key_or_group
+        OmegaConf.update(config, key, override.value(), merge=True, force_add=key.startswith("engine.own"))
     content: dict[str, Any] = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
     for key in _MAPPINGS:
         found = content.get(key)  # an ablation may take a group away

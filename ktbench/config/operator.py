@@ -1,17 +1,43 @@
-"""The file of an experts operator of the user's own, checked before anything loads."""
+"""Files of the user's own that a request names: an experts operator, and features, checked before anything loads."""
 
 from __future__ import annotations
 
 import ast
 from dataclasses import replace
+from typing import Any
 
+from ktbench.config.compose import Composed
 from ktbench.config.freeze import Request, RequestPart
 from ktbench.resources import read_text
+from ktbench.spec.features import BY_NAME, FEATURES, MOST_FILE_BYTES, register_file
 from ktbench.spec.peers import OPERATOR_CLASS, OWN
 from ktbench.spec.wire import digest
 
 _KEY = "peer.operator"
-_MOST_BYTES = 1 << 20
+_FEATURES_KEY = "engine.own_file"
+
+
+def with_own_features(composed: Composed) -> Composed:
+    """The content, which knows the digest of the file that `engine.own_file` names; its features are in the table.
+
+    Raises ValueError in one line for a file that cannot be read or fails, for several, and for an unknown feature.
+    """
+    return replace(composed, parts={name: _with_own_features(part) for name, part in composed.parts.items()})
+
+
+def _with_own_features(content: dict[str, Any]) -> dict[str, Any]:
+    engine, file = content["engine"], content["engine"]["own_file"]
+    if _FEATURES_KEY in content["sweep"]["axes"]:
+        raise ValueError(f"{_FEATURES_KEY}: takes one file, run sweep once for each")
+    if file is not None:
+        text = read_text(str(file), f"{_FEATURES_KEY}={file}", MOST_FILE_BYTES)
+        register_file(str(file))
+        engine = engine | {"own_id": digest(text)}
+    own = engine["own"] if isinstance(engine["own"], dict) else {}
+    if unknown := next((name for name in own if name not in BY_NAME or not BY_NAME[name].is_own), None):
+        known = ", ".join(feature.name for feature in FEATURES if feature.is_own) or "none, name a file with one"
+        raise ValueError(f"engine.own.{unknown}: no such feature; allowed are {known} ({_FEATURES_KEY}=FILE.py)")
+    return content | {"engine": engine}
 
 
 def with_operator(request: Request) -> Request:
@@ -37,7 +63,7 @@ def _with_operator(part: RequestPart) -> RequestPart:
 def _checked(file: str) -> str:
     """The digest of the content of a file."""
     where = f"{_KEY}={file}"
-    text = read_text(file, where, _MOST_BYTES)
+    text = read_text(file, where, MOST_FILE_BYTES)
     try:
         found = {node.name for node in ast.parse(text).body if isinstance(node, ast.ClassDef)}
     except (SyntaxError, ValueError) as error:

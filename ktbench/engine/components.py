@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
@@ -14,6 +14,7 @@ from ktbench.engine.decode.program import ProgramRecording, StepRecording
 from ktbench.engine.decode.step import DecodeState, ReplayDecoder
 from ktbench.engine.device_placement import MakeDeviceExperts, SharedMemoryExperts
 from ktbench.engine.experts import ExpertsOperator, MoERuntimeState
+from ktbench.engine.inject.own_features import OwnFeature, know_features, make_hook
 from ktbench.engine.roles import split_cpus, use_threads
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.run_spec import RunSpec, WorkloadSpec
@@ -31,7 +32,7 @@ class EngineComponents:
     """What an engine is made of: the network with its operators in place, and who runs them.
 
     `host` has the packed experts, `device` the packed linear layers, `attention` that of recorded steps; `cuda` is
-    there where the device role is a CUDA device.
+    there where the device role is a CUDA device. `hooks` are those of features from outside that were on so far.
     `cpus` has one cpu of every core of both roles, `dense_params` counts the weights that every token meets, `top_k` is
     how many experts a token selects.
     """
@@ -46,9 +47,11 @@ class EngineComponents:
     cpus: tuple[int, ...]
     dense_params: int
     top_k: int
+    hooks: dict[str, OwnFeature] = field(default_factory=dict)
 
     def prepare(self, spec: RunSpec) -> None:
-        """Threads for a cell. Raises Unsupported, and ValueError for a layout or thread count that is not there."""
+        """Threads and features of a cell. Raises Unsupported, and ValueError for a layout or threads not there."""
+        know_features(spec.engine)
         use_threads(self.cpus, spec.engine, self.host, self.device)
         if self.host is not None and spec.engine.fused:
             self.host.require(spec)
@@ -92,6 +95,7 @@ class EngineComponents:
         state, host = self.state, self.host
         state.fused, state.concurrent = engine.fused, engine.fused and host is not None and host.concurrent
         state.deferral, state.skipping = engine.deferral, engine.skipping
+        state.use_own([make_hook(feature, value, self.hooks) for feature, value in engine.on if feature.is_own])
         _ = self.operators[0].backend
         if host is not None and state.fused:
             host.choose(engine)

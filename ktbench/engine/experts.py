@@ -5,7 +5,7 @@ Letters: T tokens of a call, k experts of a token, H hidden width.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
@@ -18,6 +18,7 @@ from ktbench.engine.decode.program import CallRecorder
 from ktbench.engine.decode.timeline import Where
 from ktbench.engine.device_placement import Residence
 from ktbench.engine.forms import ExpertFunction, ExpertMatrices, ExpertsPosition, read_form
+from ktbench.engine.inject.own_features import LayerExperts, OwnFeature
 from ktbench.engine.routing import PassRouting, Routing, from_router
 
 
@@ -71,9 +72,10 @@ class MoERuntimeState:
     """How the current forward pass treats the experts; one object, shared by the operators of all layers.
 
     `routing` is that of the pass, in place of the routers', where it is not None; `record` collects the routing of
-    calls where it is not None. Deferral and skipping act on tokens `acts_on` bool [T] of it, on all where that is None.
-    Rows `idle` bool [T, 1] stand for no token and meet no expert. `concurrent` is whether host and device role work at
-    the same time. `pending` is what a layer deferred and the next one adds, `tap` sees every call of a backend.
+    calls where it is not None. Deferral, skipping and `own`, features from outside, act on tokens `acts_on` bool [T] of
+    it, on all where that is None. Rows `idle` bool [T, 1] stand for no token and meet no expert. `concurrent` is
+    whether host and device role work at the same time. `pending` is what a layer deferred and the next one adds, `tap`
+    sees every call of a backend.
     """
 
     recorder: CallRecorder = field(default_factory=CallRecorder)
@@ -81,6 +83,7 @@ class MoERuntimeState:
     concurrent: bool = False
     deferral: int = 0
     skipping: int = 0
+    own: Sequence[OwnFeature] = ()
     acts_on: Tensor | None = None
     idle: Tensor | None = None
     routing: PassRouting | None = None
@@ -88,6 +91,12 @@ class MoERuntimeState:
     pending: DeferredExperts | None = None
     tap: Tap | None = None
     counted: dict[str, int] = field(default_factory=lambda: {"deferred_experts": 0, "skipped_experts": 0})
+
+    def use_own(self, own: Sequence[OwnFeature]) -> None:
+        """Features from outside that act from now on; what they do is counted from then on."""
+        self.own = own
+        for one in own:
+            self.counted.setdefault(one.feature.counter, 0)
 
     def begin(self, routing: PassRouting | None) -> None:
         """A pass begins, with this routing of its layers or with the routers' own."""
@@ -117,6 +126,9 @@ class ExpertsOperator(nn.Module):
         chosen = self.fused if self.state.fused else self.original
         if chosen is None:
             raise ValueError(f"{'packed' if self.state.fused else 'original'} expert weights were not kept at load")
+        for own in self.state.own:
+            if own.has("run"):
+                chosen = OwnExperts(chosen, own, self)
         return chosen
 
     def forward(self, hidden: Tensor, ids: Tensor, gates: Tensor) -> Tensor:
@@ -143,15 +155,38 @@ class ExpertsOperator(nn.Module):
     def _split(self, routing: Routing) -> tuple[Routing, Routing | None]:
         """The immediate experts, and those that the next layer adds."""
         state = self.state
+        for own in state.own:
+            if own.has("choose"):
+                routing = self._chosen(own, routing)
         if state.skipping:
             immediate, dropped = self._parts(routing, state.skipping)
             self._count("skipped_experts", dropped)
             return immediate, None
-        if not state.deferral or self.position.is_last:
+        if self.position.is_last:
             return routing, None
-        immediate, deferred = self._parts(routing, state.deferral)
-        self._count("deferred_experts", deferred)
+        immediate, deferred = routing, None
+        if state.deferral:
+            immediate, deferred = self._parts(routing, state.deferral)
+            self._count("deferred_experts", deferred)
+        for own in state.own:
+            if own.has("defer"):
+                immediate, more = self._deferred(own, immediate)
+                deferred = more if deferred is None else deferred.beside(more)
         return immediate, deferred
+
+    def _chosen(self, own: OwnFeature, routing: Routing) -> Routing:
+        chosen, tokens = own.choose(self.position.layer, routing), self.state.acts_on
+        if tokens is not None:
+            chosen = chosen.where(tokens[:, None], routing)
+        self.count_pairs(own, (chosen.ids != routing.ids) | (chosen.gates != routing.gates))
+        return chosen
+
+    def _deferred(self, own: OwnFeature, routing: Routing) -> tuple[Routing, Routing]:
+        later, tokens = own.defer(self.position.layer, routing) & (routing.ids >= 0), self.state.acts_on
+        if tokens is not None:
+            later = later & tokens[:, None]
+        self.count_pairs(own, later)
+        return routing.without(later), routing.without(~later)
 
     def _parts(self, routing: Routing, lowest: int) -> tuple[Routing, Routing]:
         tokens = self.state.acts_on
@@ -218,6 +253,15 @@ class ExpertsOperator(nn.Module):
 
         self.state.recorder.do(count)
 
+    def count_pairs(self, own: OwnFeature, pairs: Tensor) -> None:
+        """Count, in every replay anew, the pairs of a token and an expert, bool [T, k], that a feature acts on."""
+        counted, name, held = self.state.counted, own.feature.counter, pairs.numpy()
+
+        def count() -> None:
+            counted[name] += int(held.sum())
+
+        self.state.recorder.do(count)
+
 
 class SharedExpert(nn.Module):
     """Stands where a block's shared experts stood: hidden [..., H], and what else a family gives them, to [..., H]."""
@@ -240,6 +284,27 @@ class SharedExpert(nn.Module):
         output: Tensor = self.original(hidden, *others, **named)
         watch.leave()
         return output
+
+
+class OwnExperts(Backend):
+    """The experts of one layer as a feature from outside runs them, on the weights of another backend."""
+
+    def __init__(self, inner: Backend, own: OwnFeature, operator: ExpertsOperator) -> None:
+        self._inner, self._own, self._operator = inner, own, operator
+
+    def __call__(self, hidden: Tensor, routing: Routing) -> Tensor:
+        """[T, H] in the type of `hidden`."""
+        self._operator.count_pairs(self._own, routing.ids >= 0)
+        layer = self._operator.position.layer
+        return self._own.run(layer, hidden, routing, LayerExperts(self._inner, self._inner.matrices))
+
+    def matrices(self, i: int) -> ExpertMatrices:
+        """See `Backend`."""
+        return self._inner.matrices(i)
+
+    def in_float32(self, i: int) -> ExpertFunction:
+        """See `Backend`."""
+        return self._inner.in_float32(i)
 
 
 class OriginalExperts(Backend):

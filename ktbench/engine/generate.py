@@ -171,7 +171,7 @@ class Generator:
         forward.set_padding(padding)
         logits = self._checked(forward.extend(ids))
         self._switch(acts=True)
-        runner = self._pool.begin(room, recorded=room > 1 and (engine.packed_dense or engine.cuda_graph))
+        runner = self._pool.begin(room, recorded=room > 1 and engine.records_steps)
         return logits, GenerationBatch(self._pool, runner, len(prompts))
 
     def _switch(self, *, acts: bool) -> None:

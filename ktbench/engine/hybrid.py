@@ -102,7 +102,7 @@ class HybridEngine(ReplaySystem):
         """Recorded steps where features need them; else, or where they cannot be (then with a note), passes."""
         trace, components = self._traced, self._components
         passes, decodes = pass_runner(trace.workload, self._forward, components.state), trace.workload.phase == "decode"
-        recorded = engine.cuda_graph or (engine.packed_dense and decodes)
+        recorded = engine.records_steps and (engine.cuda_graph or decodes)
         if not recorded or components.attention is None:
             return passes
         what = "steps" if decodes else "passes"
@@ -236,10 +236,13 @@ class HybridEngine(ReplaySystem):
         return self._components.counters() | ({} if self._placement is None else dict(self._placement.counters()))
 
     def work(self) -> Work | None:
-        """See `System`: beside a device that of the host role, since roofs are those of cores; None where it has none.
+        """See `System`: beside a device that of the host role, since roofs are those of cores; None where it has none,
+        and where a feature from outside decides.
 
         Experts with a device are those that are there now, which a dynamic placement may have changed since.
         """
+        if any(own.has("choose") or own.has("run") for own in self._components.state.own):
+            return None  # which experts run is not in the trace
         trace, experts = self._traced, self._experts_work()
         if self._components.cuda is None:
             return mean_work([step_work(self._dense_work(), experts, passes) for passes in trace.routing])

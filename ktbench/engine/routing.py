@@ -34,6 +34,18 @@ class Routing:
         immediate = Routing(ids=self.ids.scatter(1, columns, kept), gates=self.gates)
         return immediate, Routing(ids=deferred.ids.masked_fill(others, -1), gates=deferred.gates)
 
+    def without(self, pairs: Tensor) -> Routing:
+        """The same without the experts at `pairs`, bool [T, k]."""
+        return Routing(ids=self.ids.masked_fill(pairs, -1), gates=self.gates)
+
+    def where(self, tokens: Tensor, other: Routing) -> Routing:
+        """The same for `tokens`, bool [T, 1], and another routing for the others."""
+        return Routing(ids=self.ids.where(tokens, other.ids), gates=self.gates.where(tokens, other.gates))
+
+    def beside(self, other: Routing) -> Routing:
+        """Each token's experts of both."""
+        return Routing(ids=torch.cat([self.ids, other.ids], 1), gates=torch.cat([self.gates, other.gates], 1))
+
     def _pick(self, columns: Tensor) -> Routing:
         return Routing(ids=self.ids.gather(1, columns), gates=self.gates.gather(1, columns))
 

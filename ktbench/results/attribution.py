@@ -22,7 +22,7 @@ from ktbench.results.intervals import Interval, exact, is_exact
 from ktbench.results.row import Row, baseline_of, groups_of
 from ktbench.results.rows import is_same_system, judged_values
 from ktbench.results.settings import Setting
-from ktbench.spec.features import FEATURES
+from ktbench.spec.features import BY_NAME, FEATURES
 from ktbench.spec.sweep import FigureKind
 
 ATTRIBUTED: tuple[FigureKind, ...] = ("waterfall", "interactions")
@@ -227,7 +227,9 @@ def _by_round(row: Row, speedup: Interval, group: Sequence[Row]) -> dict[int, fl
 
 
 def _tags(row: Row, base: Row) -> tuple[str, ...] | None:
-    """What a row has beside the baseline; None where it lacks something that the baseline has."""
+    """What a row has beside the baseline; None where it lacks something that the baseline has, or that is not known."""
+    if any(row.features.get(name) != base.features.get(name) for name in {*row.features, *base.features} - {*BY_NAME}):
+        return None
     differing = [f for f in FEATURES if row.features[f.name] != base.features[f.name]]
     if any(base.features[feature.name] != feature.off for feature in differing):
         return None

@@ -24,7 +24,8 @@ def command_of(spec: RunSpec, planned_with: Sequence[str] = (), evidence: Iterab
 
     A feature that only the `evidence` of a log knows is among them: this version refuses it, and runs nothing else.
     """
-    others = (one for one in evidence if one.feature not in BY_NAME and one.wanted)
+    known = {*BY_NAME, *spec.engine.own}
+    others = (one for one in evidence if one.feature not in known and one.wanted)
     return shell_line([*_words(spec, planned_with), *(f"engine.{one.feature}={one.asked}" for one in others)])
 
 
@@ -131,7 +132,7 @@ def _rest(spec: RunSpec) -> Iterator[str]:
     )
     yield from (f"workload.{name}={getattr(spec.workload, name)}" for name in ("prompt", "steps"))
     yield from _changed("workload", spec.workload, plain, skip=("workload.phase", "workload.prompt", "workload.steps"))
-    yield from _changed("engine", spec.engine, EngineSpec(), skip=_idle(spec.engine))
+    yield from _changed("engine", spec.engine, EngineSpec(), skip=("engine.own_id", *_idle(spec.engine)))
     if spec.machine is not None and spec.machine.gpu is not None and spec.engine.device == "cpu":
         yield "engine.device=cpu"  # such a machine's device is its GPU unless stated otherwise
     if spec.machine is None:

@@ -68,13 +68,17 @@ def settings_of(spec: RunSpec) -> dict[str, Setting]:
         "inject": rules_word(spec.inject),
         "inject.rules": _digest(to_plain(spec.inject.rules)),
         **dict(flattened("workload", spec.workload)),
-        **{key: value for key, value in flattened("engine", spec.engine) if key.rpartition(".")[2] not in BY_NAME},
+        **{key: value for key, value in flattened("engine", spec.engine) if not _is_of_features(key)},
     }
     if spec.workload.examples is None:
         del found["workload.examples"]
     if spec.workload.phase != "serve":
         found = {key: value for key, value in found.items() if not key.startswith(_OF_SERVING)}
     return _of_layer(found, spec) if spec.workload.phase == "layer" else found
+
+
+def _is_of_features(key: str) -> bool:
+    return key.startswith("engine.own") or key.rpartition(".")[2] in BY_NAME
 
 
 def _of_machine(machine: MachineSpec) -> dict[str, Setting]:
@@ -211,6 +215,8 @@ def setting_text(value: object) -> str:
     """A setting as Hydra reads it."""
     if value is None:
         return "null"
+    if isinstance(value, dict):
+        return f"{{{','.join(f'{key}:{setting_text(one)}' for key, one in value.items())}}}"
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

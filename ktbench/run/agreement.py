@@ -21,12 +21,14 @@ def logits_file(folder: Path, cell: Cell, cells: Sequence[Cell], code_id: str) -
     """The file in a run's folder for cells with these weights and this workload; None where all are of one system.
 
     A single layer has no logits, every output is compared with float32; where requests are served whole answers are
-    compared. Logits of other code are no reference. Training is compared between all arms, whatever their precision.
+    compared. Logits of other code are no reference. Training is compared between all arms, whatever their precision,
+    and so are arms of which some alter outputs by a feature from outside.
     """
     key = _key(cell)
-    systems = {other.spec.system for other in cells if _key(other) == key}
-    phase = cell.spec.workload.phase
-    if phase in ("layer", "serve") or (phase != "train" and len(systems) < 2):
+    alike = [other.spec for other in cells if _key(other) == key]
+    phase, alters = cell.spec.workload.phase, any(spec.engine.own and spec.engine.alters_outputs for spec in alike)
+    one_system = len({spec.system for spec in alike}) < 2
+    if phase in ("layer", "serve") or (phase != "train" and one_system and not alters):
         return None
     return folder / FOLDER / f"{digest([code_id, key])}.npz"
 

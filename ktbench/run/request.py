@@ -20,6 +20,7 @@ from ktbench.config import (
     is_file,
     suite_names,
     with_operator,
+    with_own_features,
 )
 from ktbench.engine.checkpoint import checkpoint_config, inspect_checkpoint, require_tokenizer
 from ktbench.engine.inject.match import require_operators
@@ -94,6 +95,7 @@ def read_request(overrides: Sequence[str], *, evaluates: bool = False) -> Reques
     overrides = with_ablation(overrides)
     composed = compose(overrides, read_local_machine)
     try:
+        composed = with_own_features(composed)
         request = with_operator(freeze(composed, _model_files(composed.parts.values()), _best_of(overrides)))
         request = _on_this_machine(request, overrides)
         for part in request.parts:

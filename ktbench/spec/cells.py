@@ -77,7 +77,8 @@ def _change(content: dict[str, Any], key: str, value: Any) -> None:
         node = node.get(parent) if isinstance(node, dict) else None  # type: ignore[assignment]
     if parents == ["machine"] and node is None:
         raise RequestError(f"sweep.axes.{key}: the machine here is measured as it is, describe one with machine=NAME")
-    if not isinstance(node, dict) or last not in node:
+    is_feature = parents == ["engine", "own"] and last in BY_NAME
+    if not isinstance(node, dict) or not (last in node or is_feature):
         hint = did_you_mean(last, node) if isinstance(node, dict) else ""
         raise RequestError(f"sweep.axes.{key}: no such key in a run's spec{hint}")
     if parents == ["machine"] and last in CONSTANTS:
@@ -106,7 +107,7 @@ def points_of(cells: Sequence[Cell]) -> tuple[tuple[Cell, ...], ...]:
 
 def _point(cell: Cell, precision: str, work: WorkloadSpec) -> tuple[object, ...]:
     spec = cell.spec
-    engine = tuple(repr(getattr(spec.engine, f.name)) for f in fields(spec.engine) if f.name not in BY_NAME)
+    engine = tuple(repr(getattr(spec.engine, f.name)) for f in fields(spec.engine) if f.name not in (*BY_NAME, "own"))
     return (
         cell.part,
         repr(spec.model),

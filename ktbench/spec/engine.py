@@ -103,9 +103,10 @@ class EngineSpec:
     +n splits the experts into: None for one per NUMA node, a number for logical domains of equally many cores.
     `deferral=auto` lets the engine choose, `defer_prefill` has deferral and skipping act in prefill too. From
     `device_prefill_tokens` tokens a pass on, packed experts stream to a CUDA device, which multiplies them; `auto` is
-    the crossover of the machine, 0 leaves all to the host. `handover` is how a CUDA device has the host run experts: by
-    functions that the driver calls, or by flags in memory that both see. `static_batch` requests are served at a time,
-    until all of them are done, within the limits of `serving`.
+    the crossover of the machine, 0 leaves all to the host. `own` has the values of features from outside, be they of a
+    package or of the file `own_file`, whose digest is `own_id`. `handover` is how a CUDA device has the host run
+    experts: by functions that the driver calls, or by flags in memory that both see. `static_batch` requests are served
+    at a time, until all of them are done, within the limits of `serving`.
     """
 
     avx2: bool = False
@@ -124,6 +125,9 @@ class EngineSpec:
     chunked_prefill: bool = False
     prefix_cache: bool = False
     static_batch: int = 0
+    own: dict[str, FeatureValue] = field(default_factory=dict, hash=False)
+    own_file: str | None = None
+    own_id: str = ""
     amx_min_tokens: int | Literal["auto"] = "auto"
     threads: int | None = None
     domains: int | None = None
@@ -136,10 +140,13 @@ class EngineSpec:
     def __post_init__(self) -> None:
         if self.avx2 and (self.avx512 or self.amx):
             raise ValueError("engine.avx2=true: excludes engine.avx512=true and engine.amx=true, set one or the others")
+        object.__setattr__(self, "own", {name: value for name, value in self.own.items() if not _is_off(name, value)})
         for feature, value in self.on:
             self._check_requires(feature, value)
         for feature, value in self.values:
-            if feature.counts and isinstance(value, int):
+            if feature.is_own:
+                feature.require(value)
+            elif feature.counts and isinstance(value, int):
                 at_least(feature.key, value, 0)
         if self.deferral and self.skipping:
             raise ValueError("engine.deferral and engine.skipping exclude each other: set one of them to 0")
@@ -151,7 +158,7 @@ class EngineSpec:
         self._check_serving()
 
     def _check_requires(self, feature: Feature, value: FeatureValue) -> None:
-        if feature.requires and not any(getattr(self, other) for other in feature.requires):
+        if feature.requires and not {other.name for other, _ in self.on}.intersection(feature.requires):
             needed = " or ".join(f"engine.{other}=true" for other in feature.requires)
             raise ValueError(f"{feature.key}={value}: {feature.title} needs {needed}")
 
@@ -175,10 +182,16 @@ class EngineSpec:
                 f"engine.serving.max_sequences={self.serving.max_sequences}"
             )
 
+    def with_features(self, values: Mapping[str, FeatureValue]) -> EngineSpec:
+        """The same with other values of features, by feature name."""
+        own = {name: value for name, value in values.items() if BY_NAME[name].is_own}
+        ours: dict[str, Any] = {name: value for name, value in values.items() if name not in own}
+        return replace(self, own={**self.own, **own}, **ours)
+
     def without(self, is_left_out: Callable[[Feature], bool]) -> EngineSpec:
         """The same with some features off."""
-        off: dict[str, Any] = {feature.name: feature.off for feature, _ in self.on if is_left_out(feature)}
-        return replace(self, **off) if off else self
+        off = {feature.name: feature.off for feature, _ in self.on if is_left_out(feature)}
+        return self.with_features(off) if off else self
 
     @property
     def without_serving(self) -> EngineSpec:
@@ -193,7 +206,9 @@ class EngineSpec:
     @property
     def values(self) -> tuple[tuple[Feature, FeatureValue], ...]:
         """Every feature with its value, in table order."""
-        return tuple((feature, getattr(self, feature.name)) for feature in FEATURES)
+        return tuple(
+            (one, self.own.get(one.name, one.off) if one.is_own else getattr(self, one.name)) for one in FEATURES
+        )
 
     @property
     def on(self) -> tuple[tuple[Feature, FeatureValue], ...]:
@@ -207,8 +222,19 @@ class EngineSpec:
 
     @property
     def alters_outputs(self) -> bool:
-        """Whether outputs are others on purpose."""
+        """Whether logits are others on purpose."""
         return any(feature.alters_outputs for feature, _ in self.on)
+
+    @property
+    def alters_experts(self) -> bool:
+        """Whether outputs of single experts calls are."""
+        return any(feature.alters_experts for feature, _ in self.on)
+
+    @property
+    def records_steps(self) -> bool:
+        """Whether steps are recorded where they can be: not where a feature from outside decides anew in each."""
+        recordable = all(feature.recordable for feature, _ in self.on if feature.is_own)
+        return (self.packed_dense or self.cuda_graph) and recordable
 
     @property
     def roles_concurrent(self) -> bool:
@@ -217,8 +243,8 @@ class EngineSpec:
 
     @property
     def features(self) -> dict[str, FeatureValue]:
-        """Feature values by feature name, in table order."""
-        return {feature.name: value for feature, value in self.values}
+        """Feature values by feature name, in table order; of those that are not known here last."""
+        return {feature.name: value for feature, value in self.values} | self.own
 
     @property
     def fused(self) -> bool:
@@ -248,6 +274,10 @@ class EngineSpec:
     def label(self) -> str:
         """How labels write the features: `base`, `+v+d`."""
         return features_label(self.features)
+
+
+def _is_off(name: str, value: FeatureValue) -> bool:
+    return name in BY_NAME and value == BY_NAME[name].off
 
 
 def deferral_candidates(top_k: int) -> range:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib import metadata
+from importlib.util import module_from_spec, spec_from_file_location
+from math import isfinite
 from typing import TYPE_CHECKING, Literal, get_args
 
 from ktbench.spec.weights import DEVICE_UNPACKS
@@ -13,6 +17,9 @@ if TYPE_CHECKING:
 
 # On or off, how many, or which one; `auto` leaves the number to the engine.
 FeatureValue = bool | int | float | str
+# Entry points of this group name rows of other packages; a file of the user's own has them as these.
+FEATURE_GROUP, FEATURE_NAMES, MOST_FILE_BYTES = "ktbench.features", ("FEATURE", "FEATURES"), 1 << 20
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
 Phase = Literal["prefill", "decode", "layer", "serve", "train"]
 PHASES: tuple[Phase, ...] = get_args(Phase)
 
@@ -41,7 +48,12 @@ class Feature:
     decide whether it fires it `may_be_zero`, and a trial says so. The value is an argument of the experts' kernels by
     its name where it is a `kernel_argument`. A feature that `routes` decides which of a token's experts run when: it
     acts on decode steps, and on prompts with `engine.defer_prefill`. One that `alters_outputs` does so on purpose:
-    logits are compared, and need not agree. Cells on described machines refuse what is not `simulated`.
+    logits are compared, and need not agree; where it `alters_experts` the outputs of single calls of experts need not
+    be those of float32 arithmetic either. Cells on described machines refuse what is not `simulated`.
+
+    A feature from outside has a `hook`: called with the value, it gives one object for all layers of a loaded model,
+    kept from trial to trial, with some of the methods `choose`, `defer` and `run` (docs/howto/feature.md). What they do
+    is counted as `counter`. Recorded steps run them where they are `recordable`: made of PyTorch operations alone.
     """
 
     name: str
@@ -58,12 +70,20 @@ class Feature:
     kernel_argument: bool = False
     routes: bool = False
     alters_outputs: bool = False
+    alters_experts: bool = False
     simulated: bool = False
+    hook: Callable[[FeatureValue], object] | None = None
+    recordable: bool = False
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it comes from outside."""
+        return self.hook is not None
 
     @property
     def key(self) -> str:
         """Hydra override that sets the feature."""
-        return f"engine.{self.name}"
+        return f"engine.own.{self.name}" if self.is_own else f"engine.{self.name}"
 
     @property
     def serving(self) -> bool:
@@ -73,19 +93,22 @@ class Feature:
     @property
     def valued(self) -> bool:
         """Whether the feature takes a value (`deferral=3`) instead of being on or off."""
-        return not isinstance(self.off, bool)
+        return self.is_own or not isinstance(self.off, bool)
 
     @property
     def counts(self) -> bool:
         """Whether its values are numbers of something, `names` aside."""
-        return self.valued and self.off not in self.names
+        return not isinstance(self.off, (bool, str))
 
     @property
     def word(self) -> str:
         """How messages write that it is on: `+v`, `deferral=N`, `handover=flags`."""
-        if self.valued and not self.counts:
-            return f"{self.name}={'|'.join(str(name) for name in self.names if name != self.off)}"
-        return f"{self.name}=N" if self.valued else f"+{self.letter}"
+        if not self.valued:
+            return f"+{self.letter}"
+        if self.counts:
+            return f"{self.name}={'X' if isinstance(self.off, float) else 'N'}"
+        names = "|".join(value_text(name) for name in self.names if name != self.off)
+        return f"{self.name}={names or ('true' if isinstance(self.off, bool) else 'TEXT')}"
 
     @property
     def mark(self) -> str:
@@ -96,11 +119,38 @@ class Feature:
         """How labels write the feature: `+v`, `deferral=3`; empty when off."""
         if value == self.off:
             return ""
-        return f"{self.name}={value}" if self.valued else self.mark
+        return f"{self.name}={value_text(value)}" if self.valued else self.mark
 
     def where(self, value: FeatureValue) -> str:
         """What a reason names: `+v`, `engine.deferral=3`."""
-        return f"{self.key}={value}" if self.valued else self.mark
+        return f"{self.key}={value_text(value)}" if self.valued else self.mark
+
+    def require(self, value: FeatureValue) -> None:
+        """Raises ValueError for a value of another type than `off` has, and for a name that is not allowed."""
+        if value in self.names:
+            return
+        kind = (int, float) if isinstance(self.off, float) else type(self.off)
+        is_kind = isinstance(value, kind) and isinstance(value, bool) == isinstance(self.off, bool)
+        if not is_kind or (isinstance(value, float) and not isfinite(value)) or (self.names and not self.counts):
+            raise ValueError(f"{self.key}={value}: allowed are values such as {self.word}, and {self.off} for off")
+
+    def parse(self, text: str) -> FeatureValue:
+        """The value that a label writes as `text`. Raises ValueError for what is none."""
+        named = {value_text(name): name for name in self.names} | ({"true": True} if self.off is False else {})
+        if text in named:
+            return named[text]
+        if isinstance(self.off, str) and not self.names and text:
+            return text
+        if isinstance(self.off, float):
+            return float(text)
+        if self.counts and (text.isdecimal() or self.is_own):
+            return int(text)
+        raise ValueError
+
+
+def value_text(value: FeatureValue) -> str:
+    """A value as labels and overrides write it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 FUSED = ("avx2", "avx512", "amx")  # one of them runs the fused operator
@@ -119,7 +169,7 @@ def _chooses_streaming(spec: RunSpec) -> bool:
     return streamed == "auto" or 0 < streamed <= work.batch * (work.chunk or 0)
 
 
-FEATURES: tuple[Feature, ...] = (
+_SHIPPED: tuple[Feature, ...] = (
     Feature(
         name="avx2",
         letter="a",
@@ -330,13 +380,82 @@ FEATURES: tuple[Feature, ...] = (
     ),
 )
 
-BY_NAME: Mapping[str, Feature] = {feature.name: feature for feature in FEATURES}
+BY_NAME: dict[str, Feature] = {feature.name: feature for feature in _SHIPPED}
+FEATURES = BY_NAME.values()  # those of a user's own file come later
 _BY_LETTER: Mapping[str, Feature] = {feature.letter: feature for feature in FEATURES if feature.letter}
+# Hooks see the routing of the host role, in memory of the host.
+_OF_HOOKS = (
+    Limit(lambda spec: spec.engine.device != "cpu", "a feature of your own runs on CPU cores, leave out engine.device"),
+    Limit(
+        lambda spec: spec.engine.placement.policy != "host",
+        "a feature of your own sees the experts of the host alone, leave out engine.placement",
+    ),
+)
+
+
+def register(feature: Feature) -> None:
+    """Add a feature from outside to the table. Raises ValueError for a name that is taken or is none, and no hook."""
+    if not _NAME.fullmatch(feature.name):
+        raise ValueError(f"feature {feature.name!r}: a name has letters a to z, digits and '_'")
+    if feature.name in BY_NAME and not BY_NAME[feature.name].is_own:
+        raise ValueError(f"feature {feature.name}: is one of ktbench's own, change the name")
+    if feature.hook is None or feature.letter:
+        raise ValueError(f"feature {feature.name}: has a hook and no letter where it comes from outside")
+    if taken := next((one for one in FEATURES if one.counter == feature.counter and one.name != feature.name), None):
+        raise ValueError(f"feature {feature.name}: {feature.counter} is the counter of {taken.name}, change it")
+    phases = tuple(phase for phase in feature.phases if phase in _NETWORKS)
+    BY_NAME[feature.name] = replace(feature, phases=phases, limits=(*_OF_HOOKS, *feature.limits))
+
+
+def register_file(file: str) -> None:
+    """Run a Python file and add the features that it names FEATURE or FEATURES. Raises ValueError in one line."""
+    where = f"engine.own_file={file}"
+    try:
+        found = spec_from_file_location("ktbench_own_features", file)
+        if found is None or found.loader is None:
+            raise ImportError("is no Python file, FILE.py")
+        module = module_from_spec(found)
+        found.loader.exec_module(module)
+    except (Exception, SystemExit) as error:  # whatever the user's code raises
+        raise ValueError(f"{where}: {type(error).__name__}: {error}".splitlines()[0]) from None
+    single, several = (getattr(module, name, ()) for name in FEATURE_NAMES)
+    rows = [single] if isinstance(single, Feature) else [*several]
+    if not rows or not all(isinstance(row, Feature) for row in rows):
+        raise ValueError(f"{where}: names no {' and no '.join(FEATURE_NAMES)} of ktbench.spec.features")
+    for row in rows:
+        try:
+            register(row)
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from None
+
+
+def _plug_in() -> None:
+    """Add the rows that entry points name; cells that ask for one that cannot be read are told why."""
+    for point in sorted(metadata.entry_points(group=FEATURE_GROUP), key=lambda point: point.name):
+        try:
+            row = point.load()
+            if not isinstance(row, Feature) or row.name != point.name:
+                raise TypeError(f"is no Feature that is called {point.name}")
+            register(row)
+        except (Exception, SystemExit) as error:  # code of others: whatever it does, all else remains
+            why = f"{point.value}: {type(error).__name__}: {error}".splitlines()[0]
+            if _NAME.fullmatch(point.name) and point.name not in BY_NAME:
+                register(_unusable(point.name, why))
+
+
+def _unusable(name: str, why: str) -> Feature:
+    """A row whose cells cannot run."""
+    limits = (Limit(lambda _: True, why),)
+    return Feature(name=name, title=name, off="", counter=f"{name}_calls", limits=limits, hook=lambda value: value)
+
+
+_plug_in()
 
 
 def features_label(values: Mapping[str, FeatureValue]) -> str:
     """Label of a feature setting in table order: `base`, `+v+d`, `+v deferral=3`."""
-    tags = [feature.tag(values[feature.name]) for feature in FEATURES]
+    tags = [feature.tag(values.get(feature.name, feature.off)) for feature in FEATURES]
+    tags += [f"{name}={value_text(value)}" for name, value in values.items() if name not in BY_NAME]  # of older logs
     letters = "".join(tag for tag in tags if tag.startswith("+"))
     numbers = [tag for tag in tags if tag and not tag.startswith("+")]
     return " ".join(filter(None, [letters, *numbers])) or "base"
@@ -359,15 +478,14 @@ def parse_features(label: str) -> dict[str, FeatureValue]:
 def _parse_word(word: str) -> dict[str, FeatureValue]:
     if word.startswith("+"):
         return {_lettered(letter, word): True for letter in word[1:].split("+")}
-    name, _, value = word.partition("=")
-    names = BY_NAME[name].names if name in BY_NAME else ()
-    if value in names:
-        return {name: names[names.index(value)]}
-    if not value.isdecimal():
-        raise ValueError(f"feature {word!r}: allowed are {allowed_features()}")
-    if name not in BY_NAME or not BY_NAME[name].counts:
+    name, _, text = word.partition("=")
+    if (feature := BY_NAME.get(name)) is None or not feature.valued:
         raise _unknown(name, word)
-    return {name: int(value)}
+    try:
+        value = feature.parse(text)
+    except ValueError:
+        raise ValueError(f"feature {word!r}: allowed are {allowed_features()}") from None
+    return {name: value}
 
 
 def _lettered(letter: str, word: str) -> str:

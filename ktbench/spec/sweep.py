@@ -181,7 +181,7 @@ class Design:
     def _refusal(self, chosen: Sequence[str]) -> str:
         """Why no engine has the combination; empty where it can be built."""
         try:
-            EngineSpec(**self._values(chosen))  # type: ignore[arg-type]
+            EngineSpec().with_features(self._values(chosen))
         except ValueError as error:
             return str(error)
         return ""

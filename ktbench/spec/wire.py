@@ -68,6 +68,9 @@ def _peer(spec: RunSpec) -> Any:
 def _as_before(spec: RunSpec, engine: dict[str, Any]) -> dict[str, Any]:
     """The settings of an engine from before there were others; a threshold that does not matter has its default."""
     later = {name: value for name, value in engine.items() if name not in _LATER or value != _LATER[name]}
+    later.pop("own_file", None)  # whatever it is called
+    if not spec.engine.own:
+        later.pop("own_id", None)
     measured_hybrid = spec.engine.hybrid and spec.machine is None
     if later["amx_min_tokens"] == "auto" and not measured_hybrid:
         later["amx_min_tokens"] = PAPER_AMX_MIN_TOKENS
@@ -129,6 +132,9 @@ _FIRST = ("avx512", "amx", "dynamic", "numa", "cuda_graph", "packed_dense", "def
 _LATER = {
     **{_FEATURES.get(one.name, one.name): one.off for one in FEATURES if one.name not in _FIRST},
     "serving": msgspec.to_builtins(ServingSpec()),
+    "own": {},
+    "own_file": None,
+    "own_id": "",
 }
 # Field that holds a dataclass -> name of a field of it in the code -> on the wire.
 _FIELDS: Mapping[str, Mapping[str, str]] = {"engine": _FEATURES}

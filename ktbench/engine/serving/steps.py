@@ -22,6 +22,7 @@ class StepRunner:
 
     def __init__(self, components: EngineComponents, steps: PagedSteps, engine: EngineSpec, table_pages: int) -> None:
         self._components, self._steps, self._engine = components, steps, engine
+        self._records = engine.records_steps
         self._on_prompts = engine if engine.defer_prefill else engine.without_routing
         self._table_pages = table_pages
         self._recordings: dict[int, tuple[PagedInputs, ProgramRecording, Tensor]] = {}
@@ -39,7 +40,7 @@ class StepRunner:
     def _is_recorded(self, parts: Sequence[Part]) -> bool:
         differ = self._on_prompts is not self._engine
         alone = all(part.is_decode if differ else part.end - part.first == 1 for part in parts)
-        return self._engine.packed_dense and not self.why and alone
+        return self._records and not self.why and alone
 
     def _replayed(self, parts: Sequence[Part]) -> Tensor | None:
         width = 1 << (len(parts) - 1).bit_length()
