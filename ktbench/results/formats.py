@@ -13,7 +13,6 @@ from ktbench.results.scores import Estimate
 from ktbench.results.usage import Spread, spread
 from ktbench.spec.peers import OURS
 from ktbench.spec.record import KL
-from ktbench.spec.step.work import routed_bytes, routed_weights
 from ktbench.spec.weights import Precision
 
 

@@ -13,9 +13,9 @@ from ktbench.results.usage import evidence_of
 from ktbench.spec.core_layout import CoreLayout, core_layout_of
 from ktbench.spec.features import FeatureValue
 from ktbench.spec.machine import MachineSpec
-from ktbench.spec.memory import routed_bytes, routed_weights
 from ktbench.spec.record import Agreement, Compared, Learning, Outcome, Provenance, Record, Role, Work
 from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.step.work import routed_bytes, routed_weights
 from ktbench.spec.system_metrics import PeakMemory
 
 
