@@ -41,9 +41,13 @@ def group_folder(group: str) -> Path:
 
 def option_files(group: str) -> dict[str, Path]:
     """The file of each option of a group by its name, in order; ablations of a folder as `FOLDER/NAME`."""
-    folder = group_folder(group)
-    found = folder.rglob("*.yaml") if group == "ablation" else folder.glob("*.yaml")
-    files = {path.relative_to(folder).with_suffix("").as_posix(): path for path in found}
+    files = files_below(group_folder(group))
+    return files if group == "ablation" else {name: path for name, path in files.items() if "/" not in name}
+
+
+def files_below(folder: Path) -> dict[str, Path]:
+    """The YAML files in a folder and below by their names, `FOLDER/NAME` for those below, in order."""
+    files = {path.relative_to(folder).with_suffix("").as_posix(): path for path in folder.rglob("*.yaml")}
     return dict(sorted(files.items()))
 
 

@@ -160,6 +160,9 @@ def help_text(verb: str, summary: str) -> str:
 def _usage(verb: str, told: Help) -> Iterator[str]:
     keys = "[KEY=VALUE ...]" if told.keys else ""
     yield f"usage: {' '.join(filter(None, ('ktbench', verb, told.words, keys)))}"
+    if told.groups:
+        yield "flags of Hydra: --cfg job|hydra|all [--resolve] [--package KEY], --config-dir FOLDER (groups of yours),"
+        yield "  --info [all|config|defaults|defaults-tree|searchpath|plugins], --multirun (run, sweep, eval)"
     if told.examples:
         yield "\nexamples:"
         lines = [(f"ktbench {verb} {words}".rstrip(), about) for words, about in told.examples]

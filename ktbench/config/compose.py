@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
@@ -24,9 +25,11 @@ from ktbench.config.machine import HERE, ReadLocal, is_own, no_local, preset, re
 from ktbench.config.options import (
     NO_SUITE,
     REGISTERED,
+    SEARCHPATH,
     group_options,
     is_file,
     is_registered_task,
+    own_folders,
     read_options,
     register_own_ablations,
 )
@@ -62,10 +65,11 @@ def compose(overrides: Sequence[str], read_local: ReadLocal = no_local) -> Compo
     override that does not parse, an unknown group option or key, an invalid list, a part that has parts itself, and a
     program that only a file names.
     """
-    overrides, groups = [*map(with_letters, overrides)], group_options()
+    overrides = [*map(with_letters, overrides)]
+    groups = group_options(overrides)
     words = split_lists(overrides, groups)
     composed = _composed_parts(words, groups, read_local)
-    keys = {key_of(_normal(word)).removeprefix("suite.") for word in overrides}
+    keys = {key_of(normal(word)).removeprefix("suite.") for word in overrides}
     for content in (composed.run, *composed.parts.values()):
         _require_confirmed(content, keys)
     return composed
@@ -151,21 +155,55 @@ def _compose_once(overrides: Sequence[str], groups: Groups, read_local: ReadLoca
 
     Raises RequestError in one line for an override that does not parse, an unknown group option or an unknown key.
     """
+    words = prepared([normal(word) for word in overrides], groups, read_local)
+    with in_one_line(words):
+        return deepcopy(_shipped(tuple(words))) if _is_shipped(words) else _composed(words)
+
+
+def prepared(words: Sequence[str], groups: Groups, read_local: ReadLocal) -> list[str]:
+    """The words as Hydra composes them: files that they name are checked and registered as options.
+
+    Raises RequestError in one line for an unknown group option, and for a file that cannot be read.
+    """
     register_defaults()
-    words = [_normal(word) for word in overrides]
     for word in words:
         _check_group(word, groups)
-    try:
+    with in_one_line(words):
         words = register_own_ablations(register_own_suite(register_own(words, read_local)))
         read_options(words)
-        words = [_WITHOUT.get(word, word) for word in words]
-        # What ships is the same whenever it is asked for; files of the user's own may have changed.
-        is_shipped = not any(word.endswith(f"={OWN}") for word in words)
-        return deepcopy(_shipped(tuple(words))) if is_shipped else _composed(words)
+    return [_WITHOUT.get(word, word) for word in words]
+
+
+@contextmanager
+def in_one_line(words: Sequence[str]) -> Iterator[None]:
+    """Inside, what Hydra and specs refuse in the words is a RequestError, which names an unknown key."""
+    try:
+        yield
     except (HydraException, OmegaConfBaseException, RecursionError) as error:
         raise RequestError(_one_line(error, words)) from None
     except ValueError as error:
         raise RequestError(str(error)) from None
+
+
+def _is_shipped(words: Sequence[str]) -> bool:
+    """Whether what is composed is the same whenever it is asked for; files of the user's own may have changed."""
+    return not any(word.endswith(f"={OWN}") or key_of(word) == SEARCHPATH for word in words)
+
+
+def composed_yaml(overrides: Sequence[str], read_local: ReadLocal = no_local) -> str:
+    """What Hydra keeps of a job as `config.yaml`, of the overrides of a run; lists of values are axes of its sweep."""
+    overrides = [*map(with_letters, overrides)]
+    groups = group_options(overrides)
+    words = split_lists(overrides, groups)
+    named = prepared([normal(word) for word in words.overrides], groups, read_local)
+    with in_one_line(named):
+        config, _ = _merged(named)
+        if words.lists:
+            keys = {key_of(word) for word in words.overrides}
+            plain: Any = OmegaConf.to_container(config)
+            axes = overridden(plain, keys, words.lists)["sweep"]["axes"]
+            OmegaConf.update(config, "sweep.axes", axes, force_add=True)
+        return OmegaConf.to_yaml(config)
 
 
 @cache
@@ -174,23 +212,28 @@ def _shipped(words: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _composed(words: Sequence[str]) -> dict[str, Any]:
-    """What Hydra composes of the options of groups, with the values of the other words set in it.
-
-    Options are composed once, as that takes a hundred times as long.
-    """
-    values = {word: override for word in words if (override := _sets_value(word)) is not None}
-    options = tuple(word for word in words if word not in values)
-    is_shipped = not any(word.endswith(f"={OWN}") for word in options)
-    config, machine = deepcopy((_of_shipped_options if is_shipped else _of_options)(options))
-    for override in values.values():
-        key = override.key_or_group
-        OmegaConf.update(config, key, override.value(), merge=True, force_add=key.startswith("engine.own"))
+    """Plain content of what Hydra composes, resolved."""
+    config, machine = _merged(words)
     content: dict[str, Any] = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)  # type: ignore[assignment]
     for key in _MAPPINGS:
         found = content.get(key)  # an ablation may take a group away
         if not isinstance(found, dict):
             raise ValueError(f"{key}={found}: must be a mapping, set its keys as {key}.KEY=VALUE")
-    return content | {"machine": content["machine"] | {"preset": preset(machine)}}
+    return content | {"machine": content["machine"] | {"preset": preset(machine, own_folders(words))}}
+
+
+def _merged(words: Sequence[str]) -> tuple[DictConfig, str]:
+    """What Hydra composes of the options of groups, with the values of the other words set in it; and the machine.
+
+    Options are composed once, as that takes a hundred times as long.
+    """
+    values = {word: override for word in words if (override := _sets_value(word)) is not None}
+    options = tuple(word for word in words if word not in values)
+    config, machine = deepcopy((_of_shipped_options if _is_shipped(options) else _of_options)(options))
+    for override in values.values():
+        key = override.key_or_group
+        OmegaConf.update(config, key, override.value(), merge=True, force_add=key.startswith("engine.own"))
+    return config, machine
 
 
 def _sets_value(word: str) -> Override | None:
@@ -218,7 +261,7 @@ def _of_options(words: tuple[str, ...]) -> tuple[DictConfig, str]:
     return composed, machine
 
 
-def _normal(word: str) -> str:
+def normal(word: str) -> str:
     """`ablation=x` is accepted for Hydra's `+ablation=x`, the other way round for suites; `peers.x` for `peer.x`."""
     if word.startswith("peers."):
         return word.replace("peers.", "peer.", 1)
@@ -234,6 +277,11 @@ def _check_group(word: str, groups: Groups) -> None:
         raise RequestError(f"override {word!r}: expected KEY=VALUE")
     if is_launching(word):
         raise RequestError(f"{word}: only `sweep` uses launchers, leave it out")
+    if group.startswith(("hydra.", "hydra/")) and group != SEARCHPATH:
+        raise RequestError(
+            f"{word}: has no effect: runs are kept below runs/ (run_name=NAME); of Hydra's own keys {SEARCHPATH} is "
+            "read, with --cfg and --info all are"
+        )
     if len(group) > _LONGEST_KEY or (key.startswith("+") and group not in groups):
         raise RequestError(f"{shown(group)}: unknown key{did_you_mean(group, known_keys())}")
     options = list(groups.get(group, []))
@@ -250,7 +298,7 @@ def _is_suite(value: str) -> bool:
 
 def _one_line(error: Exception, words: Sequence[str]) -> str:
     for word in words:
-        if unknown := _unknown_key(word):
+        if unknown := _unknown_key(word, words):
             return unknown
     return " ".join(str(error).split())
 
@@ -259,10 +307,10 @@ def _one_line(error: Exception, words: Sequence[str]) -> str:
 _FORMER_KEYS = {f"engine.{one.letter}": f", it is now {one.key}" for one in FEATURES if one.letter}
 
 
-def _unknown_key(word: str) -> str:
+def _unknown_key(word: str, words: Sequence[str]) -> str:
     """Why the key of an override does not exist; empty where it does."""
     override = parsed(word)
-    if override.is_add() or override.get_key_element() in group_options():
+    if override.is_add() or key_of(word).startswith("hydra.") or override.get_key_element() in group_options(words):
         return ""
     known = known_keys()
     key = override.key_or_group

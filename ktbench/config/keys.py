@@ -48,10 +48,15 @@ def register_defaults() -> None:
     # Hydra copies its sources for each composition, and with them its store of all options, which is most of the time.
     # Nothing needs that copy: what is loaded from the store is copied once more.
     ConfigStore.__deepcopy__ = lambda self, memo: self  # type: ignore[attr-defined]
-    OmegaConf.register_new_resolver("weight_formats", lambda: list(PRECISIONS))
-    OmegaConf.register_new_resolver("by_device", lambda device, cpu, cuda: cuda if device == "cuda" else cpu)
+    OmegaConf.register_new_resolver("weight_formats", lambda: _node([*PRECISIONS]))
+    OmegaConf.register_new_resolver("by_device", lambda device, cpu, cuda: _node(cuda if device == "cuda" else cpu))
     defaults = {key: to_plain(value) for key, value in _DEFAULTS.items()}
     ConfigStore.instance().store(name="spec_defaults", node=defaults)
+
+
+def _node(value: Any) -> Any:
+    """What a resolver returns: OmegaConf sets lists in place of an interpolation (`--resolve`) only as its own."""
+    return OmegaConf.create(value) if isinstance(value, list) else value
 
 
 def known_keys() -> list[str]:

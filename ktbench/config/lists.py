@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, QuotedString
+from hydra.core.override_parser.types import Glob, Override, QuotedString
 from hydra.errors import HydraException
 
 from ktbench.spec.errors import RequestError
@@ -26,6 +26,7 @@ _MOST_CHARACTERS = 10_000
 _SHOWN = 200  # characters in a message
 Lists = dict[str, list[Any]]
 _QUOTED = {*"'\"[]{}()\\"}  # in a value that has a form of its own
+_NO_OPTIONS = ("local", "null", "FILE.yaml")  # that stand beside the options of groups
 _SHORT = {"int4": "int4_g32"}
 
 
@@ -37,7 +38,7 @@ class SplitOverrides:
     lists: Lists
 
 
-def split_lists(overrides: Sequence[str], groups: Container[str]) -> SplitOverrides:
+def split_lists(overrides: Sequence[str], groups: Mapping[str, Sequence[str]]) -> SplitOverrides:
     """Overrides with their lists split off; of `groups`, those of Hydra, only a few can be on an axis.
 
     Raises RequestError for an invalid list, and as `parsed`.
@@ -49,11 +50,11 @@ def split_lists(overrides: Sequence[str], groups: Container[str]) -> SplitOverri
         if not override.is_sweep_override():
             words.append(word)
         elif override.key_or_group == "ablation":
-            words += _parts(override, overrides)
+            words += _parts(override, overrides, groups)
         else:
             _require_axis(override, groups, overrides)
-            lists[override.key_or_group] = _values(override)
-            words.append(f"{override.get_key_element()}={next(override.sweep_string_iterator())}")
+            lists[override.key_or_group] = _values(override, groups)
+            words.append(sweep_words(override, groups)[0])
     return SplitOverrides(overrides=tuple(words), lists=lists)
 
 
@@ -103,12 +104,35 @@ def _require_axis(override: Override, groups: Container[str], overrides: Sequenc
         raise RequestError(f"{override.input_line}: {key} is set twice")
 
 
-def _values(override: Override) -> list[Any]:
+def sweep_words(override: Override, groups: Mapping[str, Sequence[str]]) -> list[str]:
+    """`KEY=VALUE` of each value of a list, of `glob(PATTERN)` the options of its group. Raises as `_values`."""
+    key = override.get_key_element()
+    if isinstance(override.value(), Glob):
+        return [f"{key}={name}" for name in _values(override, groups)]
+    _require_discrete(override, groups)
+    return [f"{key}={value}" for value in islice(override.sweep_string_iterator(), _MAX_VALUES + 1)]
+
+
+def _require_discrete(override: Override, groups: Container[str]) -> None:
+    if isinstance(override.value(), Glob) and override.key_or_group not in groups:
+        why = f"{override.key_or_group} is no group, of whose options a pattern could choose"
+    elif not override.is_discrete_sweep():
+        why = "an interval has no values to take one after the other"
+    else:
+        return
+    allowed = "A,B,C and range(START,STOP,STEP), choice(A,B,C), and for options of groups glob(PATTERN)"
+    raise RequestError(f"{override.input_line}: {why}; allowed are {allowed}")
+
+
+def _values(override: Override, groups: Mapping[str, Sequence[str]]) -> list[Any]:
     """The values of a list. Raises RequestError for a list that is invalid, empty or too long."""
-    try:
+    _require_discrete(override, groups)
+    if isinstance(pattern := override.value(), Glob):
+        values: list[Any] = pattern.filter(
+            [one for one in groups.get(override.key_or_group, ()) if one not in _NO_OPTIONS]
+        )
+    else:
         values = [_plain(value) for value in islice(override.sweep_iterator(), _MAX_VALUES + 1)]
-    except HydraException:
-        raise RequestError(f"{override.input_line}: not a list; allowed are A,B,C and range(START,STOP,STEP)") from None
     if not 1 <= len(values) <= _MAX_VALUES:
         count = f"more than {_MAX_VALUES}" if values else "no"
         raise RequestError(f"{override.input_line}: has {count} values, allowed are 1 to {_MAX_VALUES}")
@@ -125,9 +149,9 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _parts(override: Override, overrides: Sequence[str]) -> list[str]:
+def _parts(override: Override, overrides: Sequence[str], groups: Mapping[str, Sequence[str]]) -> list[str]:
     """`+ablation=decode,prefill`: both as parts of one sweep, which is named after them."""
-    names = [str(name) for name in _values(override)]
+    names = [str(name) for name in _values(override, groups)]
     parts = [f"sweep.parts=[{','.join(names)}]"]
     named = any(key_of(word) == "sweep.name" for word in overrides)
     return parts if named else [*parts, f"sweep.name={'_'.join(map(part_name, names))}"]

@@ -81,18 +81,24 @@ def _node(content: Any, where: str) -> Node:
     return node
 
 
-def preset(option: str) -> Node:
-    """The node of an option before any override."""
+def preset(option: str, folders: Sequence[Path] = ()) -> Node:
+    """The node of an option before any override, one of the user's own in the first of the `folders` that has it."""
     if option == OWN:
         return _plain(ConfigStore.instance().load(f"machine/{OWN}.yaml").node)
-    return dict(_shipped(option))
+    own = next((file for folder in folders if (file := folder / "machine" / f"{option}.yaml").is_file()), None)
+    return _plain(OmegaConf.load(own)) if own else dict(_shipped(option))
 
 
 @cache
 def _shipped(name: str) -> Node:
     node = _plain(OmegaConf.load(_preset_file(name)))
-    check_keys(node, _FIELDS, _FIELDS, f"machine={name}")  # overrides need a key to change
+    check_constants(node, f"machine={name}")
     return node
+
+
+def check_constants(node: Mapping[str, Any], where: str) -> None:
+    """Raises ValueError, headed by `where`, for an option that lacks a key: overrides need one to change."""
+    check_keys(node, _FIELDS, _FIELDS, where)
 
 
 def _preset_file(name: str) -> Path:

@@ -8,8 +8,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ktbench.config import Request, RequestPart
+from ktbench.config.app import job_files
 from ktbench.files import write_whole
 from ktbench.host.code import read_changes
+from ktbench.host.describe import read_local_machine
 from ktbench.results import Log, Run, free_folder, published_of, read_run
 from ktbench.results.find import RUNS, find_run, note_latest
 from ktbench.run.cluster.shards import end_nodes, gather_left, nodes_of, say_damage, whole_rounds
@@ -19,6 +21,8 @@ from ktbench.spec.errors import RequestError
 from ktbench.spec.published import Published
 from ktbench.spec.record import Cell, Environment, Header, Part, Record
 from ktbench.spec.run_spec import MeasureSpec
+
+_OVERRIDES = len(("python", "-m", "ktbench", "VERB"))  # the words of a command before them
 
 
 def open_run(
@@ -35,6 +39,7 @@ def open_run(
         if request.resume is None:
             previous = None
             log.append(header_of(request, cells, machine, log.path.parent.name, command), *published)
+            _keep_configuration(log.path.parent, command)
         else:
             previous = _resumed(request, cells, machine, log, here=here)
             _restore(log, previous, published)
@@ -53,6 +58,13 @@ def _keep_changes(folder: Path, code_id: str) -> None:
     if not file.exists() and (changes := read_changes()):
         with suppress(OSError):  # the run is whole without it
             write_whole(file, changes)
+
+
+def _keep_configuration(folder: Path, command: list[str]) -> None:
+    """What Hydra composed of the command's overrides, beside the log as Hydra keeps it of its own jobs."""
+    for name, text in job_files(command[_OVERRIDES:], read_local_machine).items():
+        with suppress(OSError):  # the run is whole without it
+            write_whole(folder / ".hydra" / name, text)
 
 
 def end_shards(name: str, cells: tuple[Cell, ...]) -> None:

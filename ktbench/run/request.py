@@ -252,7 +252,8 @@ def one_cell_request(verb: str, overrides: Sequence[str]) -> Request:
     """The request of a verb that takes one cell. Raises RequestError for a sweep."""
     request = read_request(overrides)
     if request.is_sweep:
-        raise RequestError(f"{verb}: takes one cell; use `sweep` for lists and ablations")
+        many = "; --multirun runs each value of lists by itself" if verb == "run" else ""
+        raise RequestError(f"{verb}: takes one cell; use `sweep` for lists and ablations{many}")
     return request
 
 

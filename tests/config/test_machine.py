@@ -234,7 +234,7 @@ def models(monkeypatch: pytest.MonkeyPatch) -> str:
     ConfigStore.instance().store(group="ablation", name="models", node={"sweep": sweep}, package="_global_")
     composing = import_module("ktbench.config.compose")
     groups = composing.group_options()
-    monkeypatch.setattr(composing, "group_options", lambda: groups | {"ablation": ["models"]})
+    monkeypatch.setattr(composing, "group_options", lambda words: groups | {"ablation": ["models"]})
     return "+ablation=models"
 
 
