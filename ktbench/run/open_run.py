@@ -17,12 +17,11 @@ from ktbench.results.find import RUNS, find_run, note_latest
 from ktbench.run.cluster.shards import end_nodes, gather_left, nodes_of, say_damage, whole_rounds
 from ktbench.run.evaluation import require_same_suite
 from ktbench.run.progress import say, trial_progress
+from ktbench.run.request import COMMAND
 from ktbench.spec.errors import RequestError
 from ktbench.spec.published import Published
 from ktbench.spec.record import Cell, Environment, Header, Part, Record
 from ktbench.spec.run_spec import MeasureSpec
-
-_OVERRIDES = len(("python", "-m", "ktbench", "VERB"))  # the words of a command before them
 
 
 def open_run(
@@ -62,7 +61,7 @@ def _keep_changes(folder: Path, code_id: str) -> None:
 
 def _keep_configuration(folder: Path, command: list[str]) -> None:
     """What Hydra composed of the command's overrides, beside the log as Hydra keeps it of its own jobs."""
-    for name, text in job_files(command[_OVERRIDES:], read_local_machine).items():
+    for name, text in job_files(command[len(COMMAND) :], read_local_machine).items():
         with suppress(OSError):  # the run is whole without it
             write_whole(folder / ".hydra" / name, text)
 

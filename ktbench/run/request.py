@@ -18,6 +18,7 @@ from ktbench.config import (
     config_file,
     freeze,
     is_file,
+    is_launching,
     suite_names,
     with_operator,
     with_own_features,
@@ -32,6 +33,8 @@ from ktbench.host.describe import read_local_machine
 from ktbench.host.memory import read_memory
 from ktbench.host.topology import read_topology
 from ktbench.resources import option_files
+from ktbench.results import read_run
+from ktbench.results.find import find_run
 from ktbench.results.published import require_known
 from ktbench.results.settings import model_title
 from ktbench.run.feasibility import best_engine, memory_missing, unsupported_locally, unsupported_simulated
@@ -48,6 +51,7 @@ from ktbench.spec.suite import SuiteSpec
 from ktbench.spec.sweep import SweepSpec, on_avx2, without_packing
 from ktbench.spec.weights import FORMATS
 
+COMMAND = ("python", "-m", "ktbench", "VERB")  # the words of a recorded command before its overrides
 _NANO = "model=nano"
 # Keys of precisions by the fields of `StoredFormats` that they are for.
 _STORED_AS = {"precision": "experts", "device_precision": "attention"}
@@ -248,9 +252,28 @@ def _is_measured(content: Mapping[str, Any]) -> bool:
     return content["machine"]["name"] == "here" or "machine" in (content["sweep"]["axes"] or ())
 
 
+# Keys that say how a run is gone on with, and nothing of its cells; those of `measure` say how long.
+_OF_RESUMING = ("resume", "resume_changed", "run_name", "wait")
+
+
+def as_resumed(overrides: Sequence[str]) -> list[str]:
+    """Overrides that name nothing but a run to resume, with those that its log says it was started with.
+
+    Raises RequestError where there is no such run.
+    """
+    given = {word.lstrip("+").partition("=")[0]: word.partition("=")[2] for word in overrides}
+    names_cells = any(key not in _OF_RESUMING and not key.startswith("measure.") for key in given)
+    if not given.get("resume") or names_cells:
+        return list(overrides)
+    command = read_run(find_run(given["resume"])).header.command[len(COMMAND) :]
+    keys = {*_OF_RESUMING, *given}
+    logged = (word for word in command if not is_launching(word) and word.lstrip("+").partition("=")[0] not in keys)
+    return [*logged, *overrides]
+
+
 def one_cell_request(verb: str, overrides: Sequence[str]) -> Request:
     """The request of a verb that takes one cell. Raises RequestError for a sweep."""
-    request = read_request(overrides)
+    request = read_request(as_resumed(overrides) if verb == "run" else overrides)
     if request.is_sweep:
         many = "; --multirun runs each value of lists by itself" if verb == "run" else ""
         raise RequestError(f"{verb}: takes one cell; use `sweep` for lists and ablations{many}")
@@ -259,7 +282,7 @@ def one_cell_request(verb: str, overrides: Sequence[str]) -> Request:
 
 def sweep_request(overrides: Sequence[str]) -> Request:
     """The request of `sweep`. Raises RequestError for a single cell."""
-    request = read_request(overrides)
+    request = read_request(as_resumed(overrides))
     if not request.is_sweep:
         raise RequestError(f"sweep: name one with +ablation=NAME; allowed are {', '.join(ablation_names())}")
     return request
@@ -357,7 +380,7 @@ def eval_request(overrides: Sequence[str]) -> Request:
 
 def suite_request(overrides: Sequence[str]) -> Request:
     """The request of `eval`. Raises RequestError without a suite, and as `eval_request`."""
-    request = eval_request(overrides)
+    request = eval_request(as_resumed(overrides))
     if request.suite is None:
         raise RequestError(f"eval: name a suite with +suite=NAME; allowed are {', '.join(suite_names())}")
     return request
