@@ -19,7 +19,7 @@ from ktbench.report.write import FORMATS, write_report
 from ktbench.resources import install_command
 from ktbench.results import Run
 from ktbench.results.quantities.frame import summary
-from ktbench.spec.errors import RequestError
+from ktbench.spec.errors import RequestError, instead
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -88,7 +88,7 @@ class Result:
             raise RequestError(f"{self.name}: has no figure, nothing in it was planned")
         chosen = self.figures[0] if name is None else name
         if chosen not in self._drawn:
-            raise RequestError(f"figure {chosen!r}: allowed are {', '.join(self.figures)}")
+            raise RequestError(f"figure {chosen!r}: unknown{instead(chosen, self.figures)}")
         return self._drawn[chosen].draw()
 
     @property

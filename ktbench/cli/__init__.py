@@ -17,8 +17,8 @@ from ktbench.spec.errors import (
     INTERRUPTED,
     RequestError,
     bounded,
-    did_you_mean,
     error_text,
+    instead,
     is_utf8,
     one_line,
 )
@@ -127,8 +127,7 @@ def _run(words: Sequence[str]) -> int:
 
 def _run_verb(verb: str, overrides: Sequence[str]) -> int:
     if verb not in VERBS:
-        hint = did_you_mean(verb, VERBS, cutoff=0.6)
-        raise RequestError(f"{verb}: unknown verb{hint}; allowed are {', '.join(VERBS)}")
+        raise RequestError(f"{verb}: unknown verb{instead(verb, VERBS, 'ktbench --help', 0.6)}")
     offers = verb == "completion" and overrides[:1] == ["offer"]  # the words after it are those of another command
     if not offers and {"-h", "--help"} & set(overrides):
         print(import_module("ktbench.cli.help").help_text(verb, VERBS[verb]))

@@ -16,7 +16,7 @@ from ktbench.results import read_run
 from ktbench.results.between_runs import require_one_machine
 from ktbench.results.comparison import TOLERANCE, Comparison, compare_runs
 from ktbench.results.find import Origin, find_run, origins_of, read_origin
-from ktbench.spec.errors import FAILED, RequestError, one_line
+from ktbench.spec.errors import FAILED, RequestError, instead, one_line
 
 SLOWER = 3
 _KEYS = ("different_machines", "tolerance")
@@ -79,7 +79,7 @@ def read_comparison(words: Sequence[str]) -> ComparisonRequest:
     names = [word for word in words if "=" not in word]
     given = dict(word.split("=", 1) for word in words if "=" in word)
     if unknown := next((key for key in given if key not in _KEYS), None):
-        raise RequestError(f"compare {unknown}={given[unknown]}: unknown key; allowed are {', '.join(_KEYS)}")
+        raise RequestError(f"compare {unknown}={given[unknown]}: unknown key{instead(unknown, _KEYS)}")
     if len(names) != 2:
         raise RequestError(f"compare: name two runs (folder, name under runs/, latest) or commits, not {len(names)}")
     return ComparisonRequest(

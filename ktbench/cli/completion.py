@@ -8,7 +8,7 @@ from pathlib import Path
 from ktbench.cli.catalogue import KINDS
 from ktbench.cli.help import HELP, Help
 from ktbench.resources import option_files
-from ktbench.spec.errors import RequestError, did_you_mean
+from ktbench.spec.errors import RequestError, instead
 
 # Each asks for `completion offer SHELL WORD ...`: the words of the line up to the cursor, the last one unfinished.
 _SCRIPTS: Mapping[str, str] = {
@@ -49,8 +49,7 @@ def run(overrides: Sequence[str]) -> int:
         print("\n".join(_shown(overrides[1], offered(overrides[2:]))))
         return 0
     if len(overrides) != 1 or overrides[0] not in _SCRIPTS:
-        hint = did_you_mean(overrides[0], _SCRIPTS) if overrides else ""
-        raise RequestError(f"completion {' '.join(overrides)}: name a shell{hint}; allowed are {', '.join(_SCRIPTS)}")
+        raise RequestError(f"completion {' '.join(overrides)}: name a shell{instead(' '.join(overrides), _SCRIPTS)}")
     print(_SCRIPTS[overrides[0]], end="")
     return 0
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn
 
-from ktbench.spec.errors import FAILED, RequestError, did_you_mean
+from ktbench.spec.errors import FAILED, RequestError, instead
 
 # With a choice for each value, or the name of what is taken, or nothing for a flag without a value.
 _FLAGS: Mapping[str, tuple[str, tuple[str, ...]]] = {
@@ -47,8 +47,8 @@ class _Parser(ArgumentParser):
 
 def take_flags(verb: str, words: Sequence[str]) -> tuple[Flags, list[str]]:
     """The flags among the words of a verb that composes a configuration, and the other words. Raises RequestError."""
-    if instead := next((word for word in words if word.partition("=")[0] in _INSTEAD), None):
-        raise RequestError(f"{verb} {instead}: {_INSTEAD[instead.partition('=')[0]]}")
+    if foreign := next((name for word in words if (name := word.partition("=")[0]) in _INSTEAD), None):
+        raise RequestError(f"{verb} {foreign}: {_INSTEAD[foreign]}")
     parser = _Parser(prog=verb, add_help=False, allow_abbrev=False, exit_on_error=False)
     for flag, (short, values) in _FLAGS.items():
         names = [flag, short] if short else [flag]
@@ -64,8 +64,7 @@ def take_flags(verb: str, words: Sequence[str]) -> tuple[Flags, list[str]]:
     except ArgumentError as error:
         raise RequestError(f"{verb} {(error.argument_name or '').partition('/')[0]}: {error.message}") from None
     if unknown := next((word.partition("=")[0] for word in rest if word.startswith("-")), None):
-        hint = did_you_mean(unknown, _FLAGS)
-        raise RequestError(f"{verb} {unknown}: unknown flag{hint}; allowed are {', '.join(_FLAGS)}")
+        raise RequestError(f"{verb} {unknown}: unknown flag{instead(unknown, _FLAGS)}")
     asked = [f"--{name}" for name in ("cfg", "info", "multirun", "run") if getattr(given, name)]
     if len(asked) > 1:
         raise RequestError(f"{verb} {' '.join(asked)}: name one of them")

@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 from ktbench.cli.catalogue import KINDS, entries_of
 from ktbench.cli.streams import is_json
-from ktbench.spec.errors import RequestError, did_you_mean
+from ktbench.spec.errors import RequestError, instead
 
 
 def run(overrides: Sequence[str]) -> int:
@@ -16,8 +16,7 @@ def run(overrides: Sequence[str]) -> int:
     if len(overrides) > 1:
         raise RequestError(f"list {' '.join(overrides)}: one kind at a time; allowed are {', '.join(KINDS)}")
     if overrides and overrides[0] not in KINDS:
-        hint = did_you_mean(overrides[0], KINDS)
-        raise RequestError(f"list {overrides[0]}: unknown{hint}; allowed are {', '.join(KINDS)}")
+        raise RequestError(f"list {overrides[0]}: unknown{instead(overrides[0], KINDS)}")
     print("\n".join(_lines(overrides[0]) if overrides else _kinds()))
     return 0
 

@@ -21,7 +21,7 @@ from ktbench.config.files import OWN
 from ktbench.config.keys import known_keys, register_defaults
 from ktbench.config.launcher import is_launching
 from ktbench.config.lists import Lists, SplitOverrides, key_of, parsed, split_lists, with_letters
-from ktbench.config.machine import HERE, ReadLocal, is_own, no_local, preset, register_own
+from ktbench.config.machine import BESIDE_PRESETS, HERE, ReadLocal, is_own, no_local, preset, register_own
 from ktbench.config.options import (
     NO_SUITE,
     REGISTERED,
@@ -35,7 +35,7 @@ from ktbench.config.options import (
 )
 from ktbench.config.suites import register_own as register_own_suite
 from ktbench.resources import data_folder, group_folder
-from ktbench.spec.errors import RequestError, did_you_mean, shown
+from ktbench.spec.errors import RequestError, did_you_mean, instead, shown
 from ktbench.spec.features import FEATURES
 from ktbench.spec.peers import PROGRAMS
 from ktbench.spec.sweep import axis_changes, part_name
@@ -43,6 +43,11 @@ from ktbench.spec.sweep import axis_changes, part_name
 # Of the overrides of a sweep's own keys these are the run's; the others are for each of its parts.
 _OF_THE_RUN = ("sweep.parts", "sweep.name", "sweep.title")
 _UNSAFE, _OWN_FILE = "confirm_unsafe", "engine.own_file"
+_LISTED = ("ablation", "model", "machine", "workload", "suite")  # by `list`
+_BESIDE = {
+    "suite": f"; a task of lm-eval is suite={REGISTERED}TASK",
+    "machine": f"; beside these {', '.join(BESIDE_PRESETS)}",
+}
 _LONGEST_KEY = 200  # characters: Hydra looks for files that are called like keys
 Groups = Mapping[str, list[str]]  # the options of every group
 _MAPPINGS = ("engine", "inject", "machine", "measure", "model", "peer", "sweep", "workload")
@@ -287,9 +292,9 @@ def _check_group(word: str, groups: Groups) -> None:
     options = list(groups.get(group, []))
     is_described = {"machine": is_own, "suite": _is_suite, "ablation": is_file}.get(group)
     if options and value not in options and not (is_described and is_described(value)):
-        others = f"; a task of lm-eval is {group}={REGISTERED}TASK" if group == "suite" else ""
-        hint = did_you_mean(value, options)
-        raise RequestError(f"{group}={shown(value)}: unknown{hint}; allowed are {', '.join(options)}{others}")
+        others = _BESIDE.get(group, "")
+        listing = f"ktbench list {group}s" if group in _LISTED else ""
+        raise RequestError(f"{group}={shown(value)}: unknown{instead(value, options, listing)}{others}")
 
 
 def _is_suite(value: str) -> bool:

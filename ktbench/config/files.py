@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ktbench.resources import read_text
-from ktbench.spec.errors import did_you_mean
+from ktbench.spec.errors import instead
 from ktbench.spec.yaml_text import MOST_BYTES, plain_yaml
 
 OWN = "own"  # the option that a file of the user's own is registered as
@@ -24,7 +24,6 @@ def check_keys(content: Any, allowed: Collection[str], needed: Collection[str], 
         raise ValueError(f"{where}: must be a mapping with the keys {', '.join(allowed)}")
     for key in content:
         if key not in allowed:
-            hint = did_you_mean(str(key), allowed)
-            raise ValueError(f"{where}: unknown key {key!r}{hint}; allowed are {', '.join(allowed)}")
+            raise ValueError(f"{where}: unknown key {key!r}{instead(key, allowed)}")
     if missing := [key for key in needed if key not in content]:
         raise ValueError(f"{where}: the key {missing[0]} is missing")

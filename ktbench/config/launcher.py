@@ -24,7 +24,7 @@ from omegaconf.errors import OmegaConfBaseException
 from ktbench.config.lists import key_of
 from ktbench.config.words import quoted
 from ktbench.resources import install_command
-from ktbench.spec.errors import RequestError, did_you_mean
+from ktbench.spec.errors import RequestError, instead
 
 _LAUNCHER, _KEYS, _JOBS = "hydra/launcher", "hydra.launcher", "spread.jobs"
 _JOB = "ktbench_job"  # the name of a job's configuration
@@ -93,8 +93,7 @@ def _count(word: str) -> int:
 
 def _require_installed(name: str) -> None:
     if name not in _EXTRAS:
-        hint = did_you_mean(name, LAUNCHERS)
-        raise RequestError(f"{_LAUNCHER}={name}: unknown{hint}; allowed are {', '.join(LAUNCHERS)}")
+        raise RequestError(f"{_LAUNCHER}={name}: unknown{instead(name, LAUNCHERS)}")
     extra, module = _EXTRAS[name]
     if not is_installed(name):
         raise RequestError(
@@ -153,5 +152,5 @@ def _one_line(launch: Launch, plain: DictConfig, error: Exception) -> str:
     for word in launch.words:
         key = key_of(word).removeprefix(f"{_KEYS}.").partition(".")[0]
         if key not in known:
-            return f"{word}: {_LAUNCHER}={launch.name} has no such key; allowed are {', '.join(sorted(known))}"
+            return f"{word}: {_LAUNCHER}={launch.name} has no such key{instead(key, sorted(known))}"
     return f"{_LAUNCHER}={launch.name}: {' '.join(str(error).split())}"

@@ -20,7 +20,7 @@ from ktbench.report.paper_bundle import write_paper_bundle
 from ktbench.report.paper_table import paper_csv_text
 from ktbench.results import Run
 from ktbench.results.rows import rows_of
-from ktbench.spec.errors import RequestError
+from ktbench.spec.errors import RequestError, instead
 
 # Of published numbers the CSV holds all that there is: they have no JSON.
 _CSV: Mapping[Kind, Callable[[Document], str]] = {
@@ -67,7 +67,7 @@ def write_report(run: Run, formats: Sequence[str] = FORMATS, documents: Sequence
     allowed = (*FORMATS, *_ON_REQUEST)
     unknown = [name for name in formats if name not in allowed]
     if unknown:
-        raise RequestError(f"report format {unknown[0]!r}: allowed are {', '.join(allowed)}")
+        raise RequestError(f"report format {unknown[0]!r}: unknown{instead(unknown[0], allowed)}")
     documents, folder = documents_of(run) if documents is None else documents, run.folder / "report"
     if {*formats} == {"pdf"} and all(document.kind != "paper" for document in documents):
         raise RequestError(f"report {' '.join(formats)}: is for published numbers, this run shows none")

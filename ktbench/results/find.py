@@ -13,7 +13,7 @@ from ktbench.resources import is_file
 from ktbench.results.lines import Damage, StoreError, encode, read_lines
 from ktbench.results.log import LOG_NAME
 from ktbench.results.run import Run, copied
-from ktbench.spec.errors import RequestError, did_you_mean
+from ktbench.spec.errors import RequestError, instead
 from ktbench.spec.record import LATEST, Environment, Header, Record
 
 RUNS = Path("runs")
@@ -33,8 +33,7 @@ def find_run(name: str) -> Path:
     for folder in (Path(name), RUNS / name):
         if is_file(folder / LOG_NAME):
             return folder if folder.name not in ("", "..") else folder.resolve()
-    hint = did_you_mean(name, known, cutoff=0.4)
-    raise RequestError(f"{name}: no such run{hint}; known are {', '.join(known) or 'none'}")
+    raise RequestError(f"{name}: no such run{instead(name, known, cutoff=0.4)}")
 
 
 def note_latest(folder: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from ktbench.resources import data_folder
 from ktbench.results.lines import StoreError
 from ktbench.results.settings import setting_text, settings_of, without_precision
-from ktbench.spec.errors import did_you_mean, shown
+from ktbench.spec.errors import did_you_mean, instead, shown
 from ktbench.spec.peers import OURS, peer_of
 from ktbench.spec.published import NOT_OURS, STANDS_FOR, Published, is_file
 from ktbench.spec.record import Part
@@ -68,7 +68,7 @@ def _numbers_of(name: str) -> list[tuple[str, Published]]:
     found = [] if figure not in known else [*read_file(_folder() / f"{figure}.csv")]
     shown = [(where, number) for where, number in found if name in (number.figure, number.panel)]
     if not shown:
-        raise StoreError(f"published={name}: no such figure; allowed are {', '.join(known)}")
+        raise StoreError(f"published={name}: no such figure{instead(name, known)}")
     return shown
 
 

@@ -17,7 +17,7 @@ from ktbench.engine.gguf.families import GgufType, family_of
 from ktbench.engine.gguf.header import read_header
 from ktbench.run.child import child_exit_code, run_subprocess
 from ktbench.run.request import new_file, one_cell_request, take_word
-from ktbench.spec.errors import BAD_REQUEST, RequestError
+from ktbench.spec.errors import BAD_REQUEST, RequestError, instead
 from ktbench.spec.peers import BY_NAME
 from ktbench.spec.run_spec import ModelSpec, RunSpec
 
@@ -64,12 +64,12 @@ def _types_of(spec: RunSpec, kind: str | None) -> tuple[GgufType, GgufType]:
     if kind is not None:
         if found := [one for one in _TYPES if one == kind]:
             return found[0], found[0]
-        raise RequestError(f"export type={kind}: allowed are {', '.join(_TYPES)}")
+        raise RequestError(f"export type={kind}: unknown{instead(kind, _TYPES)}")
     types = {precision: one for precision, one in BY_NAME["llama.cpp"].types.items() if one.lower() == precision}
     keys = {"precision": spec.precision, "device_precision": spec.device_precision}
     for key, precision in keys.items():
         if precision not in types:
-            raise RequestError(f"export {key}={precision}: GGUF has no such type; allowed are {', '.join(types)}")
+            raise RequestError(f"export {key}={precision}: GGUF has no such type{instead(precision, types)}")
     experts, dense = (cast("GgufType", types[precision]) for precision in keys.values())
     return experts, dense
 

@@ -19,7 +19,6 @@ from ktbench.config import (
     freeze,
     is_file,
     is_launching,
-    suite_names,
     with_operator,
     with_own_features,
 )
@@ -284,7 +283,7 @@ def sweep_request(overrides: Sequence[str]) -> Request:
     """The request of `sweep`. Raises RequestError for a single cell."""
     request = read_request(as_resumed(overrides))
     if not request.is_sweep:
-        raise RequestError(f"sweep: name one with +ablation=NAME; allowed are {', '.join(ablation_names())}")
+        raise RequestError("sweep: name one with +ablation=NAME, one of `ktbench list ablations`, or lists of values")
     return request
 
 
@@ -382,7 +381,7 @@ def suite_request(overrides: Sequence[str]) -> Request:
     """The request of `eval`. Raises RequestError without a suite, and as `eval_request`."""
     request = eval_request(as_resumed(overrides))
     if request.suite is None:
-        raise RequestError(f"eval: name a suite with +suite=NAME; allowed are {', '.join(suite_names())}")
+        raise RequestError("eval: name a suite with +suite=NAME, one of `ktbench list suites`")
     return request
 
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 import msgspec
 
 from ktbench.resources import read_text
-from ktbench.spec.errors import RequestError, did_you_mean, error_text, number_at_least
+from ktbench.spec.errors import RequestError, error_text, instead, number_at_least
 
 _MOST_KEY_BYTES = 4096
 _SEND_BUFFER = 128 << 10  # of the kernel for each connection: what a client does not read is not kept without limit
@@ -89,8 +89,7 @@ def take_settings(verb: str, words: Sequence[str], kind: type[T]) -> tuple[list[
             given[key] = value
     names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
     if unknown := next((key for key in given if key not in names), None):
-        hint = did_you_mean(unknown, names)
-        raise RequestError(f"{own}{unknown}: unknown key{hint}; allowed are {', '.join(names)}")
+        raise RequestError(f"{own}{unknown}: unknown key{instead(unknown, names)}")
     return [word for word in words if not word.startswith(own)], _converted(own, given, kind)
 
 

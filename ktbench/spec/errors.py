@@ -53,10 +53,33 @@ def repeated(names: Sequence[str]) -> str | None:
     return next((name for name in names if names.count(name) > 1), None)
 
 
-def did_you_mean(word: str, allowed: Iterable[str], cutoff: float = 0.5) -> str:
-    """`, did you mean X?` with the closest of the allowed words; empty where none is close."""
-    close = get_close_matches(word, list(allowed), n=1, cutoff=cutoff)
+_MOST_LISTED = 12  # names in a message
+_LEAST_WITHIN = 4  # characters of a word that is looked for within names
+
+
+def did_you_mean(word: object, names: Iterable[str], cutoff: float = 0.5) -> str:
+    """`, did you mean X?` with the closest of the names, or one that has the word in it; empty where none is close."""
+    text, known = str(word), list(names)
+    within = [name for name in known if len(text) >= _LEAST_WITHIN and text in name]
+    close = get_close_matches(text, known, n=1, cutoff=cutoff) or within
     return f", did you mean {close[0]}?" if close else ""
+
+
+def instead(word: object, names: Iterable[str], listing: str = "", cutoff: float = 0.6) -> str:
+    """What follows the refusal of a word that is none of the names: the closest of them, and what there is.
+
+    Many names are not listed beside a close one, and in part without one; `listing` is the command that prints all.
+    """
+    known = list(names)
+    near = did_you_mean(word, known, cutoff)
+    if not known:
+        return "; there is none"
+    if len(known) <= _MOST_LISTED:
+        return f"{near}; allowed are {', '.join(known)}"
+    if near:
+        return near + f" (`{listing}` has all)" * bool(listing)
+    others = f"{len(known) - _MOST_LISTED} others" + f" (`{listing}`)" * bool(listing)
+    return f"; allowed are {', '.join(known[:_MOST_LISTED])} and {others}"
 
 
 # Exit codes of a command, and of a process that carries out a part of one.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, Literal
 
-from ktbench.spec.errors import shown
+from ktbench.spec.errors import instead, shown
 from ktbench.spec.features import FEATURES
 
 _MOST_CHARACTERS = 200  # of a name, which rows, files and figures repeat
@@ -90,7 +90,7 @@ class MachineSpec:
         for constant in CONSTANTS:
             self._check(constant)
         if unknown := sorted(set(self.sources) - set(BY_NAME)):
-            raise ValueError(f"machine.sources.{unknown[0]}: no such constant; allowed are {', '.join(BY_NAME)}")
+            raise ValueError(f"machine.sources.{unknown[0]}: no such constant{instead(unknown[0], BY_NAME)}")
         if (self.amx_tflops is None) != (self.amx_int8_tops is None):
             raise ValueError("machine.amx_tflops and machine.amx_int8_tops: a machine with AMX has both, others none")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Literal, get_args
 
-from ktbench.spec.errors import at_least
+from ktbench.spec.errors import at_least, instead
 from ktbench.spec.serving.stream import SAMPLED, Start
 from ktbench.spec.weights import Precision
 
@@ -255,7 +255,7 @@ def peer_of(system: str) -> Peer:
 def require_system(system: object) -> None:
     """Raises ValueError naming the allowed ones for a system that is none here."""
     if not isinstance(system, str) or system not in (OURS, *BY_NAME):
-        raise ValueError(f"system={system}: no such system; allowed are {', '.join((OURS, *BY_NAME))}")
+        raise ValueError(f"system={system}: no such system{instead(system, (OURS, *BY_NAME))}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

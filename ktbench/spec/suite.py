@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ktbench.spec.errors import at_least, repeated
+from ktbench.spec.errors import at_least, instead, repeated
 
 # How the score of a suite is made of its tasks'. `categories`: questions → task → category → average, each the plain
 # mean of the ones below it (LiveBench). `tasks`: the mean over tasks. `questions`: the mean over all questions (MMLU).
@@ -109,5 +109,5 @@ def only(suite_tasks: Sequence[TaskSpec], names: Sequence[str]) -> tuple[TaskSpe
     """The tasks of these names or categories, in the suite's order. Raises ValueError for a name that is neither."""
     known = {name for task in suite_tasks for name in (task.name, task.category)}
     if unknown := next((name for name in names if name not in known), None):
-        raise ValueError(f"tasks={unknown}: no such task or category; allowed are {', '.join(sorted(known - {''}))}")
+        raise ValueError(f"tasks={unknown}: no such task or category{instead(unknown, sorted(known - {''}))}")
     return tuple(task for task in suite_tasks if task.name in names or task.category in names)

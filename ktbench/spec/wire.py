@@ -12,6 +12,7 @@ from typing import Any, TypeVar, get_args, get_type_hints
 import msgspec
 
 from ktbench.spec.engine import PAPER_AMX_MIN_TOKENS, ServingSpec
+from ktbench.spec.errors import instead
 from ktbench.spec.features import FEATURES
 from ktbench.spec.peers import OWN
 from ktbench.spec.run_spec import RunSpec
@@ -104,7 +105,8 @@ def _message(message: str, kind: type[Any]) -> str:
     what, _, where = message.replace("`", "").partition(" - at $.")
     where = where.removeprefix("spec.")
     allowed = _allowed(kind, re.split(r"[.\[]", where)) if "enum" in what else ()
-    listed = f"; allowed are {', '.join(map(str, allowed))}" if allowed else ""
+    given = what.partition("'")[2].rpartition("'")[0]  # invalid enum value 'decod'
+    listed = instead(given, map(str, allowed)) if allowed else ""
     return f"{where}: {what[0].lower()}{what[1:]}{listed}" if where else what
 
 

@@ -42,6 +42,33 @@ def test_a_refusal_says_what_to_do(words: list[str], says: str, capsys: pytest.C
     assert says in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "near"),
+    [
+        (["swep"], "sweep"),
+        (["sweep", "+ablation=decoed"], "decode"),
+        (["sweep", "+ablation=decode", "measure.max_round=3"], "measure.max_rounds"),
+        (["run", "model=mixtral"], "mixtral_8x7b"),
+        (["run", "machine=paper_a10"], "paper_a100"),
+        (["run", "engine.avx51=true"], "engine.avx512"),
+        (["run", "system=llama.cp"], "llama.cpp"),
+        (["run", "precision=int4_32"], "int4_g32"),
+        (["eval", "+suite=nanno"], "nano"),
+        (["sweep", "sweep.arms=[base,+v]", "sweep.figure=bar"], "bars"),
+        (["sweep", "+ablation=decode", "sweep.published=[fig_14]"], "fig14"),
+        (["list", "machine"], "machines"),
+        (["eval", "+suite=nano", "tasks=adition"], "addition"),
+    ],
+    ids=" ".join,
+)
+def test_a_near_name_is_named_and_a_long_list_is_not(
+    words: list[str], near: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    assert f"did you mean {near}?" in said and len(said) < 300
+
+
 def test_a_folder_that_is_no_name_of_a_hub_is_not_looked_for_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "model.path=/no/such/folder"]) == 2
     assert "hf download" not in capsys.readouterr().err

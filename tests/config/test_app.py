@@ -139,7 +139,11 @@ def _comparable(text: str) -> list[str]:
 
 @pytest.mark.parametrize("words", SWEPT, ids=" ".join)
 def test_jobs_are_those_of_hydras_sweeper(words: list[str], hydras: dict[str, str], own: Path) -> None:
-    told = [json.loads(line.replace("True", "true")) for line in hydras[json.dumps(words)].splitlines() if line.startswith("[")]
+    told = [
+        json.loads(line.replace("True", "true"))
+        for line in hydras[json.dumps(words)].splitlines()
+        if line.startswith("[")
+    ]
     named = f"hydra.searchpath=[{own}]"
     assert [[word for word in job if word != named] for job in jobs_of([named, *words])] == told
     assert len(told) > 1

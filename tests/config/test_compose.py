@@ -167,7 +167,7 @@ def test_lists_kept_per_layer_are_cut_with_the_depth() -> None:
         (["engine.avx51=true"], "engine.avx51: unknown key, did you mean engine.avx512"),
         (["+enginev=true"], "enginev: unknown key"),
         (["engine.avx512=maybe"], "engine.avx512: expected bool, got str"),
-        (["precision=int3"], "precision: invalid enum value 'int3'; allowed are bf16, int8, int4_g32"),
+        (["precision=int3"], "precision: invalid enum value 'int3', did you mean int8?"),
         (["engine.deferral=9"], "engine.deferral=9: qwen3_30b_a3b has top_k=8 experts a token"),
         (["model.layers=0"], "model.layers=0: allowed are 1 to 48"),
         (["model.layers=abc"], "model.layers=abc: must be a number"),

@@ -271,7 +271,7 @@ def test_a_device_that_is_set_or_varied_stays() -> None:
     ("overrides", "says"),
     [
         (["machine=paper_a10"], "machine=paper_a10: unknown, did you mean paper_a100?"),
-        (["machine=paper_a10"], ", local, FILE.yaml"),
+        (["machine=paper_a10"], " local, FILE.yaml"),
         (["machine=nowhere.yaml"], "machine=nowhere.yaml: No such file or directory"),
         (["machine=paper_a100,paper_a10"], "machine=paper_a10: unknown"),
         (["machine=paper_a100,paper_a100"], "are the same cell"),

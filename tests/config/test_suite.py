@@ -63,7 +63,7 @@ def test_tasks_narrow_a_suite() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["+suite=nanu"], "suite=nanu: unknown, did you mean nano?; allowed are"),
+        (["+suite=nanu"], "suite=nanu: unknown, did you mean nano? (`ktbench list suites` has all)"),
         (["limit=5"], "limit: is for a suite, name one with"),
         (["tasks=[math]"], "tasks: is for a suite"),
         (["+suite=nano", "tasks=[poetry]"], "tasks=poetry: no such task or category; allowed are"),

@@ -73,5 +73,5 @@ def test_a_change_is_checked_and_a_constant_that_is_not_there_is_named() -> None
 
 
 def test_an_unknown_calibration_is_refused_with_those_allowed() -> None:
-    with pytest.raises(ValueError, match=r"machine.calibration=nobody: allowed are .*ktbench, ktransformers"):
+    with pytest.raises(ValueError, match=r"machine.calibration=nobody: unknown.*allowed are .*ktbench, ktransformers"):
         read_calibration("nobody")

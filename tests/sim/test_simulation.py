@@ -105,7 +105,7 @@ def test_the_lean_device_role_is_refused_beside_a_gpu_with_the_reason() -> None:
 
 
 def test_an_unknown_calibration_is_refused_with_those_allowed() -> None:
-    with pytest.raises(ValueError, match=r"machine.calibration=mine: allowed are .*ktransformers"):
+    with pytest.raises(ValueError, match=r"machine.calibration=mine: unknown; allowed are .*ktransformers"):
         simulate(real_cell(V3, machine=real_machine(calibration="mine")))
 
 

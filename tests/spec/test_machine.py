@@ -79,7 +79,7 @@ def test_amx_has_both_peaks_or_none() -> None:
 
 
 def test_a_source_of_no_constant_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"machine\.sources\.core: no such constant; allowed are domains, cores"):
+    with pytest.raises(ValueError, match=r"machine\.sources\.core: no such constant, did you mean cores"):
         machine(sources=content()["sources"] | {"core": "?"})
 
 

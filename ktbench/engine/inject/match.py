@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from ktbench.engine.inject.registry import ELSEWHERE, OPERATORS, OperatorKind
-from ktbench.spec.errors import did_you_mean
+from ktbench.spec.errors import instead
 from ktbench.spec.inject import InjectRule, InjectSpec
 from ktbench.spec.weights import Precision
 
@@ -112,14 +112,13 @@ def require_operators(inject: InjectSpec) -> None:
         kind = OPERATORS.get(rule.operator)
         if kind is None:
             raise ValueError(
-                f"{_label(rule)}: there is no operator {rule.operator!r}{did_you_mean(rule.operator, OPERATORS)}; "
-                f"allowed are {', '.join(OPERATORS)}"
+                f"{_label(rule)}: there is no operator {rule.operator!r}{instead(rule.operator, OPERATORS)}"
             )
         for key, value in rule.args.items():
             if key not in kind.arguments:
-                allowed = f"allowed are {', '.join(kind.arguments)}" if kind.arguments else "it takes none"
+                allowed = instead(key, kind.arguments) if kind.arguments else "; it takes none"
                 hint = f"; {ELSEWHERE[key]}" if key in ELSEWHERE else ""
-                raise ValueError(f"{_label(rule)}: the operator {kind.name} has no argument {key!r}; {allowed}{hint}")
+                raise ValueError(f"{_label(rule)}: the operator {kind.name} has no argument {key!r}{allowed}{hint}")
             if value not in (values := kind.arguments[key]):
                 raise ValueError(f"{_label(rule)}: args.{key}={value}: allowed are {', '.join(map(str, values))}")
 

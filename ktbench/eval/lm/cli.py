@@ -20,7 +20,7 @@ from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.eval.lm.model import EngineLM
 from ktbench.resources import checkpoint_folder, checkpoint_name, data_folder
 from ktbench.spec.engine import EngineSpec
-from ktbench.spec.errors import RequestError
+from ktbench.spec.errors import RequestError, instead
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.shape import moe_shape
 from ktbench.spec.wire import from_plain
@@ -40,7 +40,7 @@ def open_lm(arguments: Mapping[str, Any], further: Mapping[str, Any]) -> EngineL
     together, and for what cannot be loaded or run.
     """
     if unknown := next((name for name in arguments if name not in ALLOWED), None):
-        raise RequestError(f"model_args: {unknown} is not known; allowed are {', '.join(ALLOWED)}")
+        raise RequestError(f"model_args: {unknown} is not known{instead(unknown, ALLOWED)}")
     if "path" not in arguments:
         raise RequestError("model_args: path is missing, the folder of a checkpoint or a GGUF file")
     try:

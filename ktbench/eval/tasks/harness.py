@@ -18,6 +18,7 @@ import numpy as np
 
 from ktbench.eval.tasks.rows import Rows, Splits, json_lines
 from ktbench.eval.texts import TextDocument
+from ktbench.spec.errors import instead
 from ktbench.spec.record import SCORE
 from ktbench.spec.suite import SuiteSpec, TaskSpec
 
@@ -105,7 +106,7 @@ def shipped_config(folder: str, name: str, *, graded_by: Any = None) -> Config:
     With `graded_by` its prompts and stop strings stay, and that function grades: (row, answers) → {"score": ...}.
     """
     if name not in (configs := _configs(folder)):
-        raise ValueError(f"{name}: lm-eval has no such task; allowed are {', '.join(sorted(configs))}")
+        raise ValueError(f"{name}: lm-eval has no such task{instead(name, sorted(configs))}")
     kept = deepcopy(configs[name])
     left = _LISTING if graded_by is None else (*_LISTING, *_GRADING)
     config = {key: value for key, value in kept.items() if key not in left}

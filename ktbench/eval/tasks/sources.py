@@ -14,6 +14,7 @@ from ktbench.eval.tasks.harness import REGISTERED_PREFIX, BuiltTask, LoadedTask,
 from ktbench.eval.tasks.rows import Splits
 from ktbench.eval.texts import drawn, drift_texts, wikitext2
 from ktbench.resources import install_command
+from ktbench.spec.errors import instead
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.suite import MEASURED, SuiteSpec, TaskSpec
 
@@ -82,11 +83,11 @@ def find_source(task: TaskSpec) -> tuple[QuestionSource, str]:
     prefix, _, name = (task.source, "", "") if task.source in SOURCES else task.source.partition("/")
     if (source := SOURCES.get(prefix)) is None:
         allowed = [*map(_written, SOURCES.values()), *MEASURED]
-        raise ValueError(f"{where}: no such source; allowed are {', '.join(allowed)}")
+        raise ValueError(f"{where}: no such source{instead(task.source, allowed)}")
     if source.names is None and not name:
         raise ValueError(f"{where}: name a task, as {_written(source)}")
     if source.names is not None and name not in (source.names or ("",)):
-        raise ValueError(f"{where}: no such task; allowed are {', '.join(source.names) or prefix}")
+        raise ValueError(f"{where}: no such task{instead(name, source.names or (prefix,))}")
     return source, name
 
 

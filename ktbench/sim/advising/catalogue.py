@@ -12,6 +12,7 @@ from math import ceil
 import yaml
 
 from ktbench.resources import data_folder
+from ktbench.spec.errors import instead
 from ktbench.spec.machine import MachineSpec, Vector
 from ktbench.spec.wire import from_plain
 
@@ -261,7 +262,7 @@ def read_modules(text: str) -> Modules:
     count, gib, kind, mts, runs_at = found.groups()
     kinds = catalogue().memory
     if kind.upper() not in kinds:
-        raise ValueError(f"ram={text}: {kind} is not in the catalogue; allowed are {', '.join(kinds)}")
+        raise ValueError(f"ram={text}: {kind} is not in the catalogue{instead(kind.upper(), kinds)}")
     if not (int(count) and int(gib) and int(mts) and int(runs_at or 1)):
         raise ValueError(f"ram={text}: numbers must be above 0")
     most = _BEYOND * max(cpu.memory.get(kind.upper(), 0) for cpu in catalogue().cpus.values())

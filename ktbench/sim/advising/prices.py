@@ -12,7 +12,7 @@ from typing import Any
 from ktbench.resources import read_text
 from ktbench.sim.sensitivity import Bottleneck, bottleneck, sensitivity
 from ktbench.sim.simulation import step_s, with_all_features
-from ktbench.spec.errors import did_you_mean
+from ktbench.spec.errors import instead
 from ktbench.spec.machine import BY_NAME, MachineSpec
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.wire import from_plain, to_plain
@@ -183,4 +183,4 @@ def _mapping(content: Any, where: str, allowed: tuple[str, ...], *, needed: tupl
 
 
 def _nearest(word: str, allowed: tuple[str, ...]) -> str:
-    return f"{did_you_mean(word, allowed)}; allowed are {', '.join(allowed)}"
+    return instead(word, allowed)

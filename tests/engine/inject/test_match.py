@@ -216,7 +216,7 @@ def test_a_wrong_rule_is_one_line_that_names_it_and_the_module(inject: InjectSpe
 def test_arguments_are_those_of_the_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(OPERATORS, "linear", replace(OPERATORS["linear"], arguments={"bits": (4, 8), "group": (32,)}))
     require_operators(rules({"module": "head", "args": {"bits": 4, "group": 32}}))
-    with pytest.raises(ValueError, match="has no argument 'bit'; allowed are bits, group"):
+    with pytest.raises(ValueError, match="has no argument 'bit', did you mean bits.; allowed are bits, group"):
         require_operators(rules({"module": "head", "args": {"bit": 4}}))
     with pytest.raises(ValueError, match=r"args.bits=5: allowed are 4, 8"):
         require_operators(rules({"module": "head", "args": {"bits": 5}}))

@@ -23,7 +23,7 @@ from tests.eval.tasks.local import OWN, write_lines
         ("nano/subtraction", "no such task; allowed are brackets, trace, "),
         ("gsm8k/main", "no such task; allowed are gsm8k"),
         ("mmlu", "name a task, as mmlu/TASK"),
-        ("paper/humaneval", "no such source; allowed are"),
+        ("paper/humaneval", "no such source, did you mean humaneval?"),
         ("mbpp", "answers are programs, run in a sandbox only with confirm_unsafe=true"),
         ("mmlu/poetry", "no mmlu here; wanted are dev/poetry_dev.csv and test/poetry_test.csv, there or in mmlu/"),
         ("livebench/math/poetry", "holds no questions of the task poetry; there are typos, web_of_lies_v2"),
