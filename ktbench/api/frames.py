@@ -38,20 +38,20 @@ def answers_frame(run: Run) -> pd.DataFrame:
         [
             {
                 "label": ends[where].label,
-                "task": one.task,
-                "question": one.question,
-                "sample": one.sample,
-                "metric": one.metric,
-                "value": one.value,
-                "weight": one.weight,
-                "tokens": one.tokens,
-                "answer": one.answer,
-                "why": one.why,
+                "task": answer.task,
+                "question": answer.question,
+                "sample": answer.sample,
+                "metric": answer.metric,
+                "value": answer.value,
+                "weight": answer.weight,
+                "tokens": answer.tokens,
+                "answer": answer.answer,
+                "why": answer.why,
                 "provenance": ends[where].provenance,
-                "cell": one.cell,
+                "cell": answer.cell,
             }
             for where, answers in run.answers().items()
-            for one in answers
+            for answer in answers
         ],
     )
 

@@ -75,7 +75,7 @@ class Result:
 
     @cached_property
     def _drawn(self) -> Mapping[str, Document]:
-        return {one.table.figure_name: one for one in self._documents if one.has_figure}
+        return {document.table.figure_name: document for document in self._documents if document.has_figure}
 
     @property
     def figures(self) -> tuple[str, ...]:

@@ -117,12 +117,12 @@ def _require_same(path: Path, subject: ReferenceHeader) -> None:
     with path.open("rb") as file:
         line = file.readline(_LONGEST_HEADER)
     try:
-        found = from_plain(json.loads(line), ReferenceHeader)
+        written = from_plain(json.loads(line), ReferenceHeader)
     except ValueError:
         raise ValueError(f"{path}: is no file of predictions; evaluate the baseline again") from None
-    if differs := next((name for name in to_plain(subject) if getattr(found, name) != getattr(subject, name)), None):
+    if differs := next((name for name in to_plain(subject) if getattr(written, name) != getattr(subject, name)), None):
         raise ValueError(
-            f"{path}: predictions of {differs}={getattr(found, differs)}, this is {getattr(subject, differs)}; "
+            f"{path}: predictions of {differs}={getattr(written, differs)}, this is {getattr(subject, differs)}; "
             "evaluate the baseline again"
         )
     expected = len(_header(subject)) + subject.data_bytes

@@ -104,7 +104,9 @@ def _prompts(
     )
     instances = requests if isinstance(requests, list) else [requests]
     for sample in range(loaded.spec.samples):
-        copies = [replace(one, resps=[], filtered_resps={}) for one in sorted(instances, key=attrgetter("idx"))]
+        copies = [
+            replace(instance, resps=[], filtered_resps={}) for instance in sorted(instances, key=attrgetter("idx"))
+        ]
         yield _Prompt(question=loaded.questions[index], sample=sample, index=index, row=row, instances=copies)
 
 
@@ -151,10 +153,10 @@ def _graded(loaded: LoadedTask, prompts: Sequence[_Prompt], lm: TemplateLM, logg
     with seeded(), templates_compiled_once():
         task.apply_filters()
         results = [_results(task, prompt) for prompt in prompts]
-        for prompt, found in zip(prompts, results, strict=True):
-            logged(prompt, found)
-    for prompt, found in zip(prompts, results, strict=True):
-        value = found[loaded.built.filter][loaded.built.metric]  # of lm-eval's grader, or of one of ours
+        for prompt, result in zip(prompts, results, strict=True):
+            logged(prompt, result)
+    for prompt, result in zip(prompts, results, strict=True):
+        value = result[loaded.built.filter][loaded.built.metric]  # of lm-eval's grader, or of one of ours
         grade = value if isinstance(value, Grade) else _grade(loaded, float(value))
         yield GradedAnswer(
             question=prompt.question,
@@ -203,7 +205,7 @@ def _text(instances: Sequence[Instance]) -> str:
     """The generated text, or the likeliest continuation."""
     if instances[0].request_type == "generate_until":
         return str(instances[0].resps[0])
-    return str(max(instances, key=lambda one: one.resps[0][0]).args[-1]).strip()
+    return str(max(instances, key=lambda instance: instance.resps[0][0]).args[-1]).strip()
 
 
 _NOT_FINITE = "its log-likelihood is not finite"

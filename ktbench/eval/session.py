@@ -105,16 +105,16 @@ class EvalSession:
             return replace(blank, why=str(error)), ()
         before, began_s = dict(self._lm.generator.counters()), perf_counter()
         try:
-            found = self._answered(cell.spec, task, reference)
+            answered = self._answered(cell.spec, task, reference)
         except ValueError as error:
             return replace(blank, outcome=Outcome.CRASHED, why=str(error)), ()
         ended = replace(
             blank,
             took_s=perf_counter() - began_s,
-            questions=len({answer.question for answer in found.answers}),
-            answers=len({(answer.question, answer.metric, answer.sample) for answer in found.answers}),
-            evidence=self._evidence(cell.spec, found.answers, before),
-            setting="; ".join(filter(None, [found.setting, *self._lm.generator.notes()])),
+            questions=len({answer.question for answer in answered.answers}),
+            answers=len({(answer.question, answer.metric, answer.sample) for answer in answered.answers}),
+            evidence=self._evidence(cell.spec, answered.answers, before),
+            setting="; ".join(filter(None, [answered.setting, *self._lm.generator.notes()])),
             **asdict(self._lm.tally),
         )
         if why := dishonest(ended.evidence):
@@ -122,8 +122,8 @@ class EvalSession:
                 cache.forget()
             return replace(ended, outcome=Outcome.IDLE, why=why), ()
         setting = "; ".join(filter(None, [ended.setting, idle_by_data(ended.evidence)]))
-        return replace(ended, outcome=Outcome.OK, setting=setting, lm_eval=self._logged(found.log, samples)), tuple(
-            SampleResult(cell=cell.key, task=name, **asdict(answer)) for answer in found.answers
+        return replace(ended, outcome=Outcome.OK, setting=setting, lm_eval=self._logged(answered.log, samples)), tuple(
+            SampleResult(cell=cell.key, task=name, **asdict(answer)) for answer in answered.answers
         )
 
     def _logged(self, log: SampleLog | None, samples: Path | None) -> dict[str, Any]:
@@ -188,11 +188,13 @@ class EvalSession:
             return
         texts = loaded.right_answers()
         try:
-            found = self._compared(texts, replace(self._plan(spec, loaded.spec), limit=None), reference)
+            compared = self._compared(texts, replace(self._plan(spec, loaded.spec), limit=None), reference)
         except ValueError as error:
             why = str(error)
-            found = tuple(GradedAnswer(question=one.name, metric=KL, value=None, weight=0.0, why=why) for one in texts)
-        yield from (one for one in found if one.metric == KL)
+            compared = tuple(
+                GradedAnswer(question=text.name, metric=KL, value=None, weight=0.0, why=why) for text in texts
+            )
+        yield from (answer for answer in compared if answer.metric == KL)
 
     def _plan(self, spec: RunSpec, task: TaskSpec) -> DriftPlan:
         return DriftPlan(
@@ -218,7 +220,7 @@ class EvalSession:
         """What counters saw; nothing where nothing had to be run, or known answers left none with a decode step."""
         tally, now = self._lm.tally, self._lm.generator.counters()
         run = tally.requests - tally.cached
-        compared = any(one.metric == KL and one.value is not None for one in answers)  # never from the cache
+        compared = any(answer.metric == KL and answer.value is not None for answer in answers)  # never from the cache
         if not compared and (run == 0 or (tally.cached and tally.new_tokens <= run)):
             return ()
         moved = {name: count - before.get(name, 0) for name, count in now.items()}

@@ -133,9 +133,11 @@ def nano_answers() -> Corpus:
 
     documents = tuple(
         TextDocument(
-            name=f"nano/{one.task}/{index % _QUESTIONS_A_TASK}", text=one.prompt, continuation=f"{one.answer}{STOP}"
+            name=f"nano/{question.task}/{index % _QUESTIONS_A_TASK}",
+            text=question.prompt,
+            continuation=f"{question.answer}{STOP}",
         )
-        for index, one in enumerate(questions(_QUESTIONS_A_TASK))
+        for index, question in enumerate(questions(_QUESTIONS_A_TASK))
     )
     return Corpus(title="right answers to questions of the nano model's tasks", documents=documents)
 
@@ -147,7 +149,7 @@ def drift_texts(data_dir: str | None) -> Corpus:
 
 def require_known(tokens: Iterable[int], vocab: int) -> None:
     """Raises ValueError for a token that a model with a vocabulary of this size does not know."""
-    if (beyond := next((one for one in tokens if not 0 <= one < vocab), None)) is not None:
+    if (beyond := next((token for token in tokens if not 0 <= token < vocab), None)) is not None:
         raise ValueError(f"token {beyond} of the tokenizer is none of the {vocab} that the model knows")
 
 

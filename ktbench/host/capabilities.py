@@ -50,14 +50,14 @@ def kernel_isas(extension: Extension) -> dict[str, dict[str, tuple[str, ...]]]:
     if extension.module is None:
         return {}
     isas, missing = extension.module.isas(), extension.module.grants()
-    found: dict[str, dict[str, tuple[str, ...]]] = {}
+    by_precision: dict[str, dict[str, tuple[str, ...]]] = {}
     for precision, row in extension.module.formats().items():
-        features = found.setdefault(precision, {})
+        features = by_precision.setdefault(precision, {})
         for isa in row["isas"]:
             feature = isas[isa]["feature"]
             if feature in BY_NAME and not missing[isa]:
                 features[feature] = (*features.get(feature, ()), isa)
-    return found
+    return by_precision
 
 
 def _feature_reason(feature: Feature, capabilities: Mapping[str, str]) -> str:
@@ -114,10 +114,10 @@ def _runs(architecture: str, capability: tuple[int, int]) -> bool:
 
     `sm_86` is for 8.6 and later of 8, `sm_90a` for 9.0 alone; the driver translates `compute_90` for 9.0 and all later.
     """
-    found = _ARCHITECTURE.fullmatch(architecture)
-    if found is None:
+    match = _ARCHITECTURE.fullmatch(architecture)
+    if match is None:
         return False
-    built = int(found["major"]), int(found["minor"])
-    if found["suffix"] == "a":
+    built = int(match["major"]), int(match["minor"])
+    if match["suffix"] == "a":
         return capability == built
-    return capability >= built and (found["kind"] == "compute" or capability[0] == built[0])
+    return capability >= built and (match["kind"] == "compute" or capability[0] == built[0])

@@ -114,13 +114,13 @@ def read_changes(checkout: Path = _PACKAGE.parent) -> bytes:
         return b""
     try:
         new = _git(checkout, "ls-files", "--others", "--exclude-standard", "-z", "--", *_CODE).split("\0")
-        found = _diff(checkout, "HEAD")
+        diff = _diff(checkout, "HEAD")
         for name in filter(None, new):
-            if len(found) <= MOST_CHANGES:
-                found += _diff(checkout, "--no-index", "--", "/dev/null", name)
+            if len(diff) <= MOST_CHANGES:
+                diff += _diff(checkout, "--no-index", "--", "/dev/null", name)
     except (OSError, subprocess.CalledProcessError):
         return b""
-    return found if len(found) <= MOST_CHANGES else found[:MOST_CHANGES] + b"\n# cut: the changes are larger\n"
+    return diff if len(diff) <= MOST_CHANGES else diff[:MOST_CHANGES] + b"\n# cut: the changes are larger\n"
 
 
 def _diff(checkout: Path, *words: str) -> bytes:

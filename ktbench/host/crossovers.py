@@ -75,16 +75,16 @@ def cache_file() -> Path:
 def read_crossovers(kernels: ModuleType, cpus: Sequence[int]) -> tuple[Crossover, ...]:
     """Those that a run on `cpus` begins with, measured ones in the place of shipped ones, in the kernels' order."""
     kept = {
-        (one.isa, one.precision): one
+        (crossover.isa, crossover.precision): crossover
         for crossovers in _read().machines.get(_key(kernels, cpus), {}).values()
-        for one in crossovers
+        for crossover in crossovers
     }
     shipped = (
         Crossover(isa=isa, precision=precision, fetch_from=fetch, block_from=block)
         for (isa, precision), (fetch, block) in kernels.crossovers().items()
         if isa in _isas(kernels, precision)
     )
-    return tuple(kept.get((one.isa, one.precision), one) for one in shipped)
+    return tuple(kept.get((default.isa, default.precision), default) for default in shipped)
 
 
 def use_crossovers(
@@ -96,12 +96,14 @@ def use_crossovers(
     """
     key = _key(kernels, cpus)
     kept = _read().machines.get(key, {})
-    found = {p: kept[p] if p in kept and not anew else _measured(kernels, p, cpus) for p in dict.fromkeys(precisions)}
-    if new := {p: crossovers for p, crossovers in found.items() if crossovers is not kept.get(p)}:
+    by_precision = {
+        p: kept[p] if p in kept and not anew else _measured(kernels, p, cpus) for p in dict.fromkeys(precisions)
+    }
+    if new := {p: crossovers for p, crossovers in by_precision.items() if crossovers is not kept.get(p)}:
         _write(key, new)
-    used = tuple(one for crossovers in found.values() for one in crossovers)
-    for one in used:
-        kernels.set_crossover(one.isa, one.precision, one.fetch_from, one.block_from)
+    used = tuple(crossover for crossovers in by_precision.values() for crossover in crossovers)
+    for crossover in used:
+        kernels.set_crossover(crossover.isa, crossover.precision, crossover.fetch_from, crossover.block_from)
     return used
 
 
@@ -131,17 +133,17 @@ def _measured(kernels: ModuleType, precision: str, cpus: Sequence[int]) -> tuple
     isas, shipped, day = _isas(kernels, precision), kernels.crossovers(), datetime.now(UTC).date().isoformat()
     vectors, tiles = [isa for isa in isas if isa != _TILES], [isa for isa in isas if isa == _TILES]
     layer = _Layer(kernels, precision, cpus)
-    found = []
+    measured = []
     for isa in vectors:
         # Tiles are compared with the faster vectors, which come last.
         loops = {**dict.fromkeys(_LOOPS, isa), **{tile: tile for tile in tiles if isa == vectors[-1]}}
         seconds = layer.time(loops, _BUDGET_S / len(vectors))
         fetch, block = fit_loops(seconds, shipped[isa, precision])
-        found.append(Crossover(isa=isa, precision=precision, fetch_from=fetch, block_from=block, measured=day))
+        measured.append(Crossover(isa=isa, precision=precision, fetch_from=fetch, block_from=block, measured=day))
         if _TILES in loops:
             first = fit_tiles(seconds, (fetch, block), shipped[_TILES, precision][1])
-            found.append(Crossover(isa=_TILES, precision=precision, fetch_from=1, block_from=first, measured=day))
-    return tuple(found)
+            measured.append(Crossover(isa=_TILES, precision=precision, fetch_from=1, block_from=first, measured=day))
+    return tuple(measured)
 
 
 def _isas(kernels: ModuleType, precision: str) -> list[str]:
@@ -230,8 +232,11 @@ def loop_at(tokens: int, fetch_from: int, block_from: int) -> str:
 def crossover_lines(crossovers: Iterable[Crossover]) -> Iterator[tuple[str, str]]:
     """Precision and its crossovers, with the day they were measured, for people to read."""
     by_precision: dict[str, list[Crossover]] = {}
-    for one in crossovers:
-        by_precision.setdefault(one.precision, []).append(one)
-    for precision, of in by_precision.items():
-        days = dict.fromkeys(f"measured {one.measured}" if one.measured else "shipped, not measured yet" for one in of)
-        yield precision, f"{'; '.join(map(str, of))} ({', '.join(days)})"
+    for crossover in crossovers:
+        by_precision.setdefault(crossover.precision, []).append(crossover)
+    for precision, loops in by_precision.items():
+        days = dict.fromkeys(
+            f"measured {crossover.measured}" if crossover.measured else "shipped, not measured yet"
+            for crossover in loops
+        )
+        yield precision, f"{'; '.join(map(str, loops))} ({', '.join(days)})"

@@ -101,7 +101,7 @@ def _peak(machine: MachineDescription, isa: str, dtype: str) -> _Sourced | None:
 
 def _mean(constants: list[Constant], scale: float) -> _Sourced | None:
     """Mean of the known values, in a unit `scale` times as large, with the source of the first; None without any."""
-    measured = [(one.value, one.source) for one in constants if one.value is not None]
+    measured = [(constant.value, constant.source) for constant in constants if constant.value is not None]
     return (mean(value for value, _ in measured) / scale, measured[0][1]) if measured else None
 
 

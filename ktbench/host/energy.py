@@ -64,14 +64,14 @@ def open_meters(
     load: Callable[[str], ModuleType] = importlib.import_module,
 ) -> Meters:
     """Meters of all processors and, where `cuda` is given, of its GPUs; `load` imports a module by its name."""
-    found, why = _processors(root)
+    readable, why = _processors(root)
     missing = {"processors": why} if why else {}
     gpus: tuple[NvmlGpu, ...] = ()
     if cuda is not None:
         gpus, why = open_gpus(cuda, load)
         meters, refused = _gpu_meters(gpus)
-        found, missing = found + meters, missing | ({"GPUs": why or refused} if why or refused else {})
-    return Meters(meters=found, missing=missing, gpus=gpus)
+        readable, missing = readable + meters, missing | ({"GPUs": why or refused} if why or refused else {})
+    return Meters(meters=readable, missing=missing, gpus=gpus)
 
 
 def energy_between(

@@ -65,8 +65,8 @@ def read_settings(root: Path = Path("/"), cpus: Sequence[int] = (0,)) -> Setting
 
 def _of_cpus(root: Path, cpus: Sequence[int], name: str) -> str | None:
     """The words that the cpufreq files of this name hold, each once; None without any."""
-    found = {read_text(root / _CPU / f"cpu{cpu}/cpufreq" / name) for cpu in cpus} - {None}
-    return ", ".join(sorted(map(str, found))) or None
+    values = {read_text(root / _CPU / f"cpu{cpu}/cpufreq" / name) for cpu in cpus} - {None}
+    return ", ".join(sorted(map(str, values))) or None
 
 
 def _cpuinfo(root: Path) -> dict[str, str]:
@@ -103,8 +103,8 @@ def _turbo(root: Path) -> bool | None:
 
 def _chosen(modes: str | None) -> str | None:
     """The bracketed word of `always [madvise] never`."""
-    found = re.search(r"\[(\w+)\]", modes or "")
-    return found and found.group(1)
+    match = re.search(r"\[(\w+)\]", modes or "")
+    return match and match.group(1)
 
 
 _GIB = 2**30

@@ -57,10 +57,10 @@ def read_filling(root: Path = Path("/")) -> dict[str, int]:
         "dirty_bytes": ("Dirty", "Writeback"),
         "swap_total_bytes": ("SwapTotal",),
     }
-    found = {name: sum(meminfo[key] for key in keys) for name, keys in sums.items() if {*keys} <= meminfo.keys()}
+    filling = {name: sum(meminfo[key] for key in keys) for name, keys in sums.items() if {*keys} <= meminfo.keys()}
     if {"SwapTotal", "SwapFree"} <= meminfo.keys():
-        found["swap_used_bytes"] = meminfo["SwapTotal"] - meminfo["SwapFree"]
-    return {name: 1024 * kib for name, kib in found.items()}
+        filling["swap_used_bytes"] = meminfo["SwapTotal"] - meminfo["SwapFree"]
+    return {name: 1024 * kib for name, kib in filling.items()}
 
 
 def available_memory_bytes() -> int:

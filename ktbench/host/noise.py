@@ -108,8 +108,8 @@ def own_usage() -> Usage:
 
 def read_clock_hz(cpus: Sequence[int], root: Path = Path("/")) -> float | None:
     """Mean clock of `cpus` as cpufreq reports it; None where it does not."""
-    found = (read_int(root / _CPU / f"cpu{cpu}/cpufreq/scaling_cur_freq") for cpu in cpus)
-    known = [1e3 * khz for khz in found if khz is not None]
+    clocks = (read_int(root / _CPU / f"cpu{cpu}/cpufreq/scaling_cur_freq") for cpu in cpus)
+    known = [1e3 * khz for khz in clocks if khz is not None]
     return mean(known) if known else None
 
 

@@ -69,7 +69,7 @@ class NvmlGpu:
         """Mean SM clock between two readings: of the driver's samples, else of the two."""
         samples = [] if before.sampled_at is None else self._samples(before.sampled_at)
         clocks = [_MHZ * mhz for _, mhz in samples]
-        clocks = clocks or [one.clock_hz for one in (before, after) if one.clock_hz is not None]
+        clocks = clocks or [reading.clock_hz for reading in (before, after) if reading.clock_hz is not None]
         return mean(clocks) if clocks else None
 
     def _asked(self, function: str, *arguments: Any) -> Any:
@@ -81,13 +81,13 @@ class NvmlGpu:
 
     def _samples(self, since: int) -> list[tuple[int, int]]:
         """Time in microseconds and SM clock in MHz of what the driver has sampled after `since`."""
-        found = self._asked("nvmlDeviceGetSamples", self._nvml.NVML_PROCESSOR_CLK_SAMPLES, since)
-        return [] if found is None else [(one.timeStamp, one.sampleValue.uiVal) for one in found[1]]
+        samples = self._asked("nvmlDeviceGetSamples", self._nvml.NVML_PROCESSOR_CLK_SAMPLES, since)
+        return [] if samples is None else [(sample.timeStamp, sample.sampleValue.uiVal) for sample in samples[1]]
 
     def _fields(self, *numbers: int) -> Iterator[int | None]:
         """Counts of 64 bits; narrower ones wrap around while we look away."""
-        found = self._asked("nvmlDeviceGetFieldValues", [*numbers])
-        for value in found or [None] * len(numbers):
+        values = self._asked("nvmlDeviceGetFieldValues", [*numbers])
+        for value in values or [None] * len(numbers):
             known = value is not None and value.nvmlReturn == self._nvml.NVML_SUCCESS
             wide = known and value.valueType == self._nvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG
             yield int(value.value.ullVal) if wide else None
@@ -120,8 +120,8 @@ def slowest_clock_hz(
     gpus: Sequence[NvmlGpu], before: Mapping[str, GpuReading], after: Mapping[str, GpuReading]
 ) -> float | None:
     """Mean SM clock between two readings of the GPU for which it is lowest; None where no driver says."""
-    found = (gpu.mean_clock_hz(before[gpu.name], after[gpu.name]) for gpu in gpus)
-    return min((clock for clock in found if clock is not None), default=None)
+    clocks = (gpu.mean_clock_hz(before[gpu.name], after[gpu.name]) for gpu in gpus)
+    return min((clock for clock in clocks if clock is not None), default=None)
 
 
 def held_back_s(before: Mapping[str, GpuReading], after: Mapping[str, GpuReading]) -> float | None:
@@ -132,7 +132,7 @@ def held_back_s(before: Mapping[str, GpuReading], after: Mapping[str, GpuReading
 
 def link_bytes(before: Mapping[str, GpuReading], after: Mapping[str, GpuReading]) -> dict[str, int]:
     """Bytes over the link by direction, as `to gpu-0`, where the driver counts them."""
-    found: dict[str, int] = {}
+    nbytes: dict[str, int] = {}
     for name, then in before.items():
         now = after[name]
         for direction, first, last in (
@@ -140,5 +140,5 @@ def link_bytes(before: Mapping[str, GpuReading], after: Mapping[str, GpuReading]
             ("from", then.to_host_bytes, now.to_host_bytes),
         ):
             if first is not None and last is not None and last >= first:
-                found[f"{direction} {name}"] = last - first
-    return found
+                nbytes[f"{direction} {name}"] = last - first
+    return nbytes

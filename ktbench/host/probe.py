@@ -94,8 +94,8 @@ def open_instruments(
 ) -> Instruments:
     """All gauges of this machine. Takes `buffer_bytes` for each of `buffers_needed`."""
     every = _pinned(kernels, topology.core_cpus, buffer_bytes)
-    one = _pinned(kernels, topology.core_cpus[:1], buffer_bytes)
-    sets = (("all", f"all {len(topology.cores)} cores", every), ("one", "1 core", one))
+    single = _pinned(kernels, topology.core_cpus[:1], buffer_bytes)
+    sets = (("all", f"all {len(topology.cores)} cores", every), ("one", "1 core", single))
     reads = [_read_gauge(f"read.{name}", who, roofs) for name, who, roofs in sets]
     peaks = [
         _peak_gauge(isa, dtype, name, who, roofs)

@@ -57,17 +57,17 @@ def torch_build() -> TorchBuild | None:
     if version is None or spec is None or spec.origin is None:
         return None
     stated = Path(spec.origin).with_name("version.py").read_text(encoding="utf-8")
-    found = re.search(r"^cuda\b[^=\n]*=\s*['\"]([\d.]+)['\"]", stated, re.MULTILINE)
-    if found is None:
+    match = re.search(r"^cuda\b[^=\n]*=\s*['\"]([\d.]+)['\"]", stated, re.MULTILINE)
+    if match is None:
         return TorchBuild(version=version, cuda=None)
     library = Path(spec.origin).with_name("lib") / "libtorch_python.so"
-    return TorchBuild(version=version, cuda=found.group(1), architectures=_architectures(library))
+    return TorchBuild(version=version, cuda=match.group(1), architectures=_architectures(library))
 
 
 def _architectures(library: Path) -> tuple[str, ...]:
     """What `torch.cuda.get_arch_list()` gives, a string in the library of PyTorch's bindings."""
-    found = _ARCHITECTURES.search(library.read_bytes()) if library.is_file() else None
-    return tuple(found.group(1).decode().split()) if found else ()
+    match = _ARCHITECTURES.search(library.read_bytes()) if library.is_file() else None
+    return tuple(match.group(1).decode().split()) if match else ()
 
 
 def program_versions(names: tuple[str, ...]) -> dict[str, str | None]:
@@ -92,8 +92,8 @@ def _printed_version(process: subprocess.Popen[str]) -> str:
 
 def parse_version(text: str) -> str | None:
     """The version in what a program prints for `--version`; None where there is none."""
-    found = _VERSION.search(text)
-    return found and (found.group(1) or found.group(2))
+    match = _VERSION.search(text)
+    return match and (match.group(1) or match.group(2))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -145,8 +145,8 @@ def _program_reason(key: str, program: str | None) -> str:
         program = key.replace("_", "-")
         builds = in_checkout("nox -s llama_programs")
         return f"set peer.{key}=PATH to the program {program} of a llama.cpp build ({builds} makes one)"
-    found = shutil.which(program)
-    return "" if found and os.access(found, os.X_OK) else f"peer.{key}={program}: no such program"
+    path = shutil.which(program)
+    return "" if path and os.access(path, os.X_OK) else f"peer.{key}={program}: no such program"
 
 
 # What its program alone offers, and the commands that build it.

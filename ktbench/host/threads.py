@@ -36,5 +36,5 @@ def busy_threads(rest: Callable[[float], None] = sleep, tasks: Path = _TASKS) ->
 def _run_ns(tasks: Path) -> dict[str, int]:
     """Nanoseconds that each thread has run, by its id."""
     own = str(threading.get_native_id())
-    found = {task.name: read_text(task / "schedstat") for task in tasks.iterdir() if task.name != own}
-    return {name: int(text.split()[0]) for name, text in found.items() if text}
+    schedstats = {task.name: read_text(task / "schedstat") for task in tasks.iterdir() if task.name != own}
+    return {name: int(text.split()[0]) for name, text in schedstats.items() if text}

@@ -126,14 +126,14 @@ def _cores(root: Path, cpus: tuple[int, ...], nodes: tuple[Node, ...]) -> tuple[
 
 
 def _caches(root: Path, cpus: tuple[int, ...]) -> tuple[Cache, ...]:
-    found: dict[tuple[int, str, tuple[int, ...]], Cache] = {}
+    caches: dict[tuple[int, str, tuple[int, ...]], Cache] = {}
     for cpu in cpus:
         for folder in (root / _CPUS / f"cpu{cpu}" / "cache").glob("index*"):
             size = read_text(folder / "size")
             if size:
                 cache = _cache(folder, size, _sharing(folder / "shared_cpu_list", cpu, cpus))
-                found.setdefault((cache.level, cache.kind, cache.cpus), cache)
-    return tuple(sorted(found.values(), key=lambda cache: (cache.level, cache.kind, cache.cpus)))
+                caches.setdefault((cache.level, cache.kind, cache.cpus), cache)
+    return tuple(sorted(caches.values(), key=lambda cache: (cache.level, cache.kind, cache.cpus)))
 
 
 def _cache(folder: Path, size: str, cpus: tuple[int, ...]) -> Cache:

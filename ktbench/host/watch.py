@@ -65,29 +65,29 @@ class MemoryPeaks:
         if self.missing or abs(resident_bytes - self._walked_at_bytes) <= _WALK_AGAIN * self._walked_at_bytes:
             return
         self._walked_at_bytes = resident_bytes
-        found = node_bytes(read_text(self._root / _NUMA_MAPS) or "")
+        nodes = node_bytes(read_text(self._root / _NUMA_MAPS) or "")
         self._nodes = {
-            name: max(found.get(name, 0), self._nodes.get(name, 0)) for name in sorted({*found, *self._nodes})
+            name: max(nodes.get(name, 0), self._nodes.get(name, 0)) for name in sorted({*nodes, *self._nodes})
         }
 
 
 def node_bytes(numa_maps: str) -> dict[str, int]:
     """Bytes by NUMA node (`node 0`) that the lines of /proc/PID/numa_maps sum up to."""
-    found: dict[str, int] = {}
+    nbytes: dict[str, int] = {}
     for line in numa_maps.splitlines():
         if size := _PAGE_KIB.search(line):
             page_bytes = int(size.group(1)) * 1024
             for node, pages in _ON_NODE.findall(line):
-                found[f"node {node}"] = found.get(f"node {node}", 0) + int(pages) * page_bytes
-    return found
+                nbytes[f"node {node}"] = nbytes.get(f"node {node}", 0) + int(pages) * page_bytes
+    return nbytes
 
 
 def _device_bytes() -> dict[str, int]:
     cuda = _cuda()
     if cuda is None:
         return {}
-    found = {f"cuda:{index}": int(cuda.max_memory_allocated(index)) for index in range(cuda.device_count())}
-    return {name: nbytes for name, nbytes in found.items() if nbytes}
+    peaks = {f"cuda:{index}": int(cuda.max_memory_allocated(index)) for index in range(cuda.device_count())}
+    return {name: nbytes for name, nbytes in peaks.items() if nbytes}
 
 
 def _cuda() -> Any:
@@ -156,8 +156,8 @@ class MachineWatch:
 
     def _take_energy(self, before: dict[str, float] | str, after: dict[str, float] | str, seconds: float) -> None:
         if isinstance(before, str) or isinstance(after, str):
-            found: Energy | str = next(why for why in (before, after) if isinstance(why, str))
+            energy: Energy | str = next(why for why in (before, after) if isinstance(why, str))
         else:
-            found = energy_between(self._meters.meters, before, after, seconds)
-        self._energy, lost = (None, found) if isinstance(found, str) else (found, "")
+            energy = energy_between(self._meters.meters, before, after, seconds)
+        self._energy, lost = (None, energy) if isinstance(energy, str) else (energy, "")
         self._no_energy = "; ".join(filter(None, [self._meters.reason, lost]))

@@ -97,7 +97,7 @@ def sglang_operator(gate_up: Stack, down: Stack, precision: str) -> Operator:
 
 def _sglang_int4(ops: Any, stack: Stack) -> tuple[Tensor, Tensor, Tensor]:
     """Weights, zero points and scales as `fused_experts_cpu` takes them, from those of GPTQ."""
-    words = torch.stack([_gptq_words(one) for one in stack.numbers])
+    words = torch.stack([_gptq_words(expert) for expert in stack.numbers])
     scales = stack.group_scales
     gptq_zero = 0x77777777  # eight times 8, less the 1 that GPTQ leaves out
     zeros = torch.full((len(words), scales.shape[1], scales.shape[2] // 8), gptq_zero, dtype=torch.int32)
@@ -150,7 +150,7 @@ def zentorch_operator(gate_up: Stack, down: Stack, precision: str) -> Operator:
         scales = tuple(stack.group_scales.bfloat16() for stack in stacks)
         repack = ops.zentorch_woq_repack_weight  # of [N, K] to [N, K / 2] int8: two numbers a byte
         weights = tuple(
-            torch.stack([repack(one.contiguous()).view(torch.int8) for one in stack.numbers]) for stack in stacks
+            torch.stack([repack(expert.contiguous()).view(torch.int8) for expert in stack.numbers]) for stack in stacks
         )
 
     _packed_by_zentorch.extend(weights)

@@ -72,10 +72,10 @@ class Server:
         """The first of the models that it serves. Raises Unsupported."""
         try:
             with self.request("GET", "/models", None, _CONNECT_S) as response:
-                found = json.loads(response.read(_MOST_LINE))["data"][0]["id"]
+                model = json.loads(response.read(_MOST_LINE))["data"][0]["id"]
         except (OSError, HTTPException, ValueError, LookupError, TypeError) as error:
             raise Unsupported(f"peer.url={self.url}: names no model at /models ({_short(error)})") from None
-        return str(found)
+        return str(model)
 
     @contextmanager
     def request(self, method: str, path: str, content: Any, timeout_s: float) -> Iterator[HTTPResponse]:
@@ -195,7 +195,7 @@ def _tokens(choice: Mapping[str, Any]) -> Sequence[int]:
     """Ids of the tokens of a piece; one that stands for its text where there are none."""
     ids = choice.get("token_ids")
     if ids:
-        return [int(one) for one in ids]
+        return [int(token) for token in ids]
     text = choice.get("text")
     return [crc32(text.encode()) & 0x7FFFFFFF] if text else []
 

@@ -73,11 +73,11 @@ def collect_logits(
     step: Callable[[], None], logits: Callable[[], NDArray[np.float32]], steps: int
 ) -> NDArray[np.float32]:
     """[steps x batch, vocab]: the logits after each of `steps` steps."""
-    found = []
+    rows = []
     for _ in range(steps):
         step()
-        found.append(np.array(logits(), dtype=np.float32))
-    return np.concatenate(found)
+        rows.append(np.array(logits(), dtype=np.float32))
+    return np.concatenate(rows)
 
 
 def agreement(reference: SavedLogits, own: NDArray[np.float32]) -> Agreement:
@@ -113,7 +113,7 @@ def _log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
     return log
 
 
-def disagreement(reference: SavedLogits, found: Agreement) -> str:
+def disagreement(reference: SavedLogits, result: Agreement) -> str:
     """Why these logits cannot be of the same weights and tokens; empty where they can.
 
     The threshold comes from a mutant, the reference's own logits assigned to other tokens: where that has no divergence
@@ -121,9 +121,9 @@ def disagreement(reference: SavedLogits, found: Agreement) -> str:
     """
     mutant = np.roll(reference.logits, reference.logits.shape[1] // 2, axis=1)
     unrelated = divergence_nats(reference.logits, mutant)
-    if unrelated >= _MIN_UNRELATED_NATS and found.kl_nats <= _MAX_OF_UNRELATED * unrelated:
+    if unrelated >= _MIN_UNRELATED_NATS and result.kl_nats <= _MAX_OF_UNRELATED * unrelated:
         return ""
     return (
-        f"its logits are not those of {found.against}: KL {found.kl_nats:.3g} nats, top-1 {found.top1:.0%} of "
-        f"{found.positions} positions; unrelated ones are {unrelated:.3g} nats apart"
+        f"its logits are not those of {result.against}: KL {result.kl_nats:.3g} nats, top-1 {result.top1:.0%} of "
+        f"{result.positions} positions; unrelated ones are {unrelated:.3g} nats apart"
     )

@@ -91,16 +91,16 @@ def read_alternation(words: Sequence[str], stamp: str) -> Alternation:
     if taken := next((given[key] for key in _RESERVED if key in given), None):
         raise ValueError(f"regress {taken}: is set for each round, leave it out; {_COUNT}=N sets the number of rounds")
     again = given.pop("resume", "")
-    found = Alternation(
+    alternation = Alternation(
         commits=(commits[0], commits[1]),
         overrides=tuple(word for key, word in given.items() if key not in (_COUNT, _TOLERANCE)),
         rounds=_rounds(given.get(_COUNT, f"{_COUNT}={_ROUNDS}")),
         stamp=again.partition("=")[2] or stamp,
         tolerance=tuple(word for key, word in given.items() if key == _TOLERANCE),
     )
-    if again and not found.is_begun:
-        raise ValueError(f"regress {again}: there is no run {RUNS / found.runs[0]}")
-    return found
+    if again and not alternation.is_begun:
+        raise ValueError(f"regress {again}: there is no run {RUNS / alternation.runs[0]}")
+    return alternation
 
 
 def _rounds(word: str) -> int:
@@ -131,6 +131,6 @@ def _lacking(run: Run | None, rounds: int) -> Collection[int]:
     settled = failed | {key for key, record in last.items() if record.provenance == "simulated"}
     timed = {where for where, record in run.latest().items() if record.outcome.timed}
     planned = {cell.key for cell in run.header.cells} - settled
-    found = [number for number in range(rounds) if any((key, number) not in timed for key in planned)]
+    lacking = [number for number in range(rounds) if any((key, number) not in timed for key in planned)]
     retried = any(last[key].outcome is not Outcome.UNSUPPORTED for key in failed)
-    return found or [rounds - 1] * retried
+    return lacking or [rounds - 1] * retried

@@ -67,7 +67,7 @@ def check_rows(seen: ExpertsObservation, truth: NDArray[np.float32], tolerance: 
     for row, (output, right) in enumerate(zip(seen.output, truth, strict=True)):
         error = relative_error(output, right)
         if not error <= limit:
-            experts = ", ".join(str(one) for one in seen.ids[row].tolist())
+            experts = ", ".join(str(expert) for expert in seen.ids[row].tolist())
             return f"{_differs(seen, error, limit)} (a token of experts {experts})"
     return ""
 

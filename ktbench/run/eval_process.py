@@ -98,7 +98,7 @@ def _evaluate(request: EvalRequest, topology: Topology, say: Callable[[EvalProgr
     from ktbench.eval.session import EvalSession, Ids, Reference
 
     ids = Ids(code=request.code_id, env=request.env_id, created=datetime.fromisoformat(request.created))
-    loading = LoadProgress(lambda one: say(EvalProgress(loading=one)))
+    loading = LoadProgress(lambda report: say(EvalProgress(loading=report)))
     generator = open_generator([cell.spec for cell in request.cells], host, loading)
     checkpoint = str(request.cells[0].spec.model.path)
     session = EvalSession.open(generator, checkpoint, request.suite, Path(request.answers), ids, progress(say))

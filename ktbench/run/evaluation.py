@@ -141,7 +141,7 @@ class _Known:
 
     def _has_divergences(self, cell: str, task: TaskSpec) -> bool:
         answers = self._answers.get((cell, task.name), ())
-        return any(one.metric == KL and one.value is not None for one in answers)
+        return any(answer.metric == KL and answer.value is not None for answer in answers)
 
 
 def references_of(cells: Sequence[Cell], parts: Sequence[Part]) -> dict[str, str]:
@@ -163,8 +163,10 @@ def result_text(result: TaskResult, samples: Sequence[SampleResult]) -> str:
 
 
 def _means(samples: Sequence[SampleResult]) -> Iterator[str]:
-    for metric in dict.fromkeys(one.metric for one in samples):
-        known = [(one.value, one.weight) for one in samples if one.metric == metric and one.value is not None]
+    for metric in dict.fromkeys(sample.metric for sample in samples):
+        known = [
+            (sample.value, sample.weight) for sample in samples if sample.metric == metric and sample.value is not None
+        ]
         if not known:
             yield "no answer can be graded here"
         elif metric == SCORE:

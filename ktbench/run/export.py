@@ -62,10 +62,10 @@ def read_export(overrides: Sequence[str]) -> ExportRequest:
 def _types_of(spec: RunSpec, kind: str | None) -> tuple[GgufType, GgufType]:
     """Types of the routed experts and of all other matrices."""
     if kind is not None:
-        if found := [one for one in _TYPES if one == kind]:
-            return found[0], found[0]
+        if matching := [type_ for type_ in _TYPES if type_ == kind]:
+            return matching[0], matching[0]
         raise RequestError(f"export type={kind}: unknown{instead(kind, _TYPES)}")
-    types = {precision: one for precision, one in BY_NAME["llama.cpp"].types.items() if one.lower() == precision}
+    types = {precision: type_ for precision, type_ in BY_NAME["llama.cpp"].types.items() if type_.lower() == precision}
     keys = {"precision": spec.precision, "device_precision": spec.device_precision}
     for key, precision in keys.items():
         if precision not in types:

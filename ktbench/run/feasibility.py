@@ -81,9 +81,9 @@ class Machine:
 
 def best_engine(engine: EngineSpec, machine: MachineSpec | None, phase: str) -> EngineSpec:
     """An engine with every feature that a machine (None: this one) has and that acts in a phase of a workload."""
-    found, on_cpu = Machine.local() if machine is None else Machine.described(machine), engine.device == "cpu"
+    target, on_cpu = Machine.local() if machine is None else Machine.described(machine), engine.device == "cpu"
     no_graph = "" if phase in ("decode", "serve") and not on_cpu else "acts in decode on a GPU"
-    missing = dict(found.features_missing)
+    missing = dict(target.features_missing)
     best = all_features(engine, missing | {"cuda_graph": missing["cuda_graph"] or no_graph})
     dense, serves = best.packed_dense and on_cpu and phase not in ("layer", "train"), phase == "serve"
     return replace(best, packed_dense=dense, batching=serves, chunked_prefill=serves, prefix_cache=serves)
@@ -206,8 +206,8 @@ def _lighter(
     spec: RunSpec, key: str, formats: Iterable[Precision], nbytes: Callable[[RunSpec], float], room: float
 ) -> str:
     """`; precision=int4_g32 takes 345 GiB`: the first of the formats that fits into the room; empty where none does."""
-    needs = ((one, nbytes(replace(spec, **{key: one}))) for one in formats)  # type: ignore[arg-type]
-    return next((f"; {key}={one} takes {gib(need)}" for one, need in needs if need <= room), "")
+    needs = ((format_, nbytes(replace(spec, **{key: format_}))) for format_ in formats)  # type: ignore[arg-type]
+    return next((f"; {key}={format_} takes {gib(need)}" for format_, need in needs if need <= room), "")
 
 
 def unsupported_simulated(cells: Iterable[Cell]) -> dict[str, str]:
@@ -243,44 +243,44 @@ def unsupported_locally(cells: Sequence[Cell], *, cuda_is_needed: bool, starts: 
     on_cuda = any(cell.spec.engine.device == "cuda" for cell in cells)
     if cuda_is_needed and machine.no_cuda and on_cuda:
         raise RequestError(f"{Reason(_CUDA, machine.no_cuda)}; allowed here: cpu")
-    found = _unsupported(cells, lambda spec: machine)
-    found |= _gpu_missing([cell for cell in cells if cell.key not in found], machine)
+    reasons = _unsupported(cells, lambda spec: machine)
+    reasons |= _gpu_missing([cell for cell in cells if cell.key not in reasons], machine)
     with refusing():
         for cell in cells:
             _require_files(cell.spec)
-            if cell.key not in found:
+            if cell.key not in reasons:
                 _require_inputs(cell.spec)
-        _require_packed([cell.spec for cell in cells if cell.key not in found and cell.spec.maps_packed])
-    return found
+        _require_packed([cell.spec for cell in cells if cell.key not in reasons and cell.spec.maps_packed])
+    return reasons
 
 
 def _gpu_missing(cells: Sequence[Cell], machine: Machine) -> dict[str, str]:
     """Why cells that are compared, and whose workers therefore run at the same time, do not fit on the GPU together."""
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for point in points_of(cells):
         needed = sum(needs.total for _, needs in gpu_workers(point, machine.nodes))
         if needed > machine.gpu_bytes:
             why = f"cells that are compared need {gib(needed)} of GPU memory, there are {gib(machine.gpu_bytes)}"
-            found |= {cell.key: f"{_CUDA}: {why}" for cell in point if cell.spec.engine.device == "cuda"}
-    return found
+            reasons |= {cell.key: f"{_CUDA}: {why}" for cell in point if cell.spec.engine.device == "cuda"}
+    return reasons
 
 
 def _unsupported(cells: Iterable[Cell], machine_of: Callable[[RunSpec], Machine | None]) -> dict[str, str]:
     pairs = ((cell, machine_of(cell.spec)) for cell in cells)
-    found = ((cell.key, feasibility(cell.spec, machine)) for cell, machine in pairs if machine is not None)
-    return {key: str(reason) for key, reason in found if reason is not None}
+    reasons = ((cell.key, feasibility(cell.spec, machine)) for cell, machine in pairs if machine is not None)
+    return {key: str(reason) for key, reason in reasons if reason is not None}
 
 
 def memory_missing(cells: Sequence[Cell], memory: MachineMemory) -> dict[str, str]:
     """Why cells do not fit in memory together with the cells that they are compared with, by cell key."""
     sizes = worker_bytes(cells, memory)
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for point in points_of(cells):
         needed = sum(sizes[key] for key in {cell.weights_key for cell in point})
         if needed > memory.free_bytes:
             why = f"needs {gib(needed)}, {gib(memory.free_bytes)} are free"
-            found |= dict.fromkeys((cell.key for cell in point), why)
-    return found
+            reasons |= dict.fromkeys((cell.key for cell in point), why)
+    return reasons
 
 
 def gib(nbytes: float) -> str:

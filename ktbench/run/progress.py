@@ -167,7 +167,7 @@ class LoadingLine:
             self._print(_CLEARED, end="")
 
     def _text(self, report: Loading) -> str:
-        size, unit = next((one for one in _UNITS if report.total_bytes >= one[0]), _UNITS[-1])
+        size, unit = next((unit_ for unit_ in _UNITS if report.total_bytes >= unit_[0]), _UNITS[-1])
         left_s = self._left_s(report)
         left = "" if left_s is None else f", {_minutes(left_s)} left"
         done, total = report.done_bytes / size, report.total_bytes / size
@@ -222,19 +222,20 @@ class RoundProgress:
     def round_ended(self, criterion: SweepCriterion) -> None:
         """Print the cells that the last round has settled, and show what the criterion waits for."""
         standings = criterion.standings()
-        for one in standings:
-            if one.is_done and one.step_s is not None and one.cell.key not in self._shown:
-                self._shown.add(one.cell.key)
-                rounds = f"{one.rounds} round{'' if one.rounds == 1 else 's'}"
-                say(f"  {self._names[one.cell.key]:<{self._width}}  {_standing_words(one)}, {rounds}")
-        done = sum(one.is_done for one in standings)
+        for standing in standings:
+            if standing.is_done and standing.step_s is not None and standing.cell.key not in self._shown:
+                self._shown.add(standing.cell.key)
+                rounds = f"{standing.rounds} round{'' if standing.rounds == 1 else 's'}"
+                say(f"  {self._names[standing.cell.key]:<{self._width}}  {_standing_words(standing)}, {rounds}")
+        done = sum(standing.is_done for standing in standings)
         minutes = f"{criterion.minutes:.1f} of at most {self._max_minutes:g} minutes"
         status(f"  {done} of {len(standings)} cells done, {minutes}; {criterion.why()}")
 
 
-def _standing_words(one: Standing) -> str:
+def _standing_words(standing: Standing) -> str:
     """The median with half the width of its interval, and why the cell is open or has failed."""
-    if one.step_s is None:
-        return one.why
-    width = f" ±{one.step_s.half_width:.1%}" if one.step_s.sound else ""
-    return f"{one.step_s.mid * 1e3:.2f} ms/{one.cell.spec.workload.unit}{width}{f': {one.why}' if one.why else ''}"
+    if standing.step_s is None:
+        return standing.why
+    width = f" ±{standing.step_s.half_width:.1%}" if standing.step_s.sound else ""
+    why = f": {standing.why}" if standing.why else ""
+    return f"{standing.step_s.mid * 1e3:.2f} ms/{standing.cell.spec.workload.unit}{width}{why}"

@@ -151,8 +151,8 @@ def _on_this_machine(request: Request, overrides: Sequence[str]) -> Request:
     keys = {word.lstrip("+").partition("=")[0] for word in overrides}
     if "ablation" not in keys or keys & _ARMS:
         return request
-    found = [_arms_here(part, evaluates=request.suite is not None) for part in request.parts]
-    parts, notices = tuple(part for part, _ in found), dict.fromkeys(notice for _, said in found for notice in said)
+    arms = [_arms_here(part, evaluates=request.suite is not None) for part in request.parts]
+    parts, notices = tuple(part for part, _ in arms), dict.fromkeys(notice for _, said in arms for notice in said)
     if not notices:
         return request
     sweep = request.sweep if request.sweep.parts else parts[0].sweep
@@ -241,7 +241,7 @@ def _models(content: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     axes = content["sweep"]["axes"]
     for values in axes.values() if isinstance(axes, dict) else ():
         changes = values if isinstance(values, list) else []
-        yield from (one["model"] for one in changes if isinstance(one, Mapping) and "model" in one)
+        yield from (change["model"] for change in changes if isinstance(change, Mapping) and "model" in change)
 
 
 def _is_measured(content: Mapping[str, Any]) -> bool:
@@ -358,8 +358,10 @@ def _plan(cells: tuple[Cell, ...], memory: MachineMemory, *, refuses: bool, star
 
 
 def _machine_memory() -> MachineMemory:
-    found, cache_bytes = read_memory(), read_topology().last_level_cache_bytes
-    return MachineMemory(free_bytes=found.available_bytes, total_bytes=found.total_bytes, cache_bytes=cache_bytes or 0)
+    memory, cache_bytes = read_memory(), read_topology().last_level_cache_bytes
+    return MachineMemory(
+        free_bytes=memory.available_bytes, total_bytes=memory.total_bytes, cache_bytes=cache_bytes or 0
+    )
 
 
 def eval_request(overrides: Sequence[str]) -> Request:

@@ -168,9 +168,9 @@ class Session:
         """
         for paused in range(_MAX_PAUSES):
             before = self.pauses()
-            found = measure()
+            measured = measure()
             if self.pauses() == before:
-                return found, (f"timed {paused + 1} times, as the process was stopped meanwhile",) if paused else ()
+                return measured, (f"timed {paused + 1} times, as the process was stopped meanwhile",) if paused else ()
         raise TrialFailed(Outcome.TIMEOUT, f"the process was stopped in each of {_MAX_PAUSES} attempts to time it")
 
     def _coverage_of(self, cell: Cell) -> Coverage:
@@ -284,11 +284,11 @@ class Session:
         plan, coverage = system.survey(self._survey_seed, MOST_EXPERTS), self._coverage_of(cell)
         rounds = min(cell.spec.measure.min_rounds // cell.spec.measure.reload_blocks, ALWAYS_COMPARED)
         for unit in coverage.next_units(plan, rounds):
-            found = system.meet(unit)
-            why = check_rows(found.seen, found.truth, cell.spec.tolerance)
+            met = system.meet(unit)
+            why = check_rows(met.seen, met.truth, cell.spec.tolerance)
             if why and not cell.spec.engine.alters_experts:
                 raise TrialFailed(Outcome.WRONG, why, error)
-            coverage.met(found.met)
+            coverage.met(met.met)
 
     def _agree(self, cell: Cell, file: Path) -> Agreement | None:
         """Once per session: agreement of the cell's logits with those in the file, which they become if it is missing.
@@ -306,10 +306,10 @@ class Session:
         if reference is None:
             reference = SavedLogits(label=cell.label, cell=cell.key, logits=own)
             reference.save(file)
-        found = agreement(reference, own)
-        if not cell.spec.engine.alters_outputs and (why := disagreement(reference, found)):
+        result = agreement(reference, own)
+        if not cell.spec.engine.alters_outputs and (why := disagreement(reference, result)):
             raise TrialFailed(Outcome.WRONG, why)
-        self._agreed[cell.key] = replace(found, against="") if reference.cell == cell.key else found
+        self._agreed[cell.key] = replace(result, against="") if reference.cell == cell.key else result
         return self._agreed[cell.key]
 
 

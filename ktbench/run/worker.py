@@ -38,14 +38,14 @@ def serve_command(spec: RunSpec) -> Sequence[str]:
     """The worker of a spec's system. A peer's environment comes first on its path, then ours with all that we need."""
     if spec.system == OURS:
         return SERVE
-    found = find_peer(peer_of(spec.system), spec.peer)
-    if found is None or found.python == sys.executable:
+    peer = find_peer(peer_of(spec.system), spec.peer)
+    if peer is None or peer.python == sys.executable:
         return SERVE
     ours = sorted({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
     code = (
         f"import site, sys; [site.addsitedir(path) for path in {ours!r}]; from {_MODULE} import main; sys.exit(main())"
     )
-    return (found.python, "-c", code)
+    return (peer.python, "-c", code)
 
 
 OnLoading = Callable[[Loading], None]

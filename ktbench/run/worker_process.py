@@ -85,7 +85,9 @@ def _open_serving_peer(specs: Sequence[RunSpec], host: HostRole) -> System:
     if not peer.serves:
         raise Unsupported(f"{peer.name} runs {' and '.join(peer.phases)}, not workload.phase=serve")
     module = import_module(peer.serves)
-    system = StreamSystem(lambda spec: module.open_serving([one for one in specs if one.engine == spec.engine], host))
+    system = StreamSystem(
+        lambda spec: module.open_serving([candidate for candidate in specs if candidate.engine == spec.engine], host)
+    )
     system.configure(specs[0])
     return system
 
@@ -194,7 +196,7 @@ def prepare_host(cpus: Sequence[int], specs: Sequence[RunSpec]) -> None:
     """
     kernels = load_extension().module
     fused = [spec for spec in specs if spec.system == OURS and spec.engine.fused]
-    precisions = [one for spec in fused for one in (spec.precision, *spec.inject.precisions_of("experts"))]
+    precisions = [precision for spec in fused for precision in (spec.precision, *spec.inject.precisions_of("experts"))]
     if kernels is not None:
         use_crossovers(kernels, precisions, cpus)
     device = max((split_cpus(cpus, spec.engine).device for spec in specs), key=len)

@@ -37,8 +37,8 @@ def connections(question: LiveQuestion, answer: str) -> float:
         return sum(group in truth for group in given) / len(truth)
     spans = re.findall(r"\*\*(.*?)\*\*", answer.replace("\n", ""))
     bold = [_groups(span.split(",")) for span in spans]
-    found = (sum(any(group <= one for one in given) for group in truth) for given in bold)
-    return max(found, default=0) / len(truth)
+    correct = (sum(any(group <= candidate for candidate in given) for group in truth) for given in bold)
+    return max(correct, default=0) / len(truth)
 
 
 def _groups(words: Iterable[str]) -> list[set[str]]:
@@ -58,7 +58,7 @@ def _solution_words(answer: str, count: int) -> list[str]:
         if (boxed := last_box(answer)) is None:
             raise ValueError("a box that does not close")  # LiveBench's grader fails on it
         marked = [without(boxed, r"\text{", "}", "\\")]
-    words = [word for one in marked for word in one.replace("\n", "").split(",")]
+    words = [word for part in marked for word in part.replace("\n", "").split(",")]
     return words[-count:] if len(marked) > 1 else words
 
 
@@ -85,8 +85,8 @@ _END = "**End of Plot Summary**"
 def _summary(answer: str) -> str:
     """What stands in the tags, else after the first opening one, else the whole text."""
     for pattern in (r"<PLOT_SUMMARY>(.*)</PLOT_SUMMARY>", r"<PLOT_SUMMARY>(.*)"):
-        if found := re.search(pattern, answer, re.DOTALL):
-            return found[1]
+        if match := re.search(pattern, answer, re.DOTALL):
+            return match[1]
     return answer
 
 

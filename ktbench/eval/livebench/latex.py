@@ -27,15 +27,15 @@ def tokens(formula: str) -> list[str]:
     """The tokens of a formula. Raises ValueError for one that is too long or holds what is no mathematics."""
     if len(formula) > LONGEST:
         raise ValueError(f"formula of more than {LONGEST} characters")
-    found: list[str] = []
+    tokens: list[str] = []
     at, unified = 0, unify(formula)
     while at < len(unified):
         if not (token := _TOKEN.match(unified, at)):
             raise ValueError(f"formula with {unified[at]!r}")
-        found.append(token[0])
+        tokens.append(token[0])
         at = token.end()
         at += len(unified[at:]) - len(unified[at:].lstrip())
-    return found
+    return tokens
 
 
 def unify(formula: str) -> str:
@@ -45,7 +45,7 @@ def unify(formula: str) -> str:
     """
     text = formula.translate(_SIGNS).replace("{,}", "")
     text = re.sub(r"\\sqrt\s*\[([^][]*)\]", r"\\root{\1}", text)
-    text = _WRAPPER.sub(lambda found: _word(found[1]), re.sub(_SILENT, " ", text))
+    text = _WRAPPER.sub(lambda match: _word(match[1]), re.sub(_SILENT, " ", text))
     for old, new in (_WORDS | _BRACKETS).items():
         text = re.sub(re.escape(old) + (r"(?![a-zA-Z])" if old[-1].isalpha() else ""), new.replace("\\", r"\\"), text)
     text = re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", text)
@@ -106,8 +106,8 @@ def _raised(base: complex, power: complex) -> complex:
 class _Reader:
     """Recursive descent: sum → product → power → atom."""
 
-    def __init__(self, found: list[str], at: Mapping[str, complex]) -> None:
-        self._left = found[::-1]
+    def __init__(self, tokens: list[str], at: Mapping[str, complex]) -> None:
+        self._left = tokens[::-1]
         self._at = at
         self._bars = 0  # absolute values that are open: their bar closes a product
 

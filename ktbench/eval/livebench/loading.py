@@ -125,6 +125,8 @@ class _Listed:
 def _listed(index: Path) -> dict[str, frozenset[str]]:
     """The ids of a release's questions by `category/task`. Raises ValueError."""
     try:
-        return {one.task: one.question_ids for one in from_plain(json.loads(index.read_bytes()), list[_Listed])}
+        return {
+            listed.task: listed.question_ids for listed in from_plain(json.loads(index.read_bytes()), list[_Listed])
+        }
     except ValueError as error:
         raise ValueError(f"{index}: is no list of tasks with their question_ids: {error}") from None

@@ -201,7 +201,7 @@ def _rational(text: str) -> Fraction | None:
     with suppress(ValueError, ZeroDivisionError):
         return Fraction(text).limit_denominator(10**7) if "/" not in text else _quotient(text.split("/"))
     with suppress(ValueError, ZeroDivisionError):
-        return _quotient(found.groups()) if (found := re.match(r"\\frac\{(\d+)\}\{(\d+)\}", text)) else None
+        return _quotient(match.groups()) if (match := re.match(r"\\frac\{(\d+)\}\{(\d+)\}", text)) else None
     return None
 
 

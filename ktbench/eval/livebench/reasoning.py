@@ -100,7 +100,7 @@ def _zebra_item(text: str) -> str:
 def _zebra_items(answer: str, count: int) -> list[str]:
     """The items of the solutions, else of the last box, else of the last line if it has as many."""
     if len(marked := solutions_or_between(answer)) > 1:
-        return [item for one in marked for item in one.split(",")][-count:]
+        return [item for part in marked for item in part.split(",")][-count:]
     if marked:
         return marked[0].split(",")
     if (boxed := last_box(with_boxes(answer))) is not None:
@@ -144,7 +144,7 @@ def house_traversal(question: LiveQuestion, answer: str) -> float:
     names = question.truth.lower().split(" ")
     spans = [text for _stars, text in re.findall(r"(\*{2,})(.*?)\1", answer.lower())]
     places = [spans[-1].find(name) for name in names] if spans else [-1]
-    in_order = places[0] >= 0 and all(one < other for one, other in pairwise(places))
+    in_order = places[0] >= 0 and all(place < following for place, following in pairwise(places))
     return float(in_order or spans[-len(names) :] == names)
 
 
@@ -165,7 +165,7 @@ def logic_with_navigation(question: LiveQuestion, answer: str) -> float:
 def _pair(text: str) -> list[int] | None:
     """The first pair in round brackets, else the first pair; None without any."""
     pair = r"(-?\d+)\s*,\s*(-?\d+)"
-    for found in filter(None, (re.search(rf"\(\s*{pair}\s*\)", text), re.search(pair, text))):
+    for match in filter(None, (re.search(rf"\(\s*{pair}\s*\)", text), re.search(pair, text))):
         with suppress(ValueError):  # of more digits than Python reads
-            return [int(number) for number in found.groups()]
+            return [int(number) for number in match.groups()]
     return None

@@ -24,16 +24,16 @@ def _read(name: str, suite: SuiteSpec) -> Splits:
         questions = _hub(category, task, release)
     else:
         questions = read_questions(_folder(suite.data_dir), release, {task})
-    found = Rows(map(_row, (one for one in questions if one.category == category)))
-    if not found:
+    rows = Rows(map(_row, (question for question in questions if question.category == category)))
+    if not rows:
         raise ValueError(f"livebench/{name}: release {release} has no such questions")
-    return {"test": found}
+    return {"test": rows}
 
 
 def _hub(category: str, task: str, release: str) -> Iterable[LiveQuestion]:
     rows = (row for row in hub_rows(f"livebench/{category}")["test"] if row["task"] == task)
     questions = (read_row(json.dumps(row, default=str).encode()) for row in rows)
-    return (one for one in questions if is_in_release(one, release))
+    return (question for question in questions if is_in_release(question, release))
 
 
 def _folder(data_dir: str) -> Path:

@@ -45,7 +45,7 @@ class AnswerCache:
     def put(self, answers: Mapping[str, Any]) -> None:
         """Keep answers by key: they are on disk when this returns. Concurrent runs lock the file. Raises NotWritten."""
         marked = ([key, answer, content_digest([key, answer])] for key, answer in answers.items())
-        lines = "".join(f"{json.dumps(one)}\n" for one in marked)
+        lines = "".join(f"{json.dumps(line)}\n" for line in marked)
         try:
             self._append(lines.encode())
         except OSError as error:

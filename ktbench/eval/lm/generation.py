@@ -35,14 +35,14 @@ class Encoder:
     @property
     def eos_id(self) -> int:
         """The token that ends a text."""
-        found: int = self.tokenizer.eos_token_id
-        return found
+        eos_id: int = self.tokenizer.eos_token_id
+        return eos_id
 
     @property
     def prefix_id(self) -> int:
         """What stands for an empty context."""
-        found: int | None = self.tokenizer.bos_token_id
-        return self.eos_id if found is None else found
+        bos_id: int | None = self.tokenizer.bos_token_id
+        return self.eos_id if bos_id is None else bos_id
 
     def string(self, tokens: Sequence[int], *, special: bool) -> str:
         """The text of tokens, with those that mean something to the model alone or without."""
@@ -73,7 +73,7 @@ class Encoder:
         try:
             return self._templated(messages, answers)
         except jinja2.exceptions.TemplateError:
-            return self._templated([one for one in messages if one["role"] != "system"], answers)
+            return self._templated([message for message in messages if message["role"] != "system"], answers)
 
     def _templated(self, messages: list[dict[str, str]], answers: bool) -> str:
         made: Any = self.tokenizer.apply_chat_template(
@@ -228,8 +228,8 @@ def grouped(requests: Iterable[GenerationRequest]) -> list[list[GenerationReques
     What shares a batch has a part in how sums are rounded, so batches of the same requests give the same answers.
     """
     groups: dict[Generation, list[GenerationRequest]] = defaultdict(list)
-    for one in requests:
-        groups[replace(one.generation, seed=None)].append(one)
+    for request in requests:
+        groups[replace(request.generation, seed=None)].append(request)
     return [sorted(group, key=attrgetter("place")) for group in groups.values()]
 
 

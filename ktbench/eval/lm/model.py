@@ -131,23 +131,23 @@ class EngineLM(TemplateLM):  # type: ignore[misc]
 
     def loglikelihood(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[Likelihood]:
         """Of each continuation after its context, see `_loglikelihood_tokens`; reported by `progress`."""
-        found: list[Likelihood] = super().loglikelihood(requests, disable_tqdm=True)
-        return found
+        likelihoods: list[Likelihood] = super().loglikelihood(requests, disable_tqdm=True)
+        return likelihoods
 
     def loglikelihood_rolling(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[float]:
         """Log-probability of every text as a whole, in windows of `max_length` tokens that do not overlap."""
         windows: list[_Pair] = []
         ends = [0]
         for request in requests:
-            found = utils.get_rolling_token_windows(
+            token_windows = utils.get_rolling_token_windows(
                 token_list=self.tok_encode(request.args[0]),
                 prefix_token=self.prefix_token_id,
                 max_seq_len=self.max_length,
                 context_len=1,
             )
-            windows += [(None, *utils.make_disjoint_window(window)) for window in found]
+            windows += [(None, *utils.make_disjoint_window(window)) for window in token_windows]
             ends.append(len(windows))
-        parts = [one for one, _ in self._loglikelihood_tokens(windows, in_order=True)]
+        parts = [log_probability for log_probability, _ in self._loglikelihood_tokens(windows, in_order=True)]
         return [sum(parts[first:end]) for first, end in pairwise(ends)]
 
     def _loglikelihood_tokens(self, requests: Sequence[_Pair], *, in_order: bool = False, **_: Any) -> list[Likelihood]:
@@ -160,15 +160,15 @@ class EngineLM(TemplateLM):  # type: ignore[misc]
         """
         pairs = [(self._row(context, continuation), continuation) for _, context, continuation in requests]
         keys = [request_key("loglikelihood", *pair) for pair in pairs]
-        found = self._known(keys)
+        likelihoods = self._known(keys)
         alike: dict[tuple[int, ...], dict[str, list[int]]] = defaultdict(dict)
         for key, (row, continuation) in zip(keys, pairs, strict=True):
-            if key not in found:
+            if key not in likelihoods:
                 alike[row][key] = continuation
         rows_at_once = self._rows_at_once(alike)
         for rows in self._batches(_longest_first([*alike], self.batch_size if in_order else None), len, rows_at_once):
             longest = [max(map(len, alike[row].values())) for row in rows]
-            found |= self._keep(
+            likelihoods |= self._keep(
                 {
                     key: _likelihood(logits, continuation)
                     for row, logits in zip(rows, self.generator.passed(rows, longest), strict=True)
@@ -176,11 +176,14 @@ class EngineLM(TemplateLM):  # type: ignore[misc]
                 }
             )
             self.tally.prompt_tokens += sum(map(len, rows))
-        return [(found[key][0], found[key][1]) for key in keys]
+        return [(likelihoods[key][0], likelihoods[key][1]) for key in keys]
 
     def _rows_at_once(self, alike: Mapping[tuple[int, ...], Mapping[str, list[int]]]) -> int:
         """As many as the logits of their continuations leave room for."""
-        longest = max((len(one) for found in alike.values() for one in found.values()), default=1)
+        longest = max(
+            (len(continuation) for continuations in alike.values() for continuation in continuations.values()),
+            default=1,
+        )
         vocab = self.generator.model.shape.vocab
         return max(1, min(self.batch_size, _LOGITS_BYTES // (longest * vocab * _LOGIT_BYTES)))
 
@@ -202,12 +205,12 @@ class EngineLM(TemplateLM):  # type: ignore[misc]
         `max_length` leaves.
         """
         questions = self._questions(requests)
-        found = self._known([one.key for one in questions])
-        new = {one.key: one for one in questions if one.key not in found}
-        for batch in self._batches(grouped(new.values()), lambda one: len(one.prompt), self.batch_size):
-            found |= self._keep(self._generated(batch))
-        self.tally.cut_answers += sum(found[one.key][1] >= one.generation.room for one in questions)
-        return [GeneratedText(*found[one.key]) for one in questions]
+        answers = self._known([question.key for question in questions])
+        new = {question.key: question for question in questions if question.key not in answers}
+        for batch in self._batches(grouped(new.values()), lambda question: len(question.prompt), self.batch_size):
+            answers |= self._keep(self._generated(batch))
+        self.tally.cut_answers += sum(answers[question.key][1] >= question.generation.room for question in questions)
+        return [GeneratedText(*answers[question.key]) for question in questions]
 
     def _questions(self, requests: Sequence[Instance]) -> list[GenerationRequest]:
         repeats: Counter[Any] = Counter()
@@ -227,25 +230,25 @@ class EngineLM(TemplateLM):  # type: ignore[misc]
         """Text and number of tokens by key."""
         stops = Stops(self._encoder, self.generator.eos_ids | {self.eot_token_id})
         answers = self.generator.generate(
-            [one.prompt for one in batch],
-            [one.sampling for one in batch],
-            room=max(one.generation.room for one in batch),
+            [request.prompt for request in batch],
+            [request.sampling for request in batch],
+            room=max(request.generation.room for request in batch),
             ended=lambda i, tokens: stops.complete(batch[i].generation, tokens),
         )
-        self.tally.prompt_tokens += sum(len(one.prompt) for one in batch)
+        self.tally.prompt_tokens += sum(len(request.prompt) for request in batch)
         self.tally.new_tokens += sum(map(len, answers))
         return {
-            one.key: (one.generation.cut(self._encoder.string(tokens, special=False)), len(tokens))
-            for one, tokens in zip(batch, answers, strict=True)
+            request.key: (request.generation.cut(self._encoder.string(tokens, special=False)), len(tokens))
+            for request, tokens in zip(batch, answers, strict=True)
         }
 
     def _known(self, keys: Sequence[str]) -> dict[str, Any]:
         """What the cache has of these."""
         cache = self._cache
-        found = {} if cache is None else {key: answer for key in keys if (answer := cache.get(key)) is not None}
+        cached = {} if cache is None else {key: answer for key in keys if (answer := cache.get(key)) is not None}
         self.tally.requests += len(keys)
-        self.tally.cached += sum(key in found for key in keys)
-        return found
+        self.tally.cached += sum(key in cached for key in keys)
+        return cached
 
     def _keep(self, new: Mapping[str, Any]) -> Mapping[str, Any]:
         if self._cache is not None:

@@ -45,9 +45,9 @@ class LoggedQuestion:
             "doc_id": self.index,
             "doc": doc,
             "target": target,
-            "arguments": dict(_numbered("gen_args", [dict(_numbered("arg", one)) for one in self.asked])),
-            "resps": sanitize_list([one.resps for one in instances]),
-            "filtered_resps": sanitize_list([one.filtered_resps[name] for one in instances]),
+            "arguments": dict(_numbered("gen_args", [dict(_numbered("arg", words)) for words in self.asked])),
+            "resps": sanitize_list([instance.resps for instance in instances]),
+            "filtered_resps": sanitize_list([instance.filtered_resps[name] for instance in instances]),
             "filter": name,
             "doc_hash": hash_string(_dumped(doc, indent=2)),
             "prompt_hash": hash_string(self.asked[0][0]),
@@ -65,8 +65,8 @@ class SampleLog:
 
     def add(self, question: LoggedQuestion, instances: Sequence[Instance], results: Results) -> None:
         """The results of one answer to a question, which its instances hold."""
-        for name, found in results.items():
-            metrics = _plain_metrics(found)
+        for name, result in results.items():
+            metrics = _plain_metrics(result)
             line = question.line(self.loaded.built.task, instances, name)
             self._lines[name].append({**line, "metrics": [key for key in metrics if key != _WHY], **metrics})
             for metric, value in metrics.items():
@@ -107,13 +107,13 @@ class SampleLog:
         from lm_eval.api.metrics import mean, mean_stderr
 
         by_metric = self.loaded.built.task.aggregation()
-        found: dict[str, Any] = {"sample_len": max(map(len, self._values.values()), default=0)}
+        scores: dict[str, Any] = {"sample_len": max(map(len, self._values.values()), default=0)}
         for (metric, name), values in self._values.items():
             aggregate = by_metric.get(metric, mean)
             known = aggregate is mean and len(values) > 1
-            found[f"{metric},{name}"] = aggregate(values)
-            found[f"{metric}_stderr,{name}"] = mean_stderr(values) if known else "N/A"
-        return found
+            scores[f"{metric},{name}"] = aggregate(values)
+            scores[f"{metric}_stderr,{name}"] = mean_stderr(values) if known else "N/A"
+        return scores
 
 
 _WHY = "why"
@@ -123,12 +123,12 @@ def _numbered(name: str, values: Iterable[Any]) -> Iterator[tuple[str, Any]]:
     return ((f"{name}_{number}", value) for number, value in enumerate(values))
 
 
-def _plain_metrics(found: Mapping[str, Any]) -> dict[str, Any]:
+def _plain_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
     """Values by metric; of a grader of ours the value and, where there is one, the reason."""
-    graded = found.get(SCORE)
+    graded = metrics.get(SCORE)
     if not isinstance(graded, Grade):
-        return dict(found)
-    return {**found, SCORE: graded.value, **({_WHY: graded.why} if graded.why else {})}
+        return dict(metrics)
+    return {**metrics, SCORE: graded.value, **({_WHY: graded.why} if graded.why else {})}
 
 
 def _dumped(content: Any, indent: int | None = None) -> str:
@@ -143,5 +143,5 @@ def _finite(content: Any) -> Any:
     if isinstance(content, dict):
         return {key: _finite(value) for key, value in content.items()}
     if isinstance(content, list):
-        return [_finite(one) for one in content]
+        return [_finite(item) for item in content]
     return None if isinstance(content, float) and not isfinite(content) else content

@@ -57,10 +57,10 @@ def _read_mmlu(name: str, suite: SuiteSpec) -> Splits:
 
 
 def _mmlu_rows(path: Path) -> Rows:
-    found = csv_rows(path, ("question", *_MMLU_CHOICES, "answer"), _check_mmlu)
+    rows = csv_rows(path, ("question", *_MMLU_CHOICES, "answer"), _check_mmlu)
     return Rows(
         {"question": row["question"], "choices": [row[name] for name in _MMLU_CHOICES], "answer": int(row["answer"])}
-        for row in found
+        for row in rows
     )
 
 
@@ -76,8 +76,8 @@ def _build_mmlu(name: str, splits: Splits, suite: SuiteSpec) -> BuiltTask:
 
 def _read_pro(name: str, suite: SuiteSpec) -> Splits:
     category = name.replace("_", " ")
-    found = _read_whole_pro(suite)
-    rows = {split: Rows(row for row in held if row["category"] == category) for split, held in found.items()}
+    splits = _read_whole_pro(suite)
+    rows = {split: Rows(row for row in held if row["category"] == category) for split, held in splits.items()}
     if empty := next((split for split in _PRO_SPLITS if not rows.get(split)), None):
         raise ValueError(f"mmlu_pro: the {empty} split has no question of the category {category}")
     return rows
@@ -150,12 +150,12 @@ def _read_strategyqa(name: str, suite: SuiteSpec) -> Splits:
     """All 2,290 published questions that have answers, without those shown as worked examples."""
     if suite.data_dir is None:
         splits = hub_rows("ChilleD/StrategyQA")  # this copy has divided them
-        found = Rows(row for split in ("train", "test") for row in splits[split])
+        questions = Rows(row for split in ("train", "test") for row in splits[split])
     else:
         path = find_file(suite.data_dir, "strategyqa", _STRATEGYQA_FILES)
-        found = (json_lines if path.suffix == ".jsonl" else json_list)(path, _STRATEGYQA_FIELDS)
+        questions = (json_lines if path.suffix == ".jsonl" else json_list)(path, _STRATEGYQA_FIELDS)
     shown = {question.removeprefix(_HINT).lower() for question, _ in STRATEGYQA_SHOTS}
-    return {"test": Rows(row for row in found if row["question"].lower() not in shown)}
+    return {"test": Rows(row for row in questions if row["question"].lower() not in shown)}
 
 
 def _build_strategyqa(name: str, splits: Splits, suite: SuiteSpec) -> BuiltTask:

@@ -224,8 +224,8 @@ def _build_registered(name: str, splits: Splits, suite: SuiteSpec) -> BuiltTask:
             f"{REGISTERED_PREFIX}/{name}: runs programs without a sandbox; sources humaneval and mbpp run them in one"
         )
     task = _on_files(name, config, splits) if splits else _on_hub(name)
-    filters = [one.name for one in task._filters]
-    chosen = next((one for one in _PREFERRED_FILTERS if one in filters), filters[0])
+    filters = [ensemble.name for ensemble in task._filters]
+    chosen = next((wanted for wanted in _PREFERRED_FILTERS if wanted in filters), filters[0])
     metric = _score_of(name, task)
     return BuiltTask(task=task, metric=metric, filter=chosen, setting=f"the score is {metric} ({chosen})")
 
@@ -295,11 +295,11 @@ def _places() -> Mapping[str, Path]:
     """The folder of every task, by its name."""
     from lm_eval import tasks
 
-    found: dict[str, Path] = {}
+    folders: dict[str, Path] = {}
     for path in sorted(Path(tasks.__file__).parent.rglob("*.yaml")):
         if named := _NAMED.search(path.read_text(encoding="utf-8")):
-            found.setdefault(named[1], path.parent)
-    return found
+            folders.setdefault(named[1], path.parent)
+    return folders
 
 
 SOURCES = (QuestionSource(prefix=REGISTERED_PREFIX, names=None, read=_read_registered, build=_build_registered),)

@@ -120,14 +120,14 @@ def _holds(relation: str, count: int, threshold: int) -> bool:
 
 def _escaped(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Words as patterns that match them literally: lm-eval searches for them as regular expressions."""
-    found = dict(arguments)
+    cleaned = dict(arguments)
     for name in ("keyword", "section_spliter", "postscript_marker"):
-        if name in found and found[name].strip() not in ("P.S.", "P.P.S"):
-            found[name] = re.escape(found[name].strip())
+        if name in cleaned and cleaned[name].strip() not in ("P.S.", "P.P.S"):
+            cleaned[name] = re.escape(cleaned[name].strip())
     for name in ("keywords", "forbidden_words"):
-        if name in found:
-            found[name] = [re.escape(word) for word in found[name]]
-    return found
+        if name in cleaned:
+            cleaned[name] = [re.escape(word) for word in cleaned[name]]
+    return cleaned
 
 
 def _languages() -> list[str]:

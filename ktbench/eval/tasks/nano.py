@@ -30,11 +30,11 @@ def questions(per_task: int, seed: int = SEED) -> tuple[Question, ...]:
 
 def _first(task: NanoTask, count: int, seed: int) -> list[Question]:
     random = Random(f"evaluation/{seed}/{task.category}/{task.name}")
-    found: dict[str, Question] = {}
-    while len(found) < count:
+    by_content: dict[str, Question] = {}
+    while len(by_content) < count:
         question = task.evaluated(random)
-        found.setdefault(question.content, question)
-    return list(found.values())
+        by_content.setdefault(question.content, question)
+    return list(by_content.values())
 
 
 def _read(name: str, suite: SuiteSpec) -> Splits:
@@ -43,10 +43,11 @@ def _read(name: str, suite: SuiteSpec) -> Splits:
         raise ValueError(
             f"limit={suite.limit}: allowed are 1 to {MOST} for the questions of nano, whose contents differ"
         )
-    drawn = [one for one in questions(suite.limit or PER_TASK, suite.seed) if one.task == name]
+    drawn = [question for question in questions(suite.limit or PER_TASK, suite.seed) if question.task == name]
     return {
         "test": Rows(
-            {"name": f"{one.level}/{number}", "prompt": one.prompt, "question": one} for number, one in enumerate(drawn)
+            {"name": f"{question.level}/{number}", "prompt": question.prompt, "question": question}
+            for number, question in enumerate(drawn)
         )
     }
 

@@ -137,7 +137,7 @@ def trace(random: Random, level: int) -> Drawn:
 def lookup(random: Random, level: int) -> Drawn:
     """`table k3 q7 z0 get z,k: ` → `z0 k3`; at level 5 keys are two of six letters, so that many look alike."""
     count = _size(random, level, (3, 5), (6, 8), (9, 11), (12, 14), (5, 7))
-    keys = list(ascii_lowercase) if level < 5 else [one + other for one in _FEW_LETTERS for other in _FEW_LETTERS]
+    keys = list(ascii_lowercase) if level < 5 else [first + second for first in _FEW_LETTERS for second in _FEW_LETTERS]
     table = {key: str(random.randrange(10)) for key in random.sample(keys, count)}
     wanted = random.sample(list(table), random.randint(2, min(4, count)))
     rows = [key + value for key, value in table.items()]
@@ -193,17 +193,19 @@ def typos(random: Random, level: int) -> Drawn:
 def _damaged(random: Random, word: str, level: int) -> str:
     """The word with a typo of the level, which is no typo of another word."""
     while True:
-        found = _swapped(random, word) if level < 3 else word[0] + "".join(random.sample(word[1:], len(word) - 1))
+        damaged = _swapped(random, word) if level < 3 else word[0] + "".join(random.sample(word[1:], len(word) - 1))
         if level == 5:
             place = random.randrange(1, len(word))
-            found = found[:place] + MASK + found[place + 1 :]
-        if found != word and [one for one in _BY_INITIAL[word[0]] if _may_be(found, one)] == [word]:
-            return found
+            damaged = damaged[:place] + MASK + damaged[place + 1 :]
+        if damaged != word and [candidate for candidate in _BY_INITIAL[word[0]] if _may_be(damaged, candidate)] == [
+            word
+        ]:
+            return damaged
 
 
-def _may_be(found: str, word: str) -> bool:
+def _may_be(damaged: str, word: str) -> bool:
     """Whether the letters are those of a word with the same initial, masked ones any."""
-    return (Counter(found) - Counter(word)).keys() <= {MASK}
+    return (Counter(damaged) - Counter(word)).keys() <= {MASK}
 
 
 def _swapped(random: Random, word: str) -> str:

@@ -39,8 +39,8 @@ def find_folder(data_dir: str, name: str, files: Sequence[str]) -> Path:
 def find_file(data_dir: str, name: str, files: Sequence[str]) -> Path:
     """The first of the files in `data_dir` or in its folder `name`. Raises ValueError."""
     paths = [folder / file for folder in (Path(data_dir), Path(data_dir) / name) for file in files]
-    if found := next((path for path in paths if path.is_file()), None):
-        return found
+    if existing := next((path for path in paths if path.is_file()), None):
+        return existing
     raise ValueError(f"data_dir={data_dir}: no {name} here; wanted is {' or '.join(files)}, there or in {name}/")
 
 
@@ -66,19 +66,19 @@ def json_list(path: Path, fields: Fields, check: Check = lambda row: None) -> Ro
     with at(path, 1):
         text = path.read_bytes().decode()
     try:
-        found = json.loads(text)
+        content = json.loads(text)
     except json.JSONDecodeError as error:
         raise ValueError(f"{path}:{error.lineno}: is no JSON: {error.msg}") from None
     except RecursionError:
         raise ValueError(f"{path}: is no JSON: nested too deeply") from None
-    if not isinstance(found, list):
-        raise ValueError(f"{path}: expected a JSON list, got {type(found).__name__}")
-    for number, row in enumerate(found, start=1):
+    if not isinstance(content, list):
+        raise ValueError(f"{path}: expected a JSON list, got {type(content).__name__}")
+    for number, row in enumerate(content, start=1):
         try:
             check_row(require_object(row), fields, check)
         except ValueError as error:
             raise ValueError(f"{path}: row {number}: {error}") from None
-    return some(Rows(found), path)
+    return some(Rows(content), path)
 
 
 def csv_rows(path: Path, fields: Sequence[str], check: Check = lambda row: None) -> Rows:

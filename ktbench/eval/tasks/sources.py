@@ -29,9 +29,9 @@ def load_task(task: TaskSpec, suite: SuiteSpec) -> LoadedTask:
     does not answer, more worked examples than there are, and programs that may not be run.
     """
     source, name = find_source(task)
-    found = read_rows(task, suite)
+    splits = read_rows(task, suite)
     with harness.seeded():
-        built = source.build(name, found, suite)
+        built = source.build(name, splits, suite)
         _set_shots(task, built)
         rows = built.task.eval_docs
     names = [str(row[built.identity]) if built.identity else str(index) for index, row in enumerate(rows)]

@@ -50,8 +50,8 @@ class KtLoader:
         """The copies for each setting that may be tried on so many cores: weights belong to the pools of one."""
         cpus = self.host.usable_cpus[:cores]
         copies_bytes = self.weights.count(self.precision, self.host) * self.weights.nbytes(self.precision)
-        found = settings_for(cores, self.host.nodes, copies_bytes)
-        return {setting: self._copies(setting, cpus) for setting in found}
+        settings = settings_for(cores, self.host.nodes, copies_bytes)
+        return {setting: self._copies(setting, cpus) for setting in settings}
 
     def _copies(self, setting: Setting, cpus: Sequence[int]) -> CacheColdReplicas:
         pool = Pool(self.library, setting, cpus)

@@ -73,14 +73,14 @@ def settings_for(cores: int, nodes: Sequence[int], copies_bytes: int) -> tuple[S
         raise Unsupported(f"kt-kernel has a pool for each NUMA node from 0 on, these cores lie on {list(nodes)}")
     if cores < pools:
         raise Unsupported(f"kt-kernel needs a worker on each of {pools} NUMA nodes, there are {cores} threads")
-    found = [Setting(nodes=tuple(nodes), workers=_shared(cores, pools))]
+    settings = [Setting(nodes=tuple(nodes), workers=_shared(cores, pools))]
     if cores > pools:
-        found.append(Setting(nodes=tuple(nodes), workers=_shared(cores - 1, pools)))
+        settings.append(Setting(nodes=tuple(nodes), workers=_shared(cores - 1, pools)))
     if cores > _FEW_CORES:
-        found.reverse()
+        settings.reverse()
     if pools == 1 and cores > 1:
-        found.append(Setting(nodes=(0, 0), workers=_shared(cores, 2)))
-    return tuple(found[: max(1, KT_MOST_BYTES // copies_bytes)])
+        settings.append(Setting(nodes=(0, 0), workers=_shared(cores, 2)))
+    return tuple(settings[: max(1, KT_MOST_BYTES // copies_bytes)])
 
 
 def _shared(cores: int, pools: int) -> tuple[int, ...]:

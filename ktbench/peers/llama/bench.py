@@ -162,10 +162,10 @@ def options(
     context depth `prompt`: llama-bench does not report what each took.
     """
     tried: dict[str, object] = {
-        "-b": max(workload.prompt, *(one.ubatch for one in candidates)),
-        "-ub": _distinct(one.ubatch for one in candidates),
-        "-t": _distinct(one.threads for one in candidates),
-        "-fa": _distinct(int(one.flash) for one in candidates),
+        "-b": max(workload.prompt, *(candidate.ubatch for candidate in candidates)),
+        "-ub": _distinct(candidate.ubatch for candidate in candidates),
+        "-t": _distinct(candidate.threads for candidate in candidates),
+        "-fa": _distinct(int(candidate.flash) for candidate in candidates),
     }
     fixed = {"-ctk": "f16", "-ctv": "f16", "-ngl": "0"}
     chosen = {**dialect.options(workload), **tried, **fixed}

@@ -89,9 +89,9 @@ def read_weights(path: Path, weights: str | None) -> GgufHeader:
     Raises ValueError in one line for other weights, and as `read_header` for a file that is not whole.
     """
     header = read_header(path)
-    found = header.metadata.get(OUR_WEIGHTS, "none named")
-    if weights not in (None, found):
-        raise ValueError(f"{path}: holds other weights ({found}) than those of the model ({weights})")
+    digest = header.metadata.get(OUR_WEIGHTS, "none named")
+    if weights not in (None, digest):
+        raise ValueError(f"{path}: holds other weights ({digest}) than those of the model ({weights})")
     return header
 
 

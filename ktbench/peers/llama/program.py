@@ -129,7 +129,7 @@ class RunningServer:
 
 
 def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind((_HERE, 0))
-        port: int = found.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind((_HERE, 0))
+        port: int = listener.getsockname()[1]
         return port

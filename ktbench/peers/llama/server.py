@@ -36,7 +36,7 @@ def open_serving(specs: Sequence[RunSpec], host: HostRole) -> LlamaServing:
     assert spec.peer.llama_server is not None  # without one its cells are not run
     file = file_of(spec)
     read_weights(file.path, file.weights)
-    streams = [draw_stream(one.workload, one.model.shape.vocab) for one in specs]
+    streams = [draw_stream(other.workload, other.model.shape.vocab) for other in specs]
     launch = Launch(
         program=spec.peer.llama_server,
         file=file.path,
@@ -157,8 +157,8 @@ class Trials:
     def __init__(self, launch: Launch, stream: Sequence[StreamRequest]) -> None:
         self._launch = launch
         self._requests = [
-            ServeRequest(key=str(number), prompt=one.tokens, max_new=min(one.answer, _TUNING_ANSWER))
-            for number, one in enumerate(stream[: launch.slots.requests])
+            ServeRequest(key=str(number), prompt=request.tokens, max_new=min(request.answer, _TUNING_ANSWER))
+            for number, request in enumerate(stream[: launch.slots.requests])
         ]
         self._settings: ServerSettings | None = None
         self.engine: LlamaServing | None = None

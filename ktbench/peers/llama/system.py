@@ -140,9 +140,9 @@ def open_llama(path: Path, model: ModelSpec, host: HostRole, weights: str | None
     return LlamaSystem(loaded, model, host, header)
 
 
-def _require_same(path: Path, what: str, found: int, expected: int) -> None:
-    if found != expected:
-        raise ValueError(f"{path}: has {found} {what}, the model has {expected}")
+def _require_same(path: Path, what: str, actual: int, expected: int) -> None:
+    if actual != expected:
+        raise ValueError(f"{path}: has {actual} {what}, the model has {expected}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -59,8 +59,8 @@ def _lent(module: nn.Module) -> nn.Module:
         module.__dict__[_GUARDED] = True
     lent = copy.copy(module)
     held = module.named_parameters(recurse=False)
-    lent._parameters = {name: nn.Parameter(one.data, requires_grad=False) for name, one in held}
-    lent.__dict__ = {name: one for name, one in lent.__dict__.items() if name not in (_MADE, _FORWARD, _GUARDED)}
+    lent._parameters = {name: nn.Parameter(original.data, requires_grad=False) for name, original in held}
+    lent.__dict__ = {name: value for name, value in lent.__dict__.items() if name not in (_MADE, _FORWARD, _GUARDED)}
     return lent
 
 
@@ -79,10 +79,10 @@ def _guarded(numbers: Tensor) -> Tensor:
 
 
 def _class_of(file: str) -> Callable[[nn.Module], nn.Module]:
-    found = spec_from_file_location("ktbench_own_operator", file)
-    if found is None or found.loader is None:
+    module_spec = spec_from_file_location("ktbench_own_operator", file)
+    if module_spec is None or module_spec.loader is None:
         raise ImportError(f"{file} is no Python file")
-    loaded = module_from_spec(found)
-    found.loader.exec_module(loaded)
+    loaded = module_from_spec(module_spec)
+    module_spec.loader.exec_module(loaded)
     make: Callable[[nn.Module], nn.Module] = getattr(loaded, OPERATOR_CLASS)
     return make

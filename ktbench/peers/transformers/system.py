@@ -89,7 +89,7 @@ class _Call:
 
     def begin(self, _module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         """Before the operator has the inputs (hidden, ids, weights)."""
-        self._inputs = tuple(one.clone() for one in inputs)
+        self._inputs = tuple(tensor.clone() for tensor in inputs)
 
     def end(self, _module: nn.Module, _inputs: tuple[Tensor, ...], output: Tensor) -> None:
         """After it has given its output."""

@@ -53,7 +53,7 @@ def cut(cells: Sequence[Cell], jobs: int | None) -> tuple[tuple[Cell, ...], ...]
     numbered = zip(placed if jobs is not None else range(shards), points, strict=True)
     return tuple(
         tuple(cell for _, point in together for cell in point)
-        for _, together in groupby(numbered, key=lambda one: one[0])
+        for _, together in groupby(numbered, key=lambda numbered_point: numbered_point[0])
     )
 
 
@@ -166,8 +166,8 @@ def gather(log: Log, nodes: Sequence[Path], on_record: Callable[[Record], None],
 
 def say_damage(damage: Iterable[Damage]) -> None:
     """Print damaged lines."""
-    for one in damage:
-        say(f"{one}: left out; a trial recorded there is measured again on resuming")
+    for problem in damage:
+        say(f"{problem}: left out; a trial recorded there is measured again on resuming")
 
 
 def damage_of(nodes: Sequence[Path]) -> Iterator[Damage]:

@@ -106,13 +106,15 @@ class SpreadSweep:
         self._known_records = len(run.records)
         measures = [self._measure_of(shard) for shard in shards]
         pairs = [pair for pair in zip(shards, measures, strict=True) if not is_done(run, *pair)]
-        found = {}
+        opened = {}
         for number, (cells, measure) in enumerate(pairs):
             folder = (self.folder / NODES / f"{attempt:03}-{number:03}").resolve()
             write_shard(shard_of(run, cells, measure, mixed=self.request.resume_changed), folder)
-            found[folder] = cells
-        say(f"{len(found)} of {len(shards)} shards are launched with {self.launch.name}, logs in {self.folder / NODES}")
-        return found
+            opened[folder] = cells
+        say(
+            f"{len(opened)} of {len(shards)} shards are launched with {self.launch.name}, logs in {self.folder / NODES}"
+        )
+        return opened
 
     def _measure_of(self, shard: Sequence[Cell]) -> MeasureSpec:
         """A shard gets minutes in proportion to its cells, as a block on one machine does."""

@@ -120,10 +120,10 @@ def _logits_differ(seen: ReplayedRequest, expected: Logits, allowed: float) -> s
     )
 
 
-def relative_error(found: Logits, expected: Logits) -> float:
+def relative_error(actual: Logits, expected: Logits) -> float:
     """Of logits [T, V] against others: the median over tokens of the Euclidean norms of the difference, by theirs.
 
     The median, as rounding that sends one token to another expert says nothing about the others.
     """
-    errors = np.linalg.norm(found - expected, axis=1) / np.linalg.norm(expected, axis=1)
+    errors = np.linalg.norm(actual - expected, axis=1) / np.linalg.norm(expected, axis=1)
     return float(np.median(errors))

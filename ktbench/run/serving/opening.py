@@ -55,11 +55,15 @@ def best_serving_spec(verb: str, overrides: Sequence[str]) -> tuple[RunSpec, str
     """
     named = {word.lstrip("+").partition("=")[0] for word in overrides}
     off = {"engine.batching"} if "engine.static_batch" in named else set()
-    serving = [f"{one.key}=true" for one in FEATURES if one.serving and not one.valued and one.key not in named | off]
+    serving = [
+        f"{feature.key}=true"
+        for feature in FEATURES
+        if feature.serving and not feature.valued and feature.key not in named | off
+    ]
     is_chosen = named & {"engine.best", *(BY_NAME[name].key for name in FUSED)}
     best = () if is_chosen else ("engine.best=true",)
-    if found := _that_runs(verb, [*overrides, *best, *serving]):
-        return found
+    if spec := _that_runs(verb, [*overrides, *best, *serving]):
+        return spec
     own = serving_spec(verb, overrides)  # raises what is wrong whatever was added
     if is_chosen:
         return own
@@ -70,15 +74,15 @@ def best_serving_spec(verb: str, overrides: Sequence[str]) -> tuple[RunSpec, str
 def _that_runs(verb: str, overrides: Sequence[str]) -> tuple[RunSpec, str] | None:
     """`serving_spec`, None for what is refused or cannot run here."""
     with suppress(RequestError):
-        found = serving_spec(verb, overrides)
-        return None if found[1] else found
+        spec = serving_spec(verb, overrides)
+        return None if spec[1] else spec
     return None
 
 
 def features_said(verb: str, spec: RunSpec) -> str:
     """The features of a cell, as they are said before its engine loads."""
-    on = [one for one in FEATURES if spec.engine.features[one.name] != one.off]
-    listed = ", ".join(f"{one.tag(spec.engine.features[one.name])} {one.title}" for one in on)
+    on = [feature for feature in FEATURES if spec.engine.features[feature.name] != feature.off]
+    listed = ", ".join(f"{feature.tag(spec.engine.features[feature.name])} {feature.title}" for feature in on)
     return f"features: {listed or 'none'} (engine.NAME=false turns one off, see `ktbench {verb} --help`)"
 
 

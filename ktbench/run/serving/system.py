@@ -100,10 +100,10 @@ class StreamSystem:
         seen = self._seen()
         if configured(self._spec).system != OURS:
             engine = configured(self._engine)
-            same = sum(alone(engine, one.prompt, len(one.answer)) == one.answer for one in seen)
+            same = sum(alone(engine, request.prompt, len(request.answer)) == request.answer for request in seen)
             self._notes = (f"{same} of {len(seen)} answers are those to the same requests alone",)
             return ""
-        return next(filter(None, (difference(one, self._expected(one), tolerance) for one in seen)), "")
+        return next(filter(None, (difference(request, self._expected(request), tolerance) for request in seen)), "")
 
     def passed_mutant(self, tolerance: float) -> str:
         """Logits of another request that `differing` would pass as those of one; empty where it finds all of them.
@@ -113,32 +113,32 @@ class StreamSystem:
         seen = self._seen()
         if configured(self._spec).system != OURS:
             return ""
-        for one in seen:
-            for what, logits in self._mutants(one, seen):
-                length = min(len(one.answer), len(logits))
-                mutant = replace(one, answer=one.answer[:length], logits=logits[:length])
-                if not difference(mutant, self._expected(one)[:length], tolerance):
-                    return f"request {one.number}: the check would pass the logits {what}"
+        for request in seen:
+            for what, logits in self._mutants(request, seen):
+                length = min(len(request.answer), len(logits))
+                mutant = replace(request, answer=request.answer[:length], logits=logits[:length])
+                if not difference(mutant, self._expected(request)[:length], tolerance):
+                    return f"request {request.number}: the check would pass the logits {what}"
         return ""
 
     def _seen(self) -> tuple[ReplayedRequest, ...]:
         answers = configured(self._driver).answers
         return tuple(answers[number] for number in sampled(len(answers)))
 
-    def _expected(self, one: ReplayedRequest) -> Logits:
+    def _expected(self, request: ReplayedRequest) -> Logits:
         """The logits [T, V] before each token of its answer where it is alone; features of serving alter none."""
         engine = configured(self._spec).engine
-        key = (replace(engine.without_serving, serving=ServingSpec()), one.prompt, one.answer)
+        key = (replace(engine.without_serving, serving=ServingSpec()), request.prompt, request.answer)
         if key not in self._alone:
-            self._alone[key] = logits_alone(configured(self._engine), one.prompt, one.answer)
+            self._alone[key] = logits_alone(configured(self._engine), request.prompt, request.answer)
         return self._alone[key]
 
-    def _mutants(self, one: ReplayedRequest, seen: Sequence[ReplayedRequest]) -> Iterator[tuple[str, Logits]]:
+    def _mutants(self, request: ReplayedRequest, seen: Sequence[ReplayedRequest]) -> Iterator[tuple[str, Logits]]:
         for other in seen:
-            if other.prompt != one.prompt:
+            if other.prompt != request.prompt:
                 yield f"of request {other.number}", other.logits
         if len(seen) == 1:
-            half = replace(one, prompt=one.prompt[len(one.prompt) // 2 :])
+            half = replace(request, prompt=request.prompt[len(request.prompt) // 2 :])
             yield "without the first half of its prompt", self._expected(half)
 
     def logits(self) -> NDArray[np.float32]:
