@@ -1,4 +1,4 @@
-"""The verbs as functions, whose results are frames and figures, and `inject`, which makes a model ready to train."""
+"""The verbs as functions that return frames and figures, and `inject`, which prepares a model for training."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ __all__ = ["RequestError", "Result", "evaluate", "inject", "load", "run", "simul
 def run(*words: str, **keys: Any) -> Result:
     """Measure one cell, as the verb `run`: `ktbench.run(model="mixtral_8x7b", engine={"avx512": True})`.
 
-    `words` are those of the command line (`"model.layers=2"`), `keys` the same from Python values: a mapping sets the
+    `words` are words of the command line (`"model.layers=2"`), `keys` the same as Python values: a mapping sets the
     keys below its own, a tuple is a list of values to sweep over. The run is kept under `runs/`. Raises RequestError
-    for what cannot be carried out as asked.
+    for an invalid request.
     """
     overrides = [*words, *words_of(keys)]
     return _executed(one_cell_request("run", overrides), "run", overrides)
 
 
 def sweep(ablation: str | tuple[str, ...] | None = None, *words: str, **keys: Any) -> Result:
-    """Measure an ablation, several as parts of one run, or what lists of values make; `words` and `keys` as in `run`.
+    """Measure one or more ablations (as parts of one run) or lists of values; `words` and `keys` as in `run`.
 
-    Raises RequestError for a single cell, and for what cannot be carried out as asked.
+    Raises RequestError for a single cell or an invalid request.
     """
     overrides = [*_named("+ablation", ablation), *words, *words_of(keys)]
     return _executed(sweep_request(overrides), "sweep", overrides)
@@ -48,7 +48,7 @@ def simulate(machine: str, ablation: str | tuple[str, ...] | None = None, *words
     `words` and `keys` as in `run`. Nothing is loaded and nothing measured. Raises RequestError.
     """
     if machine == "here":
-        raise RequestError("machine=here: is what `run` and `sweep` measure; name a described machine")
+        raise RequestError("machine=here: `run` and `sweep` measure it; name a described machine")
     overrides = [*_named("+ablation", ablation), *words_of({"machine": machine}), *words, *words_of(keys)]
     request = read_request(overrides)
     return _executed(request, "sweep" if request.is_sweep else "run", overrides)
@@ -64,15 +64,15 @@ def evaluate(suite: str | None = None, *words: str, **keys: Any) -> Result:
 
 
 def load(name: str | Path = "latest") -> Result:
-    """A run that is there: its folder, its name under `runs/`, or `latest`. Raises RequestError with near names."""
+    """Read a run: its folder, its name under `runs/`, or `latest`. Raises RequestError with similar names."""
     return Result(run=read_run(find_run(str(name))))
 
 
 def inject(network: PreTrainedModel, rules: InjectSpec | str | Path | None = None, **settings: Any) -> PreTrainedModel:
     """Puts packed, frozen, differentiable experts into a loaded Transformers model, for PEFT and its trainers.
 
-    `rules` are injection rules, or a YAML file of them, whose operator is `experts`; by default all routed experts are
-    replaced. `settings` are those of `ktbench.engine.training.inject.inject_experts`. Raises ValueError as it does.
+    `rules` are injection rules, or a YAML file with rules, for the operator `experts`; by default all routed experts
+    are replaced. For `settings` and errors see `ktbench.engine.training.inject.inject_experts`.
     """
     from ktbench.engine.training.inject import ROUTED_EXPERTS, inject_experts
 

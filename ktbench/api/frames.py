@@ -57,7 +57,7 @@ def answers_frame(run: Run) -> pd.DataFrame:
 
 
 def published_frame(run: Run) -> pd.DataFrame:
-    """A row for each value that the run shows of published numbers: published, simulated or measured, in `unit`."""
+    """A row for each published number of the run and for its simulated and measured values, in `unit`."""
     parts = [part for part in parts_of(run) if part.header.parts[0].published]
     lines = [(part, line) for part in parts for line in paper_lines(part, rows_of(part))]
     return frame_of(run, [value for part, line in lines for value in _values(part, line)])

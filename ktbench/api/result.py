@@ -1,4 +1,4 @@
-"""A run in a program's hands: frames, figures, tables, files."""
+"""A run as a Python object: frames, figures, tables, files."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What a run holds; frames are made when they are first asked for.
+    """The contents of a run; frames are built on first access.
 
-    `run` is its log read back, as the other rooms of ktbench take it. Notebooks show a result as its tables.
+    `run` is the log read back, as used by the rest of ktbench. Notebooks display a result as its tables.
     """
 
     run: Run
@@ -56,17 +56,17 @@ class Result:
 
     @cached_property
     def scores(self) -> pd.DataFrame:
-        """Of an evaluation a row for each score of each cell, with its interval and its change over the baseline."""
+        """For an evaluation, a row for each score of each cell, with its interval and its change over the baseline."""
         return frames.scores_frame(self.run)
 
     @cached_property
     def answers(self) -> pd.DataFrame:
-        """Of an evaluation a row for each answer."""
+        """For an evaluation, a row for each answer."""
         return frames.answers_frame(self.run)
 
     @cached_property
     def published(self) -> pd.DataFrame:
-        """Of a run beside published numbers a row for each value, with `provenance` and `unit`."""
+        """For a run with published numbers, a row for each value, with `provenance` and `unit`."""
         return frames.published_frame(self.run)
 
     @cached_property
@@ -79,13 +79,13 @@ class Result:
 
     @property
     def figures(self) -> tuple[str, ...]:
-        """Names of its figures, as their files have them."""
+        """Names of its figures, as in their file names."""
         return tuple(self._drawn)
 
     def figure(self, name: str | None = None) -> Figure:
-        """A figure, by default the first. Raises RequestError for a name that is none of `figures`."""
+        """A figure, by default the first. Raises RequestError for a name not in `figures`."""
         if not self._drawn:
-            raise RequestError(f"{self.name}: has no figure, nothing in it was planned")
+            raise RequestError(f"{self.name}: has no figure, because it has no planned cells")
         chosen = self.figures[0] if name is None else name
         if chosen not in self._drawn:
             raise RequestError(f"figure {chosen!r}: unknown{instead(chosen, self.figures)}")
@@ -104,9 +104,9 @@ class Result:
         return write_report(self.run, formats or FORMATS, self._documents)
 
     def to_parquet(self, folder: str | Path | None = None) -> list[Path]:
-        """Write every frame that has rows as `<frame>.parquet`, by default beside the report. Returns the paths.
+        """Write every frame that has rows as `<frame>.parquet`, by default next to the report. Returns the paths.
 
-        Raises RequestError where pyarrow is not installed, and NotWritten.
+        Raises RequestError if pyarrow is not installed, and NotWritten.
         """
         if find_spec("pyarrow") is None:
             raise RequestError(f"to_parquet: pyarrow is not installed: {install_command('parquet')}")

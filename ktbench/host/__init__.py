@@ -1,1 +1,1 @@
-"""The host: topology, capabilities, settings, health and roofs of the machine at hand."""
+"""The host: topology, capabilities, settings, health and roofs of this machine."""

@@ -18,7 +18,7 @@ _ARCHITECTURE = re.compile(r"(?P<kind>sm|compute)_(?P<major>\d+)(?P<minor>\d)(?P
 
 
 def machine_capabilities() -> dict[str, str]:
-    """Capability -> "" when this machine has it, else one line with what is missing and how to get it.
+    """Capability -> "" if this machine has it, else one line with what is missing and how to get it.
 
     The names are those that `Feature.needs` uses: avx512, amx, numa, cuda, stream_memory.
     """
@@ -28,7 +28,7 @@ def machine_capabilities() -> dict[str, str]:
 def capabilities_of(
     extension: Extension, topology: Topology, cuda: CudaDevices, torch: TorchBuild | None
 ) -> dict[str, str]:
-    """The capabilities that follow from the parts; `torch` is what is installed, None where there is none."""
+    """The capabilities that follow from the parts; `torch` is the installed PyTorch, None without it."""
     isas = isa_reasons(extension)
     capabilities = {name: isas.get(name, extension.reason or f"the kernel extension has no {name}") for name in _ISAS}
     no_cuda, no_flags = cuda.reason or _torch_reason(torch, cuda), ""
@@ -38,14 +38,14 @@ def capabilities_of(
 
 
 def feature_reasons(capabilities: Mapping[str, str]) -> dict[str, str]:
-    """Feature name -> "" when the machine can run it, else what it lacks, for every row of the feature table."""
+    """Feature name -> "" if the machine can run it, else what it lacks, for every row of the feature table."""
     return {feature.name: _feature_reason(feature, capabilities) for feature in FEATURES}
 
 
 def kernel_isas(extension: Extension) -> dict[str, dict[str, tuple[str, ...]]]:
     """Precision -> feature name -> the granted instruction sets with kernels for it; the fastest of them runs.
 
-    A feature without any is left out. Empty without the extension.
+    Features without kernels are left out. Empty without the extension.
     """
     if extension.module is None:
         return {}
@@ -97,7 +97,7 @@ def _torch_reason(torch: TorchBuild | None, cuda: CudaDevices) -> str:
 
 
 def _kernels_reason(torch: TorchBuild, gpu: Gpu) -> str:
-    """Why PyTorch has no kernels for its first device; empty where it has, or where nothing is known against it."""
+    """Why PyTorch has no kernels for its first device; empty if it has, or if this is unknown."""
     if gpu.capability is None or not torch.architectures:
         return ""
     if any(_runs(architecture, gpu.capability) for architecture in torch.architectures):
@@ -112,7 +112,7 @@ def _kernels_reason(torch: TorchBuild, gpu: Gpu) -> str:
 def _runs(architecture: str, capability: tuple[int, int]) -> bool:
     """Whether a device runs code for an architecture (CUDA C++ Programming Guide, "Application Compatibility").
 
-    `sm_86` is for 8.6 and later of 8, `sm_90a` for 9.0 alone; the driver translates `compute_90` for 9.0 and all later.
+    `sm_86` is for 8.6 and later 8.x, `sm_90a` for 9.0 only; the driver translates `compute_90` for 9.0 and all later.
     """
     match = _ARCHITECTURE.fullmatch(architecture)
     if match is None:

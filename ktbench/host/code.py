@@ -35,7 +35,7 @@ def load_extension() -> Extension:
 
 
 def isa_reasons(extension: Extension) -> dict[str, str]:
-    """Instruction set -> "" when this machine grants it, else the reason. Empty without the extension."""
+    """Instruction set -> "" if this machine grants it, else the reason. Empty without the extension."""
     return {} if extension.module is None else dict(extension.module.grants())
 
 
@@ -75,7 +75,7 @@ def code_id(extension: Extension) -> str:
 def code_files() -> Iterator[tuple[str, Path]]:
     """(name, path) of every file that the identity covers; names do not depend on the location of the package.
 
-    Hidden files are left out: nothing reads them, and editors keep their locks and copies beside what they edit.
+    Hidden files are left out: nothing reads them, and editors keep their locks and backups there.
     """
     for name, path in _visible(_PACKAGE, "*.py"):
         if name.partition("/")[0] not in (*_DATA_FOLDERS, "reports"):
@@ -106,9 +106,9 @@ MOST_CHANGES = 1 << 20  # bytes
 
 
 def read_changes(checkout: Path = _PACKAGE.parent) -> bytes:
-    """What a checkout changes of its commit, as `git apply` takes it: tracked files, and new ones of the code.
+    """The checkout's changes relative to its commit, for `git apply`: tracked files, and new files of the code.
 
-    At most 1 MiB, with a last line that says so where there is more; empty without changes, and without git.
+    At most 1 MiB, with a last line that says so if there is more; empty without changes or without git.
     """
     if not (checkout / ".git").exists():
         return b""
@@ -124,7 +124,7 @@ def read_changes(checkout: Path = _PACKAGE.parent) -> bytes:
 
 
 def _diff(checkout: Path, *words: str) -> bytes:
-    """Raises CalledProcessError unless git has compared: it exits with 1 where files outside of it differ."""
+    """Raises CalledProcessError unless git has compared: it exits with 1 if files outside the repository differ."""
     command = ["git", "-C", str(checkout), "diff", "--no-color", "--no-ext-diff", "--no-textconv", *words]
     done = subprocess.run(command, capture_output=True, check=False)
     if done.returncode > 1:
@@ -133,7 +133,7 @@ def _diff(checkout: Path, *words: str) -> bytes:
 
 
 def read_build(folder: Path) -> Build | None:
-    """How the extension in that folder was built; None without a record of it."""
+    """How the extension in that folder was built; None if it was not recorded."""
     try:
         fields = json.loads((folder / _BUILD).read_bytes())
     except FileNotFoundError:

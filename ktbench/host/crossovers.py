@@ -1,4 +1,4 @@
-"""From how many tokens per expert on which loop of the kernels is the fastest here: measured once, then kept."""
+"""Which loop of the kernels is fastest from how many tokens per expert on: measured once per machine, then cached."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from ktbench.host.roofs import pinned_team
 from ktbench.resources import cache_folder
 from ktbench.spec.wire import digest
 
-# The layer that is timed: as wide as Qwen3-30B-A3B's, two experts at a time of more than caches of a few cores hold.
+# The timed layer: as wide as Qwen3-30B-A3B's, two experts at a time, larger together than the caches of a few cores.
 _HIDDEN, _INTERMEDIATE, _ACTIVE, _EXPERTS = 2048, 768, 2, 24
 _TOKENS = (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 32)
 # Of timing all instruction sets; packing takes up to half a second more.
 _BUDGET_S = 1.2
-# What thresholds must gain over those that ship, as a part of the time.
+# The gain over the shipped thresholds that others must have, as a share of the time.
 _LEAST_GAIN = 0.02
 _LEAST_ROUNDS = 2
 _NEVER = 2**30
-# Loops of a vector instruction set, as the crossover that has every number of tokens use them.
+# Loops of a vector instruction set, with the crossover that forces each for any number of tokens.
 _LOOPS = {"stream": (_NEVER, _NEVER), "fetching": (1, _NEVER), "block": (1, 1)}
 _TILES = "amx"
 
@@ -42,8 +42,8 @@ Seconds = Mapping[int, Mapping[str, float]]
 class Crossover:
     """Which loop of `isa` multiplies `precision`, by tokens per expert.
 
-    Streams up to `block_from`, with prefetches from `fetch_from` on, register blocks from `block_from` on; of AMX it is
-    where tiles are faster than vectors. `measured` is the day (ISO 8601), None for one that ships with the kernels.
+    Streams up to `block_from`, with prefetches from `fetch_from` on, register blocks from `block_from` on; for AMX,
+    `block_from` is where tiles become faster than vectors. `measured` is the date (ISO 8601), None for shipped ones.
     """
 
     isa: str
@@ -62,7 +62,7 @@ class Crossover:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Kept:
-    """Content of the cache: crossovers by machine, and of which build of the kernels."""
+    """Content of the cache: crossovers by machine and build of the kernels."""
 
     machines: dict[str, dict[str, tuple[Crossover, ...]]] = field(default_factory=dict)
 
@@ -73,7 +73,7 @@ def cache_file() -> Path:
 
 
 def read_crossovers(kernels: ModuleType, cpus: Sequence[int]) -> tuple[Crossover, ...]:
-    """Those that a run on `cpus` begins with, measured ones in the place of shipped ones, in the kernels' order."""
+    """The crossovers with which a run on `cpus` begins: measured ones, else shipped ones, in the kernels' order."""
     kept = {
         (crossover.isa, crossover.precision): crossover
         for crossovers in _read().machines.get(_key(kernels, cpus), {}).values()
@@ -92,7 +92,7 @@ def use_crossovers(
 ) -> tuple[Crossover, ...]:
     """Set the kernels' crossovers for some precisions, and return them.
 
-    What is not in the cache, all with `anew`, is measured on `cpus`, in about two seconds for each precision.
+    Those missing from the cache (with `anew` all) are measured on `cpus`, in about two seconds per precision.
     """
     key = _key(kernels, cpus)
     kept = _read().machines.get(key, {})
@@ -114,14 +114,14 @@ def _key(kernels: ModuleType, cpus: Sequence[int]) -> str:
 
 
 def _read() -> _Kept:
-    """Nothing where there is no readable cache: it is measured again then."""
+    """Empty without a readable cache: crossovers are then measured again."""
     with suppress(OSError, msgspec.MsgspecError):
         return msgspec.json.decode(cache_file().read_bytes(), type=_Kept)
     return _Kept()
 
 
 def _write(key: str, new: Mapping[str, tuple[Crossover, ...]]) -> None:
-    """A cache that cannot be written is done without."""
+    """If the cache cannot be written, nothing is cached."""
     path, machines = cache_file(), _read().machines
     machines[key] = machines.get(key, {}) | dict(new)
     with suppress(OSError):
@@ -135,7 +135,7 @@ def _measured(kernels: ModuleType, precision: str, cpus: Sequence[int]) -> tuple
     layer = _Layer(kernels, precision, cpus)
     measured = []
     for isa in vectors:
-        # Tiles are compared with the faster vectors, which come last.
+        # Tiles are compared with the faster vector instruction set, which comes last.
         loops = {**dict.fromkeys(_LOOPS, isa), **{tile: tile for tile in tiles if isa == vectors[-1]}}
         seconds = layer.time(loops, _BUDGET_S / len(vectors))
         fetch, block = fit_loops(seconds, shipped[isa, precision])
@@ -166,7 +166,7 @@ class _Layer:
         self._moe, self._first = kernels.MoE(packed, team), 0
 
     def time(self, loops: Mapping[str, str], budget_s: float) -> Seconds:
-        """The fastest call of each loop, which runs the instruction set it maps to, in rounds that alternate them."""
+        """The fastest call of each loop, in alternating rounds; `loops` maps each loop to its instruction set."""
         best: dict[int, dict[str, float]] = {tokens: dict.fromkeys(loops, math.inf) for tokens in _TOKENS}
         began, rounds = monotonic(), 0
         while rounds < _LEAST_ROUNDS or monotonic() - began < budget_s:
@@ -191,7 +191,7 @@ class _Layer:
 
 
 def _writer(packed: Any, row: Mapping[str, Any]) -> tuple[Any, list[Any]]:
-    """The method that packs an expert, and weights for it: zeros, as no loop's speed depends on the numbers."""
+    """The method that packs an expert, and weights for it: zeros, since no loop's speed depends on the values."""
     import numpy as np
 
     shapes = ((_INTERMEDIATE, _HIDDEN), (_INTERMEDIATE, _HIDDEN), (_HIDDEN, _INTERMEDIATE))
@@ -202,7 +202,7 @@ def _writer(packed: Any, row: Mapping[str, Any]) -> tuple[Any, list[Any]]:
 
 
 def fit_loops(seconds: Seconds, shipped: tuple[int, int]) -> tuple[int, int]:
-    """From how many tokens on prefetches and blocks pay: the thresholds with the least geometric mean of the times."""
+    """The thresholds, in tokens, for prefetches and blocks with the smallest geometric mean of the times."""
     firsts = (*seconds, _NEVER)
     return _best(
         [shipped, *((fetch, block) for block in firsts for fetch in firsts)], seconds, lambda n, of: loop_at(n, *of)
@@ -210,7 +210,7 @@ def fit_loops(seconds: Seconds, shipped: tuple[int, int]) -> tuple[int, int]:
 
 
 def fit_tiles(seconds: Seconds, loops: tuple[int, int], shipped: int) -> int:
-    """From how many tokens on tiles are faster than the loops that the thresholds `loops` choose."""
+    """The threshold, in tokens, from which tiles are faster than the loops chosen by the thresholds `loops`."""
     return _best([shipped, *seconds, _NEVER], seconds, lambda n, of: _TILES if n >= of else loop_at(n, *loops))
 
 
@@ -230,7 +230,7 @@ def loop_at(tokens: int, fetch_from: int, block_from: int) -> str:
 
 
 def crossover_lines(crossovers: Iterable[Crossover]) -> Iterator[tuple[str, str]]:
-    """Precision and its crossovers, with the day they were measured, for people to read."""
+    """Precision and its crossovers, with the date of measurement, for display."""
     by_precision: dict[str, list[Crossover]] = {}
     for crossover in crossovers:
         by_precision.setdefault(crossover.precision, []).append(crossover)

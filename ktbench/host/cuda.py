@@ -19,7 +19,7 @@ _CAPABILITY = (75, 76)
 class Gpu:
     """One CUDA device: its name, bytes of memory, address on the PCI bus (`0000:3b:00.0`), and compute capability.
 
-    `capability` is major and minor, (9, 0) for an H100; None where it is not known.
+    `capability` is major and minor, (9, 0) for an H100; None if unknown.
     """
 
     name: str
@@ -32,7 +32,7 @@ class Gpu:
 class CudaDevices:
     """The devices that this process sees, or the one-line reason why there are none.
 
-    `driver` is the newest version of CUDA that the driver can run, major and minor; None where it does not say.
+    `driver` is the newest version of CUDA that the driver can run, major and minor; None if it does not say.
     `stream_memory` is whether it has stream memory operations.
     """
 
@@ -43,7 +43,7 @@ class CudaDevices:
 
 
 def read_cuda_devices(load: Callable[[str], Any] = ctypes.CDLL) -> CudaDevices:
-    """List the devices of the CUDA driver; `load` opens a shared library and raises OSError where there is none."""
+    """List the devices of the CUDA driver; `load` opens a shared library and raises OSError if it is missing."""
     try:
         library = load(CUDA_DRIVER)
     except OSError:
@@ -61,7 +61,7 @@ def read_cuda_devices(load: Callable[[str], Any] = ctypes.CDLL) -> CudaDevices:
 
 
 def _driver(library: Any) -> tuple[int, int] | None:
-    """CUDA 13.1 is 13010 there."""
+    """The driver encodes CUDA 13.1 as 13010."""
     version = ctypes.c_int()
     if library.cuDriverGetVersion(ctypes.byref(version)):
         return None

@@ -71,7 +71,7 @@ def _counts(machine: MachineDescription) -> Iterator[tuple[str, _Sourced]]:
 
 
 def _reads(machine: MachineDescription, path: Path) -> Iterator[tuple[str, _Sourced]]:
-    """Bandwidths in GB/s of a domain; with several the mean of what each reads of its own memory."""
+    """Bandwidths in GB/s of a domain; with several domains the mean of reads from their own memory."""
     own = [one for key, one in machine.constants.items() if key.startswith("read.node") and "_from_" not in key]
     across = [one for key, one in machine.constants.items() if "_from_" in key]
     if _domains(machine) == 1:
@@ -86,7 +86,7 @@ def _reads(machine: MachineDescription, path: Path) -> Iterator[tuple[str, _Sour
 
 
 def _peaks(machine: MachineDescription, vector: str) -> Iterator[tuple[str, _Sourced]]:
-    """Peaks of a domain in 10^12 operations a second, of vector units and of AMX where it was measured."""
+    """Peaks of a domain in 10^12 operations a second, of vector units and, if measured, AMX."""
     for unit, isa in (("vector", vector), ("amx", "amx")):
         for dtype in PEAK_DTYPES:
             peak = _peak(machine, isa, dtype)
@@ -100,7 +100,7 @@ def _peak(machine: MachineDescription, isa: str, dtype: str) -> _Sourced | None:
 
 
 def _mean(constants: list[Constant], scale: float) -> _Sourced | None:
-    """Mean of the known values, in a unit `scale` times as large, with the source of the first; None without any."""
+    """Mean of the known values, in a unit `scale` times as large, with the first one's source; None without values."""
     measured = [(constant.value, constant.source) for constant in constants if constant.value is not None]
     return (mean(value for value, _ in measured) / scale, measured[0][1]) if measured else None
 

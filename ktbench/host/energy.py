@@ -39,9 +39,9 @@ class Meter:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Meters:
-    """All meters that can be read, and by `processors` and `GPUs` why those of them cannot.
+    """All readable meters; `missing` has the reasons for `processors` and `GPUs` without readable meters.
 
-    `gpus` can be asked for more than joules.
+    `gpus` provide more readings than joules.
     """
 
     meters: tuple[Meter, ...]
@@ -50,11 +50,11 @@ class Meters:
 
     @property
     def reason(self) -> str:
-        """Why something is not measured, in one line; empty where everything is."""
+        """Why something is not measured, in one line; empty if everything is."""
         return "; ".join(f"{what}: {why}" for what, why in self.missing.items())
 
     def read(self) -> dict[str, float]:
-        """Joules by meter at this moment. Raises OSError where one cannot be read any more."""
+        """Joules by meter at this moment. Raises OSError if a meter can no longer be read."""
         return {meter.name: meter.read() for meter in self.meters}
 
 
@@ -63,7 +63,7 @@ def open_meters(
     root: Path = Path("/"),
     load: Callable[[str], ModuleType] = importlib.import_module,
 ) -> Meters:
-    """Meters of all processors and, where `cuda` is given, of its GPUs; `load` imports a module by its name."""
+    """Meters of all processors and, if `cuda` is given, of its GPUs; `load` imports a module by its name."""
     readable, why = _processors(root)
     missing = {"processors": why} if why else {}
     gpus: tuple[NvmlGpu, ...] = ()
@@ -77,11 +77,11 @@ def open_meters(
 def energy_between(
     meters: Sequence[Meter], before: Mapping[str, float], after: Mapping[str, float], seconds: float
 ) -> Energy | str:
-    """Joules by meter between two readings that lie `seconds` apart, or why they are not known; "" without any meter.
+    """Joules by meter between two readings `seconds` apart, or why they are unknown; "" without meters.
 
-    A meter may wrap around once. Where one may have done so more often, as it could at 2 kW, or decreased without a
-    range, the energy is unknown: the others would be the energy of fewer chips. A meter that is not part of the sum is
-    left out then.
+    A meter may wrap around once. If one may have wrapped more often (assuming 2 kW), or decreased without a known
+    range, the energy is unknown, because the other meters cover fewer chips. If that meter is not part of the sum, it
+    is left out.
     """
     joules = {meter.name: _counted(meter, before[meter.name], after[meter.name], seconds) for meter in meters}
     known = {name: counted for name, counted in joules.items() if not isinstance(counted, str)}
@@ -94,7 +94,7 @@ def energy_between(
 def joules_between(before: float, after: float, range_j: float | None) -> float | None:
     """The increase of a counter that wraps around past `range_j`, at most once in between.
 
-    None where it decreased and has no range.
+    None if it decreased and has no range.
     """
     if after >= before:
         return after - before
@@ -102,7 +102,7 @@ def joules_between(before: float, after: float, range_j: float | None) -> float 
 
 
 def _counted(meter: Meter, before: float, after: float, seconds: float) -> float | str:
-    """Joules, or why they are not known."""
+    """Joules, or why they are unknown."""
     if meter.range_j is not None and seconds * _MOST_W >= meter.range_j:
         return _TOO_LONG
     joules = joules_between(before, after, meter.range_j)
@@ -147,7 +147,7 @@ def _joules(path: Path) -> float:
 
 
 def _gpu_meters(gpus: Sequence[NvmlGpu]) -> tuple[tuple[Meter, ...], str]:
-    """Those of all GPUs, or none and the reason: the energy of some would be that of fewer chips."""
+    """The meters of all GPUs, or none and the reason: some alone would cover fewer chips."""
     try:
         for gpu in gpus:
             gpu.joules()

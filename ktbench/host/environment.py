@@ -27,7 +27,7 @@ def environment() -> Environment:
 
 
 def env_id(facts: dict[str, Any]) -> str:
-    """Identity of the machine: equal where measurements are comparable."""
+    """Identity of the machine: equal if measurements are comparable."""
     return digest({key: facts[key] for key in _IDENTITY})
 
 
@@ -46,7 +46,7 @@ def _machine_facts(extension: Extension) -> dict[str, Any]:
 
 
 def _beyond_implied(granted: Iterable[str]) -> set[str]:
-    """AVX2 goes without saying where there is AVX-512: machines keep the identity that they have had."""
+    """AVX-512 implies AVX2, which is left out so that machines keep their identity."""
     names = set(granted)
     return names - {"avx2"} if "avx512" in names else names
 

@@ -26,8 +26,8 @@ _CLOCKS = Path("sys/devices/system/clocksource/clocksource0")
 class Settings:
     """Settings; None where the machine does not report one, as virtual machines often do not.
 
-    `thp` is the mode of transparent huge pages, `load` the 1-minute load average, `hypervisor` "none" on bare metal.
-    Where cpus differ, `governor` and `energy_preference` list all values, as `performance, powersave`.
+    `thp` is the mode of transparent huge pages, `load` the 1-minute load average, `hypervisor` "none" on bare metal. If
+    cpus differ, `governor` and `energy_preference` list all values: `performance, powersave`.
     """
 
     cpu_model: str | None
@@ -64,7 +64,7 @@ def read_settings(root: Path = Path("/"), cpus: Sequence[int] = (0,)) -> Setting
 
 
 def _of_cpus(root: Path, cpus: Sequence[int], name: str) -> str | None:
-    """The words that the cpufreq files of this name hold, each once; None without any."""
+    """The distinct contents of the cpufreq files of this name; None without any."""
     values = {read_text(root / _CPU / f"cpu{cpu}/cpufreq" / name) for cpu in cpus} - {None}
     return ", ".join(sorted(map(str, values))) or None
 
@@ -108,15 +108,15 @@ def _chosen(modes: str | None) -> str | None:
 
 
 _GIB = 2**30
-# A thread that runs at all of these moments is not there by chance.
+# A thread that runs at all of these moments is not running by chance.
 _LOOKS, _BETWEEN_S = 4, 0.005
 
 
 def health_facts(topology: Topology, root: Path = Path("/")) -> dict[str, Any]:
     """Facts for `MACHINE_CHECKS` except the core placement, which is measured; None where unknown.
 
-    `missing` has the name of each check of a machine or a trial that cannot be made, with the reason. Raises ValueError
-    where the kernel does not report how much memory there is.
+    `missing` has the reason for each check of a machine or a trial that cannot be made. Raises ValueError if the kernel
+    does not report the size of memory.
     """
     facts = {
         **asdict(read_settings(root, topology.cpus)),
@@ -163,12 +163,12 @@ def _missing(facts: Facts, cpus: tuple[int, ...], root: Path) -> dict[str, str]:
 
 
 def _is_read_here(check: Check) -> bool:
-    """From files of the kernel: the core placement is measured, GPUs are watched where cells use them."""
+    """Whether it is read from kernel files: the core placement is measured, GPUs are watched if cells use them."""
     return all(name.startswith(("proc/", "sys/")) for name in check.reads)
 
 
 def _nothing(cpus: tuple[int, ...], root: Path) -> InterferenceCounters:
-    """A turn without steps: what is None there can never be known."""
+    """The metrics of a trial without steps: values that are None there can never be known."""
     now = read_counters(cpus, root)
     return disturbance(now, now, cpus, read_clock_hz(cpus, root))
 
@@ -181,7 +181,7 @@ def _why_unknown(check: Check, root: Path) -> str:
 
 
 def _first_absent(name: str, root: Path) -> str:
-    """The path up to its first missing folder: many files are missing with one."""
+    """The path up to its first missing folder, which explains many missing files."""
     parts = name.split("/")
     tops = ("/".join(parts[:length]) for length in range(1, len(parts)))
     return next((top for top in tops if next(root.glob(top), None) is None), name)
@@ -197,7 +197,7 @@ def _steadily_running(root: Path) -> int | None:
 
 
 def _foreign_siblings(topology: Topology, root: Path) -> list[int] | None:
-    """Cpus that share a core with ours but are not usable; None where the kernel lists no siblings."""
+    """Cpus that share a core with ours but are not usable; None if the kernel lists no siblings."""
     folder = root / "sys/devices/system/cpu"
     listed = [read_text(folder / f"cpu{cpu}/topology/thread_siblings_list") for cpu in topology.cpus]
     known = [parse_cpu_list(text) for text in listed if text is not None]

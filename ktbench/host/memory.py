@@ -1,4 +1,4 @@
-"""Memory and processor time that this process may use: the machine's, or less where a control group says so."""
+"""Memory and processor time that this process may use: the machine's, or less under a control group."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Memory:
 def read_memory(root: Path = Path("/")) -> Memory:
     """Memory under a root folder that holds `proc` and `sys`; the tightest control group above us counts.
 
-    Raises RequestError where the kernel does not report how much memory there is.
+    Raises RequestError if the kernel does not report the size of memory.
     """
     meminfo = parse_counts(read_text(root / "proc/meminfo") or "")
     if not {"MemTotal", "MemAvailable"} <= meminfo.keys():
@@ -75,7 +75,7 @@ def read_cpu_quota(root: Path = Path("/")) -> float | None:
 
 
 def read_quota_stops(root: Path = Path("/")) -> int | None:
-    """Periods in which a control group's CPU quota has stopped threads of it; None where no group counts them."""
+    """Periods in which a control group's CPU quota stopped its threads; None if no group counts them."""
     stats = (parse_counts(read_text(folder / "cpu.stat") or "") for folder in _groups(root, "cpu"))
     return sum_known(stat.get("nr_throttled") for stat in stats)
 

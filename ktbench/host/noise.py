@@ -20,7 +20,7 @@ _CPU = Path("sys/devices/system/cpu")
 _BUSY, _STEAL = (0, 1, 2, 5, 6), 7
 _Number = TypeVar("_Number", int, float)
 _SWAPPED, _MIGRATED = ("pswpin", "pswpout"), ("numa_pages_migrated",)
-# Fields of `InterferenceCounters` that are differences of those of `Usage` and of `Counters`.
+# Fields of `InterferenceCounters` that are differences of fields of `Usage` and `Counters`.
 _OF_PROCESS = ("preemptions", "minor_faults", "major_faults")
 _OF_MACHINE = ("stolen_s", "quota_stops", "thermal_stops", "swapped_pages", "migrated_pages")
 
@@ -39,7 +39,7 @@ class Usage:
 class Counters:
     """Counts since the machine or the process started; None where the kernel does not report them.
 
-    `busy_s` and `stolen_s` are CPU seconds of some cpus, `stolen_share` is the second's part of all their time.
+    `busy_s` and `stolen_s` are CPU seconds of some cpus; `stolen_share` is stolen time as a share of all their time.
     """
 
     at_s: float
@@ -107,21 +107,21 @@ def own_usage() -> Usage:
 
 
 def read_clock_hz(cpus: Sequence[int], root: Path = Path("/")) -> float | None:
-    """Mean clock of `cpus` as cpufreq reports it; None where it does not."""
+    """Mean clock of `cpus` as reported by cpufreq; None if it is not reported."""
     clocks = (read_int(root / _CPU / f"cpu{cpu}/cpufreq/scaling_cur_freq") for cpu in cpus)
     known = [1e3 * khz for khz in clocks if khz is not None]
     return mean(known) if known else None
 
 
 def others_running(root: Path = Path("/")) -> int | None:
-    """Threads that run or wait for a core at this moment, without the calling one."""
+    """Threads that run or wait for a core at this moment, except the calling one."""
     words = (read_text(root / "proc/loadavg") or "").split()
     running = words[3].partition("/")[0] if len(words) > 3 else ""
     return max(0, int(running) - 1) if running.isdecimal() else None
 
 
 def cpu_ticks(stat: str, cpus: Iterable[int]) -> list[list[int]]:
-    """Of /proc/stat the eight counts of each of `cpus` that is listed with all of them, in ticks."""
+    """The eight counts in /proc/stat, in ticks, of each of `cpus` that is listed with all of them."""
     wanted = {f"cpu{cpu}" for cpu in cpus}
     lines = (line.split() for line in stat.splitlines())
     rows = [words[1 : _STEAL + 2] for words in lines if words and words[0] in wanted]

@@ -1,4 +1,4 @@
-"""GPUs as NVIDIA's management library counts them: joules, clocks and traffic of the link; or why it cannot be asked.
+"""GPU counters from NVIDIA's management library: joules, clocks and link traffic; or why they are unavailable.
 
 The driver counts and samples by itself: nothing runs here during timed steps.
 """
@@ -20,10 +20,10 @@ _MHZ, _NS = 1e6, 1e-9
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GpuReading:
-    """Counts of a GPU since some moment; None where its driver does not keep them.
+    """Counts of a GPU since some moment; None if its driver does not keep them.
 
     `sampled_at` is the time of the last sample of the clock, in the driver's microseconds; `clock_hz` the SM clock now.
-    `held_back_s` are seconds in which clocks were lowered for power or heat. Bytes are those of the PCI Express link.
+    `held_back_s` are seconds in which clocks were lowered for power or heat. Bytes are those over the PCI Express link.
     """
 
     sampled_at: int | None
@@ -34,7 +34,7 @@ class GpuReading:
 
 
 class NvmlGpu:
-    """One GPU, `gpu-0`. What its driver does not know is None or raises OSError, as its methods say."""
+    """One GPU, `gpu-0`. Values unknown to its driver are None or raise OSError; see the methods."""
 
     def __init__(self, nvml: Any, index: int, handle: Any) -> None:
         self.name, self._nvml, self._handle = f"gpu-{index}", nvml, handle
@@ -66,26 +66,26 @@ class NvmlGpu:
         )
 
     def mean_clock_hz(self, before: GpuReading, after: GpuReading) -> float | None:
-        """Mean SM clock between two readings: of the driver's samples, else of the two."""
+        """Mean SM clock between two readings: of the driver's samples, else of the two readings."""
         samples = [] if before.sampled_at is None else self._samples(before.sampled_at)
         clocks = [_MHZ * mhz for _, mhz in samples]
         clocks = clocks or [reading.clock_hz for reading in (before, after) if reading.clock_hz is not None]
         return mean(clocks) if clocks else None
 
     def _asked(self, function: str, *arguments: Any) -> Any:
-        """None where the driver cannot say."""
+        """None if the driver cannot say."""
         try:
             return getattr(self._nvml, function)(self._handle, *arguments)
         except self._nvml.NVMLError:
             return None
 
     def _samples(self, since: int) -> list[tuple[int, int]]:
-        """Time in microseconds and SM clock in MHz of what the driver has sampled after `since`."""
+        """Time in microseconds and SM clock in MHz of the driver's samples after `since`."""
         samples = self._asked("nvmlDeviceGetSamples", self._nvml.NVML_PROCESSOR_CLK_SAMPLES, since)
         return [] if samples is None else [(sample.timeStamp, sample.sampleValue.uiVal) for sample in samples[1]]
 
     def _fields(self, *numbers: int) -> Iterator[int | None]:
-        """Counts of 64 bits; narrower ones wrap around while we look away."""
+        """64-bit counts; narrower ones could wrap around between readings."""
         values = self._asked("nvmlDeviceGetFieldValues", [*numbers])
         for value in values or [None] * len(numbers):
             known = value is not None and value.nvmlReturn == self._nvml.NVML_SUCCESS
@@ -96,7 +96,7 @@ class NvmlGpu:
 def open_gpus(
     cuda: CudaDevices, load: Callable[[str], ModuleType] = importlib.import_module
 ) -> tuple[tuple[NvmlGpu, ...], str]:
-    """The GPUs of `cuda`, or none and the reason; `load` imports a module by its name."""
+    """The GPUs of `cuda`, or none and the reason; `load` imports a module by name."""
     if cuda.reason:
         return (), cuda.reason
     try:
@@ -119,19 +119,19 @@ def read_gpus(gpus: Sequence[NvmlGpu]) -> dict[str, GpuReading]:
 def slowest_clock_hz(
     gpus: Sequence[NvmlGpu], before: Mapping[str, GpuReading], after: Mapping[str, GpuReading]
 ) -> float | None:
-    """Mean SM clock between two readings of the GPU for which it is lowest; None where no driver says."""
+    """Mean SM clock between two readings, of the GPU with the lowest; None if no driver reports it."""
     clocks = (gpu.mean_clock_hz(before[gpu.name], after[gpu.name]) for gpu in gpus)
     return min((clock for clock in clocks if clock is not None), default=None)
 
 
 def held_back_s(before: Mapping[str, GpuReading], after: Mapping[str, GpuReading]) -> float | None:
-    """Seconds between two readings in which clocks of a GPU were lowered, of the one that lost most; None: unknown."""
+    """Seconds between two readings in which a GPU's clocks were lowered, for the most affected one; None: unknown."""
     pairs = [(before[name].held_back_s, after[name].held_back_s) for name in before]
     return max((now - then for then, now in pairs if then is not None and now is not None), default=None)
 
 
 def link_bytes(before: Mapping[str, GpuReading], after: Mapping[str, GpuReading]) -> dict[str, int]:
-    """Bytes over the link by direction, as `to gpu-0`, where the driver counts them."""
+    """Bytes over the link by direction, such as `to gpu-0`, if the driver counts them."""
     nbytes: dict[str, int] = {}
     for name, then in before.items():
         now = after[name]

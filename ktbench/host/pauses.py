@@ -1,6 +1,6 @@
-"""Notices that this process was stopped and went on: by Ctrl-Z, a debugger, or a batch system that suspends jobs.
+"""Detects that this process was stopped and continued: by Ctrl-Z, a debugger, or a batch system that suspends jobs.
 
-The clock of the samples goes on meanwhile. A process that is continued gets SIGCONT (signal(7)).
+The clock of the samples runs on meanwhile. A continued process gets SIGCONT (signal(7)).
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ _continued = 0
 
 
 def count_pauses() -> None:
-    """Count from now on. Only the main thread of Python may have handlers: in others this does nothing."""
+    """Start counting. Only Python's main thread may install handlers: in others this does nothing."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGCONT, _on_continue)
 
 
 def pauses() -> int:
-    """How often this process was continued since `count_pauses`; handlers run between two instructions of Python."""
+    """How often this process was continued since `count_pauses`; handlers run between two Python instructions."""
     return _continued
 
 

@@ -1,4 +1,4 @@
-"""Reads every gauge in alternating rounds, and makes a machine description of the readings."""
+"""Reads every gauge in alternating rounds and turns the readings into a machine description."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _WORD_BITS = 64
 
 @contextmanager
 def memory_on_node(node: int) -> Iterator[None]:
-    """Pages that this thread, and threads it starts meanwhile, touch first come from one node (set_mempolicy(2)).
+    """Inside, pages first touched by this thread, or threads it starts, come from one node (set_mempolicy(2)).
 
-    Raises OSError where the kernel refuses, as it does for a node without memory or outside the cpuset.
+    Raises OSError if the kernel refuses, as for a node without memory or outside the cpuset.
     """
     words = (ctypes.c_ulong * _MASK_WORDS)()
     words[node // _WORD_BITS] = 1 << node % _WORD_BITS
@@ -73,9 +73,9 @@ class Gauge:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Instruments:
-    """The gauges of a machine, and by key those that it lacks.
+    """The gauges of a machine, and the missing ones by key.
 
-    `hop` is the one of `gauges` that shows the core placement; None with one core.
+    `hop` is the gauge that shows the core placement; None with one core.
     """
 
     gauges: tuple[Gauge, ...]
@@ -84,7 +84,7 @@ class Instruments:
 
 
 def buffers_needed(topology: Topology) -> int:
-    """How many read buffers are open at once: all cores, one core, every domain's own memory and the others'."""
+    """How many read buffers are open at once: all cores, one core, each domain's own and other domains' memory."""
     domains = len(topology.domains)
     return 2 if domains < 2 else 2 + 2 * domains - 1
 
@@ -125,7 +125,7 @@ def _own_gauges(kernels: ModuleType, topology: Topology, buffer_bytes: int) -> l
 
 
 def _cross_gauges(kernels: ModuleType, topology: Topology, buffer_bytes: int) -> Iterator[Gauge]:
-    """The first domain reading each other's memory. Raises OSError where the kernel refuses the placement."""
+    """The first domain reading the memory of each other one. Raises OSError if the kernel refuses the placement."""
     reader, *owners = topology.domains
     for owner in owners:
         with memory_on_node(owner.id):
@@ -187,9 +187,9 @@ Readings = dict[str, Reading]
 def read_rounds(
     instruments: Instruments, rounds: int, seconds: float, clock: Callable[[], float] = monotonic
 ) -> Iterator[Readings]:
-    """Readings by gauge key, one round at a time, for at least so many rounds and so many seconds.
+    """Readings by gauge key, one round at a time, for at least this many rounds and seconds.
 
-    Odd rounds are reversed, so that drift affects all gauges alike. A round is repeated where the process was stopped.
+    Odd rounds are reversed, so that drift affects all gauges alike. A round is repeated if the process was stopped.
     """
     began, number = clock(), 0
     while number < rounds or clock() - began < seconds:
@@ -229,7 +229,7 @@ def _read_round(order: Sequence[Gauge], hop: Gauge | None) -> Readings:
 
 
 def _usual_placement(rounds: Sequence[Readings]) -> CoreLayout | None:
-    """The commonest placement; "moved" only where there is no other."""
+    """The most frequent placement; "moved" only if there is no other."""
     seen = Counter(reading.placement for readings in rounds for reading in readings.values())
     steady = Counter({place: times for place, times in seen.items() if place != "moved"}) or seen
     return steady.most_common(1)[0][0]

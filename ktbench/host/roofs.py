@@ -16,12 +16,13 @@ from ktbench.spec.record import RoofSample
 from ktbench.spec.system_metrics import READ_BUFFER_BYTES
 
 # Fastest first. Each has a peak per dtype, from the best instructions granted for it: AVX-512 with its BF16 and VNNI
-# extensions where there are any. AVX2 has no bf16 arithmetic: its kernels widen to float32, and so does its peak.
+# extensions if granted. AVX2 has no bf16 arithmetic: its kernels widen to float32, and so does its peak.
 PEAK_ISAS = ("amx", "avx512", "avx2")
 PEAK_DTYPES = ("bf16", "int8")
 # Measured on a two-core Granite Rapids guest, thousands of samples, each against the next: medians of 6, 3.6, 2.7, 2.6
-# and 2.5 % apart at 1, 5, 10, 20 and 30 ms of reading, 4, 2.7, 1.3 and 0.9 % at 1, 4, 8 and 16 ms of AMX peak. What
-# two samples say about the 100 ms between them (3.7 % off) gets no better by sampling 50 ms: the machine itself moves.
+# and 2.5 % apart at 1, 5, 10, 20 and 30 ms of reading, 4, 2.7, 1.3 and 0.9 % at 1, 4, 8 and 16 ms of AMX peak. The
+# error of two samples for the 100 ms between them (3.7 %) does not improve with samples of 50 ms: the machine itself
+# varies.
 _READ_S = 0.010
 _PEAK_S = 0.010
 _HOP_TRIES = 5
@@ -32,7 +33,7 @@ _IDLE_S = 1.0
 _SPIN_US = 50
 
 
-# Weights of up to so many times the size of a cache are read faster for what stays in it from step to step.
+# Weights of up to this many times the size of a cache are read faster, because a part stays cached between steps.
 _CACHED = 8
 _LEAST_BUFFER = 1 << 18
 # Shorter than the time that a scheduler gives to another program: on a busy machine some windows are undisturbed.
@@ -41,7 +42,7 @@ _WINDOW_S, _WINDOWS = 0.001, 10
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ceiling:
-    """What no step can pass: bytes read per second, and operations per second, 0 where no instructions were timed."""
+    """The limit of every step: bytes read per second, and operations per second, 0 if no instructions were timed."""
 
     read_bytes_per_s: float
     peak_flops: float
@@ -72,8 +73,8 @@ class Roofs:
     def sample(self, isa: str | None = None, dtype: str = "bf16") -> RoofSample:
         """Read bandwidth, arithmetic peak of `isa` (of the best granted one by default) in `dtype`, core-to-core time.
 
-        Takes about 25 ms. Raises ValueError for a `dtype` that is not one of PEAK_DTYPES, RuntimeError for an `isa` of
-        PEAK_ISAS that this machine does not grant; others have no peak.
+        Takes about 25 ms. Raises ValueError for a `dtype` not in PEAK_DTYPES, RuntimeError for an `isa` of PEAK_ISAS
+        that this machine does not grant; others have no peak.
         """
         if dtype not in PEAK_DTYPES:
             raise ValueError(f"roof of dtype {dtype!r}: allowed are {', '.join(PEAK_DTYPES)}")
@@ -91,10 +92,11 @@ class Roofs:
         )
 
     def ceiling(self, weight_bytes: int, *, again: bool = False) -> Ceiling:
-        """What a step that reads `weight_bytes` cannot pass, by the fastest of all samples.
+        """The limit of a step that reads `weight_bytes`, from the fastest of all samples.
 
         Weights are read from any level of memory that could hold an eighth of them; arithmetic is that of the fastest
-        instructions granted for any dtype. Sampled when first asked for such a level and `again`: takes about 70 ms.
+        instructions granted for any dtype. Sampled on the first request for a level, and with `again`: takes about 70
+        ms.
         """
         size = 1 << max(_LEAST_BUFFER * self._team.threads, weight_bytes // _CACHED).bit_length() - 1
         size = min(size, self._buffer_bytes)
@@ -128,7 +130,7 @@ class Roofs:
         return rate
 
     def peak_flops(self, isa: str, dtype: str, seconds: float = _PEAK_S) -> float:
-        """FLOP/s from registers alone (OP/s of int8), all threads together; one of PEAK_ISAS and PEAK_DTYPES."""
+        """FLOP/s (for int8 OP/s) from registers alone, all threads together; for one of PEAK_ISAS and PEAK_DTYPES."""
         return float(self._kernels.peak_flops(self._team, isa, seconds, dtype=dtype))
 
     def ping_pong_ns(self) -> float:
@@ -146,30 +148,29 @@ def ping_pong_ns(kernels: ModuleType, team: Any) -> float:
 
 
 def core_to_core_ns(kernels: ModuleType, cpus: Sequence[int]) -> float | None:
-    """`ping_pong_ns` of the first two of `cpus`, on threads opened for it; None where there is only one."""
+    """`ping_pong_ns` of the first two of `cpus`, on threads opened for it; None for a single cpu."""
     return ping_pong_ns(kernels, pinned_team(kernels, cpus[:2])) if len(cpus) > 1 else None
 
 
 def best_isa(grants: Mapping[str, str]) -> str:
-    """The fastest granted instruction set, `reference` where none of PEAK_ISAS is."""
+    """The fastest granted instruction set, `reference` if none of PEAK_ISAS is granted."""
     return next((isa for isa in PEAK_ISAS if grants.get(isa) == ""), "reference")
 
 
 def pinned_team(kernels: ModuleType, cpus: Sequence[int], spin_us: int = _SPIN_US) -> Any:
-    """One thread of the extension's own on each of `cpus`, awake for `spin_us` after its work.
+    """One of the extension's own threads on each of `cpus`, awake for `spin_us` after its work.
 
-    Raises ValueError where `cpus` is empty or names one that the calling thread may not use.
+    Raises ValueError if `cpus` is empty or includes one that the calling thread may not use.
     """
     return kernels.ThreadPool(list(cpus), spin_us)
 
 
 def bind_openmp(cpus: Sequence[int]) -> None:
-    """Has OpenMP keep its threads on one of `cpus` each, the calling one on the first, for the rest of the process.
+    """Binds each OpenMP thread to one of `cpus`, the calling one to the first, for the rest of the process.
 
-    To be called before PyTorch is imported, when OpenMP reads it: raises RuntimeError afterwards, unless they have
-    these cpus already. Threads that are pinned by us do not last: a team of fewer threads, as oneDNN asks for where a
-    product is small, ends the others, and those that replace them would all inherit the single cpu of the thread that
-    starts them.
+    Call it before PyTorch is imported, when OpenMP reads the setting; later it raises RuntimeError unless the threads
+    have these cpus already. Pinning the threads ourselves does not last: a smaller team, as oneDNN requests for a small
+    product, ends the other threads, and those that replace them inherit the single cpu of the thread that starts them.
     """
     wanted = {"OMP_PROC_BIND": "true", "OMP_PLACES": ",".join(f"{{{cpu}}}" for cpu in cpus)}
     if "torch" in sys.modules and not wanted.items() <= os.environ.items():
@@ -180,7 +181,7 @@ def bind_openmp(cpus: Sequence[int]) -> None:
 def open_roofs(cpus: Sequence[int]) -> Roofs:
     """Roofs of the threads that do the work: PyTorch's, one on each of `cpus`.
 
-    PyTorch must be loaded already, after `bind_openmp`. Our own threads would be slowed by PyTorch's, which spin for a
+    PyTorch must be loaded already, after `bind_openmp`. Separate threads would be slowed by PyTorch's, which spin for a
     while after their work. Raises RuntimeError without the extension or PyTorch's threads.
     """
     kernels = _loaded()
@@ -188,11 +189,10 @@ def open_roofs(cpus: Sequence[int]) -> Roofs:
 
 
 def open_pool_roofs(cpus: Sequence[int], rest_s: float = 0.0) -> Roofs:
-    """Roofs of all `cpus` together, for work on threads that are not PyTorch's or have their own cores.
+    """Roofs of all `cpus` together, for work on threads that are not PyTorch's or have separate cores.
 
     The pool sleeps between samples, so that it takes no time from that work; a sample first waits `rest_s` seconds for
-    threads that spin before they sleep. Raises RuntimeError without the extension, ValueError as
-    `pinned_team`.
+    threads that spin before they sleep. Raises RuntimeError without the extension, and ValueError like `pinned_team`.
     """
     kernels = _loaded()
     return Roofs(pinned_team(kernels, cpus, spin_us=0), kernels, prepare=partial(sleep, rest_s))

@@ -31,7 +31,7 @@ _PEER_TIMEOUT_S = 20.0
 
 
 def package_version(name: str) -> str | None:
-    """Version of an installed distribution; None where it is not installed."""
+    """Version of an installed distribution; None if it is not installed."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -40,9 +40,9 @@ def package_version(name: str) -> str | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TorchBuild:
-    """PyTorch as it is installed: `cuda` is the version of CUDA that it was built for, None without.
+    """The installed PyTorch: `cuda` is the version of CUDA that it was built for, None without.
 
-    `architectures` are those that it has kernels for (`sm_90`, `compute_120`), empty where they are not known.
+    `architectures` are those for which it has kernels (`sm_90`, `compute_120`), empty if unknown.
     """
 
     version: str
@@ -51,7 +51,7 @@ class TorchBuild:
 
 
 def torch_build() -> TorchBuild | None:
-    """Read from its files, as importing it takes a second; None where it is not installed."""
+    """Read from its files, since importing it takes a second; None if it is not installed."""
     version = package_version("torch")
     spec = importlib.util.find_spec("torch") if version is not None else None
     if version is None or spec is None or spec.origin is None:
@@ -65,13 +65,13 @@ def torch_build() -> TorchBuild | None:
 
 
 def _architectures(library: Path) -> tuple[str, ...]:
-    """What `torch.cuda.get_arch_list()` gives, a string in the library of PyTorch's bindings."""
+    """The result of `torch.cuda.get_arch_list()`, from a string in the library of PyTorch's bindings."""
     match = _ARCHITECTURES.search(library.read_bytes()) if library.is_file() else None
     return tuple(match.group(1).decode().split()) if match else ()
 
 
 def program_versions(names: tuple[str, ...]) -> dict[str, str | None]:
-    """Program -> the version it prints, None where it is not on the PATH; all run at the same time."""
+    """Program -> the version it prints, None if it is not on the PATH; all run at the same time."""
     running = {name: _start(path) if (path := shutil.which(name)) else None for name in names}
     return {name: None if process is None else _printed_version(process) for name, process in running.items()}
 
@@ -91,21 +91,21 @@ def _printed_version(process: subprocess.Popen[str]) -> str:
 
 
 def parse_version(text: str) -> str | None:
-    """The version in what a program prints for `--version`; None where there is none."""
+    """The version in a program's output for `--version`; None without one."""
     match = _VERSION.search(text)
     return match and (match.group(1) or match.group(2))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FoundPeer:
-    """An installed peer: the interpreter that has it and its version, empty for what comes with ktbench."""
+    """An installed peer: the interpreter that has it, and its version, empty for those that ship with ktbench."""
 
     python: str
     version: str
 
 
 def find_peer(peer: Peer, spec: PeerSpec) -> FoundPeer | None:
-    """Where a peer is installed, None where it is not."""
+    """Where a peer is installed, None if it is not."""
     if not peer.package:
         return FoundPeer(python=sys.executable, version="")
     for python in interpreters(spec):
@@ -115,9 +115,9 @@ def find_peer(peer: Peer, spec: PeerSpec) -> FoundPeer | None:
 
 
 def peer_reason(peer: Peer, spec: PeerSpec, *, starts: bool = True) -> str:
-    """Why a peer cannot run here, with the command that installs it; empty where it can.
+    """Why a peer cannot run here, with the command that installs it; empty if it can.
 
-    Unless it `starts` programs to ask them what they are, a program that is there counts as what it is said to be.
+    Unless it `starts` programs to identify them, an existing program counts as the expected one.
     """
     if peer.unusable:
         return peer.unusable
@@ -149,7 +149,7 @@ def _program_reason(key: str, program: str | None) -> str:
     return "" if path and os.access(path, os.X_OK) else f"peer.{key}={program}: no such program"
 
 
-# What its program alone offers, and the commands that build it.
+# An option that only its program has, and the commands that build it.
 _IK_OPTION = "--run-time-repack"
 _IK_BUILD = "cmake -B build -DGGML_NATIVE=ON && cmake --build build --target llama-bench"
 
@@ -167,7 +167,7 @@ def _ik_reason(folder: str | None, starts: bool) -> str:
 
 @cache
 def _help_reason(program: str) -> str:
-    """Why a program is no llama-bench of ik_llama.cpp that runs here; empty where it is."""
+    """Why a program is not a llama-bench of ik_llama.cpp that runs here; empty if it is."""
     try:
         shown = subprocess.run(
             [program, "-h"], capture_output=True, text=True, errors="replace", timeout=_PROGRAM_TIMEOUT_S, check=False
@@ -180,7 +180,7 @@ def _help_reason(program: str) -> str:
     return "" if _IK_OPTION in shown.stdout else "its llama-bench is not ik_llama.cpp's"
 
 
-# Peers that no package brings, and why they cannot run here.
+# Peers that no package provides, and why they cannot run here.
 _REASONS: Mapping[str, Callable[[PeerSpec, bool], str]] = {
     "llama-bench": lambda spec, starts: _program_reason("llama_bench", spec.llama_bench),
     "llama-server": lambda spec, starts: _program_reason("llama_server", spec.llama_server),

@@ -1,4 +1,4 @@
-"""Readers of the kernel's small text files, which are absent where the machine lacks a feature."""
+"""Readers of the kernel's small text files, which are absent if the machine lacks a feature."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _SIZE_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
 
 
 def read_text(path: Path) -> str | None:
-    """Stripped content; None where the file is absent or may not be read."""
+    """Stripped content; None if the file is absent or may not be read."""
     try:
         return path.read_text(errors="replace").strip()
     except OSError:
@@ -17,7 +17,7 @@ def read_text(path: Path) -> str | None:
 
 
 def read_int(path: Path) -> int | None:
-    """The number in the file; None where it is absent or not a number (`max`)."""
+    """The number in the file; None if it is absent or not a number (`max`)."""
     text = read_text(path)
     return int(text) if text and text.lstrip("-").isdecimal() else None
 

@@ -1,4 +1,4 @@
-"""Threads of this process that keep a core busy while nothing is to be done."""
+"""Threads of this process that keep a core busy without work."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ktbench.host.sysfs import read_text
 _TASKS = Path("/proc/self/task")
 # Threads of OpenMP spin for a while after their work.
 _WINDOW_S, _WINDOWS = 0.02, 25
-# Of a core, what all of them take together, and what one of them takes at least: they may share a core.
+# Shares of a core: of all of them together, and at least of each one, since they may share a core.
 _BUSY, _LEAST = 0.5, 0.05
 
 
 def busy_threads(rest: Callable[[float], None] = sleep, tasks: Path = _TASKS) -> int:
-    """How many threads but the calling one keep at least half a core busy together, in each of many windows of 20 ms.
+    """How many threads, except the calling one, together keep at least half a core busy in each of many 20 ms windows.
 
-    Returns as soon as they do not in one of them; 0 where the kernel does not count (proc_pid_schedstat).
+    Returns after the first window in which they do not; 0 if the kernel does not count (proc_pid_schedstat).
     """
     busy: set[str] | None = None
     for _ in range(_WINDOWS):

@@ -1,4 +1,4 @@
-"""One timing at a time on a host: a lock that the kernel releases when its holder ends, however it ends."""
+"""One timing at a time on a host: a lock that the kernel releases when its holder ends in any way."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Holder:
 
 
 def lock_file() -> Path:
-    """The file whose lock all users of this host share. It is in memory, so that it does not outlive the host."""
+    """The file whose lock all users of this host share. It is in memory, so that it does not survive a reboot."""
     shared = Path("/dev/shm")
     return (shared if shared.is_dir() else Path("/tmp")) / _NAME
 
@@ -48,8 +48,8 @@ def timing(
 ) -> Iterator[None]:
     """Hold the lock while cells are timed. Children do not inherit it, so it ends with this process.
 
-    With `on_wait`, which is called once with the holder, wait where the holder times the same `run`: shards of a sweep
-    on one host run one after the other; wait `for_any` run, too. Raises RequestError naming the holder otherwise.
+    With `on_wait`, which is called once with the holder, wait if the holder times the same `run` (shards of a sweep on
+    one host run one after the other), or with `for_any` for any run. Otherwise raises RequestError with the holder.
     """
     file = _open(lock_file())
     try:
@@ -64,20 +64,20 @@ def timing(
 
 
 def _open(path: Path) -> IO[bytes]:
-    """A file that every user may lock. One that exists is opened without O_CREAT, which other users may be refused."""
+    """A file that every user may lock. An existing one is opened without O_CREAT, which others may be denied."""
     try:
         with suppress(FileNotFoundError):
             return os.fdopen(os.open(path, os.O_RDWR | os.O_NOFOLLOW), "r+b", buffering=0)
         file = os.fdopen(os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CREAT, _EVERYBODY), "r+b", buffering=0)
     except OSError as error:
         raise RequestError(f"{path}: the lock on timing cannot be opened ({error.strerror})") from None
-    with suppress(PermissionError):  # another user made it a moment ago
+    with suppress(PermissionError):  # another user created it a moment ago
         os.fchmod(file.fileno(), _EVERYBODY)
     return file
 
 
 def who_times() -> Holder | None:
-    """Who holds the lock, by the note alone: to try it would refuse a process that takes it at the same moment."""
+    """Who holds the lock, from the note alone: trying the lock could block a process that takes it at that moment."""
     with suppress(OSError), os.fdopen(os.open(lock_file(), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
         return _read(file)
     return None
@@ -113,7 +113,7 @@ def _write(file: IO[bytes], note: str) -> None:
 
 
 def _read(file: IO[bytes]) -> Holder | None:
-    """None between another's taking the lock and writing its note; the note of a killed holder may still be there."""
+    """None before the holder has written its note; the note of a killed holder may still be there."""
     try:
         holder = Holder(**json.loads(os.pread(file.fileno(), 1 << 16, 0)))
     except (OSError, ValueError, TypeError):

@@ -24,7 +24,7 @@ class Core:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Node:
-    """A NUMA node: its usable cpus (none on a memory-only node) and its bytes of memory, None where unknown."""
+    """A NUMA node: its usable cpus (none on a memory-only node) and its bytes of memory, None if unknown."""
 
     id: int
     cpus: tuple[int, ...]
@@ -43,7 +43,7 @@ class Cache:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Topology:
-    """What this process may use of the machine. Cores, nodes and caches ascend by their first cpu or id."""
+    """The part of the machine that this process may use. Cores, nodes and caches ascend by their first cpu or id."""
 
     cpus: tuple[int, ...]
     cores: tuple[Core, ...]
@@ -71,9 +71,9 @@ class Topology:
 
     @property
     def last_level_cache_bytes(self) -> int | None:
-        """Bytes of all last-level caches within reach together; None where the kernel lists no caches.
+        """Bytes of all reachable last-level caches together; None if the kernel lists no caches.
 
-        Bytes come from memory again after more than this has been read, by whichever core.
+        After any cores have read more than this, bytes come from memory again.
         """
         last = max((cache.level for cache in self.caches), default=None)
         return None if last is None else sum(cache.size_bytes for cache in self.caches if cache.level == last)
@@ -82,8 +82,8 @@ class Topology:
 def read_topology(root: Path = Path("/"), usable: Iterable[int] | None = None) -> Topology:
     """The topology under a root folder that holds `sys`; `usable` defaults to this process's affinity mask.
 
-    Without nodes in sysfs, all cpus form one; without siblings, each cpu is a core.
-    Raises ValueError where no usable cpu is online.
+    Without nodes in sysfs, all cpus form one; without siblings, each cpu is a core. Raises ValueError if no usable cpu
+    is online.
     """
     wanted = os.sched_getaffinity(0) if usable is None else set(usable)
     online = read_text(root / _CPUS / "online")
@@ -142,6 +142,6 @@ def _cache(folder: Path, size: str, cpus: tuple[int, ...]) -> Cache:
 
 
 def _sharing(path: Path, cpu: int, cpus: tuple[int, ...]) -> tuple[int, ...]:
-    """Usable cpus in the file; the cpu alone where the file is missing."""
+    """Usable cpus in the file; the cpu alone if the file is missing."""
     listed = set(parse_cpu_list(read_text(path) or "")) | {cpu}
     return tuple(each for each in cpus if each in listed)

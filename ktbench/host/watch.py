@@ -24,7 +24,7 @@ _RESET = "5"
 _FIELD = re.compile(r"^(VmHWM|VmRSS):\s+(\d+) kB$", re.MULTILINE)
 _ON_NODE = re.compile(r" N(\d+)=(\d+)")
 _PAGE_KIB = re.compile(r" kernelpagesize_kB=(\d+)")
-# Reading numa_maps is slow for many pages: it is repeated only after a change by this part of the resident bytes.
+# Reading numa_maps is slow for many pages: it is repeated only after the resident bytes changed by this share.
 _WALK_AGAIN = 0.01
 
 
@@ -49,7 +49,7 @@ class MemoryPeaks:
                 cuda.reset_peak_memory_stats(index)
 
     def read(self) -> PeakMemory | None:
-        """The peaks; None where the kernel does not report them."""
+        """The peaks; None if the kernel does not report them."""
         held = {name: 1024 * int(kib) for name, kib in _FIELD.findall(read_text(self._root / _STATUS) or "")}
         if len(held) < 2:
             return None
@@ -72,7 +72,7 @@ class MemoryPeaks:
 
 
 def node_bytes(numa_maps: str) -> dict[str, int]:
-    """Bytes by NUMA node (`node 0`) that the lines of /proc/PID/numa_maps sum up to."""
+    """Bytes by NUMA node (`node 0`), summed over the lines of /proc/PID/numa_maps."""
     nbytes: dict[str, int] = {}
     for line in numa_maps.splitlines():
         if size := _PAGE_KIB.search(line):
@@ -91,7 +91,7 @@ def _device_bytes() -> dict[str, int]:
 
 
 def _cuda() -> Any:
-    """PyTorch's `cuda` if it is loaded and was used: it is never loaded for this."""
+    """PyTorch's `cuda` if it is loaded and in use: it is never loaded for this."""
     torch: Any = sys.modules.get("torch")
     return torch.cuda if torch is not None and torch.cuda.is_initialized() else None
 
@@ -108,13 +108,13 @@ class MachineWatch:
         self._link_bytes: dict[str, int] = {}
 
     def begin_trial(self) -> None:
-        """Reset what the metrics of a trial cover."""
+        """Start the metrics of a new trial."""
         self._disturbance = None
         self._peaks.reset()
 
     @contextmanager
     def steps(self) -> Iterator[None]:
-        """The timed steps are inside."""
+        """Encloses the timed steps."""
         gpus = self._meters.gpus
         gpus_before, before = read_gpus(gpus), read_counters(self._cpus, self._root)
         joules, began_s = self._joules(), perf_counter()
