@@ -1,6 +1,6 @@
-"""Carries requests out: feasibility, worker processes, sessions, sweeps, clusters, evaluations.
+"""Carries out requests: feasibility, worker processes, sessions, sweeps, clusters, evaluations.
 
-Once imported, the package is what `ktbench.run` names: called, it is the function `run` of the Python API.
+Once imported, the package hides the function `ktbench.run` of the Python API; calling the package calls that function.
 """
 
 import sys

@@ -18,11 +18,11 @@ FOLDER = "logits"
 
 
 def logits_file(folder: Path, cell: Cell, cells: Sequence[Cell], code_id: str) -> Path | None:
-    """The file in a run's folder for cells with these weights and this workload; None where all are of one system.
+    """The file in a run's folder for cells with these weights and this workload; None if all are of one system.
 
-    A single layer has no logits, every output is compared with float32; where requests are served whole answers are
-    compared. Logits of other code are no reference. Training is compared between all arms, whatever their precision,
-    and so are arms of which some alter outputs by a feature from outside.
+    A single layer has no logits (every output is compared with float32); in serving, whole answers are compared. Logits
+    from other code are not a reference. Training is compared between all arms, whatever their precision,
+    and so are arms if some of them alter outputs by a feature from outside.
     """
     key = _key(cell)
     alike = [other.spec for other in cells if _key(other) == key]
@@ -61,7 +61,7 @@ class SavedLogits:
 
     @classmethod
     def read(cls, path: Path) -> SavedLogits | None:
-        """The content of a file, None where it is missing or cannot be read."""
+        """The content of a file, None if it is missing or unreadable."""
         try:
             with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
                 return cls(label=str(file["label"]), cell=str(file["cell"]), logits=file["logits"])
@@ -81,7 +81,7 @@ def collect_logits(
 
 
 def agreement(reference: SavedLogits, own: NDArray[np.float32]) -> Agreement:
-    """How far `own` [P, vocab] agrees. Raises ValueError for another number of positions or tokens."""
+    """The agreement of `own` [P, vocab]. Raises ValueError for another number of positions or tokens."""
     if own.shape != reference.logits.shape:
         raise ValueError(
             f"logits are {list(own.shape)} (positions, vocabulary), those of {reference.label} "
@@ -99,7 +99,7 @@ def agreement(reference: SavedLogits, own: NDArray[np.float32]) -> Agreement:
 def divergence_nats(p: NDArray[np.float32], q: NDArray[np.float32]) -> float:
     """Mean over positions of KL(softmax(p) ‖ softmax(q)) in nats (Kullback and Leibler, 1951).
 
-    Infinite where either holds something that is not finite.
+    Infinite if either has values that are not finite.
     """
     if not (np.isfinite(p).all() and np.isfinite(q).all()):
         return float("inf")
@@ -114,10 +114,10 @@ def _log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
 
 
 def disagreement(reference: SavedLogits, result: Agreement) -> str:
-    """Why these logits cannot be of the same weights and tokens; empty where they can.
+    """Why these logits cannot be from the same weights and tokens; empty if they can.
 
-    The threshold comes from a mutant, the reference's own logits assigned to other tokens: where that has no divergence
-    either, as all tokens are equally likely, every agreement fails.
+    The threshold comes from a mutant, the reference's own logits assigned to other tokens: if that has no divergence
+    either, because all tokens are equally likely, every agreement fails.
     """
     mutant = np.roll(reference.logits, reference.logits.shape[1] // 2, axis=1)
     unrelated = divergence_nats(reference.logits, mutant)

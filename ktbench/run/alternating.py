@@ -1,4 +1,4 @@
-"""Alternates rounds of two builds of ktbench, each resuming its own run, in drawn order: A B, B A, B A, A B."""
+"""Alternates rounds of two builds of ktbench, each resuming its own run, in random order: A B, B A, B A, A B."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class SideRound:
 class Alternation:
     """Two commits and the overrides that both measure in `rounds` rounds, into runs with `stamp` in their names.
 
-    `tolerance` is the word `tolerance=…` that `compare` is given, if any.
+    `tolerance` is the word `tolerance=…` for `compare`, if any.
     """
 
     commits: tuple[str, str]
@@ -47,7 +47,7 @@ class Alternation:
 
     @property
     def is_begun(self) -> bool:
-        """Whether there is a run to resume: either side may come first."""
+        """Whether a run of either side exists to be resumed."""
         return any((RUNS / name / LOG_NAME).is_file() for name in self.runs)
 
     @property
@@ -57,7 +57,7 @@ class Alternation:
         return shlex.join([*words, f"{_COUNT}={self.rounds}", f"resume={self.stamp}"])
 
     def missing_rounds(self) -> Iterator[SideRound]:
-        """The missing rounds in order; which side is first is drawn, each once in two rounds, and recurs when resumed.
+        """The missing rounds in order; the first side is drawn, each once in two rounds, the same when resumed.
 
         The runs are read once, before the first.
         """
@@ -70,7 +70,7 @@ class Alternation:
                     yield SideRound(side=side, round=number, words=words)
 
     def _words(self, side: int, number: int, *, begins: bool) -> tuple[str, ...]:
-        """The first round starts the run, each other one resumes it for one more round."""
+        """The first round starts the run, each later one resumes it for one more round."""
         verb = "sweep" if any(word.startswith("+ablation=") for word in self.overrides) else "run"
         where = f"{'run_name' if begins else 'resume'}={self.runs[side]}"
         return verb, _UNLIMITED, *self.overrides, where, f"{_LEAST}={number + 1}", f"{_COUNT}={number + 1}"
@@ -121,8 +121,8 @@ def _read(name: str) -> Run | None:
 def _lacking(run: Run | None, rounds: int) -> Collection[int]:
     """Rounds in which a cell must still be timed.
 
-    Simulated and failed cells need none: the next round that runs tries a failed cell again in all rounds. Where no
-    other cell lacks a round, that is the last one.
+    Simulated and failed cells need none: the next round that runs retries a failed cell in all rounds. If no other cell
+    lacks a round, that is the last one.
     """
     if run is None:
         return range(rounds)

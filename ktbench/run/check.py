@@ -1,4 +1,4 @@
-"""Correctness: outputs against the float32 reference, how much of a cell is, and the check itself against mutants."""
+"""Correctness: outputs against the float32 reference, how many are compared, and the check itself against mutants."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ktbench.spec.record import Compared, Outcome
 
 Reference = Callable[[ExpertsObservation], NDArray[np.float32]]
 
-# Four standard deviations of the error of a single token, over the error of many: 0.0021 and 0.022 where activations
-# are int8 per token (float64 arithmetic, experts of 2048 x 768, top-8).
+# Four standard deviations of the error of a single token, over the error of many: 0.0021 and 0.022 for int8 activations
+# per token (float64 arithmetic, experts of 2048 x 768, top-8).
 _SCATTER = 4 * 0.1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckResult:
-    """Outcome OK, WRONG or VACUOUS; `error` is the largest relative error, None where it is not a number."""
+    """Outcome OK, WRONG or VACUOUS; `error` is the largest relative error, None if it is not a number."""
 
     outcome: Outcome
     why: str = ""
@@ -30,7 +30,7 @@ class CheckResult:
 
 
 def relative_error(output: NDArray[np.float32], truth: NDArray[np.float32]) -> float:
-    """Frobenius norm of the difference over that of the truth; infinite where the output is not finite."""
+    """Frobenius norm of the difference over that of the truth; infinite if the output is not finite."""
     if not np.isfinite(output).all():
         return float("inf")
     scale, distance = _norm(truth), _norm(output.astype(np.float64) - truth)
@@ -43,7 +43,7 @@ def _norm(values: NDArray[np.float32] | NDArray[np.float64]) -> float:
 
 
 def largest_error(tolerance: float, tokens: int) -> float:
-    """The largest error that passes of so few tokens, where `tolerance` is that of many."""
+    """The largest error that passes for this many tokens, where `tolerance` applies to many tokens."""
     return tolerance * (1 + _SCATTER / math.sqrt(tokens))
 
 
@@ -62,7 +62,7 @@ def check(observations: Sequence[ExpertsObservation], reference: Reference, tole
 
 
 def check_rows(seen: ExpertsObservation, truth: NDArray[np.float32], tolerance: float) -> str:
-    """Why an output differs from `truth` [T, hidden] in some token; empty where it agrees in each."""
+    """Why an output differs from `truth` [T, hidden] in some token; empty if it agrees in each."""
     limit = largest_error(tolerance, 1)
     for row, (output, right) in enumerate(zip(seen.output, truth, strict=True)):
         error = relative_error(output, right)
@@ -83,7 +83,7 @@ def _differs(seen: ExpertsObservation, error: float, limit: float) -> str:
 
 
 def check_the_check(observations: Sequence[ExpertsObservation], reference: Reference, tolerance: float) -> str:
-    """A mutant that `check` would pass on any of these observations; empty where it rejects them all.
+    """A mutant that `check` would pass on any of these observations; empty if it rejects all of them.
 
     A call without experts, all of which are deferred, is right as zeros, of which there are no mutants.
     """
@@ -100,7 +100,7 @@ def check_the_check(observations: Sequence[ExpertsObservation], reference: Refer
 def mutants(
     seen: ExpertsObservation, truth: NDArray[np.float32], reference: Reference
 ) -> Iterator[tuple[str, NDArray[np.float32]]]:
-    """Wrong outputs that the check must reject, each with its name."""
+    """Wrong outputs, with their names, that the check must reject."""
     seen = replace(seen, gates=np.where(seen.ids < 0, 0, seen.gates))
     weights = np.abs(seen.gates).sum(axis=0)
     by_weight = np.array([column for column in np.argsort(weights) if weights[column]])  # some may have no experts
@@ -117,20 +117,20 @@ def mutants(
 
 
 def _distinct(seen: ExpertsObservation, by_weight: NDArray[np.intp]) -> bool:
-    """Swapping two experts changes something only where their weights differ."""
+    """Swapping two experts has an effect only if their gate weights differ."""
     light, heavy = (np.abs(seen.gates[:, by_weight[i]]).sum() for i in (0, -1))
     return bool(heavy > 1.2 * light)
 
 
 def stale(timed: NDArray[np.float32], repeated: NDArray[np.float32], tolerance: float) -> str:
-    """Why the timed step cannot have computed what its observed repetition did; empty where it agrees."""
+    """Why the timed step cannot have computed the same as its observed repetition; empty if they agree."""
     error = relative_error(timed, repeated)
     if error <= tolerance:
         return ""
     return f"the timed step's logits differ from its repetition: relative error {error:.3g}, tolerance {tolerance:g}"
 
 
-# Of the calls that are observed in a step, one of so many is compared in all trials of a cell but its first.
+# One in this many of the calls observed in a step is compared, in all trials of a cell but the first.
 _CALLS_APART = 4
 
 
@@ -139,18 +139,18 @@ def drawn_calls(observations: Sequence[ExpertsObservation], draw: Random) -> tup
     return tuple(draw.sample(observations, math.ceil(len(observations) / _CALLS_APART)))
 
 
-# Trials of a cell that are compared in any case, and the chance of each later one: to compare a step of eight in every
+# Trials of a cell that are always compared, and the chance of each later one: comparing one step of eight in every
 # round took 8 % of a sweep of 17 rounds.
 ALWAYS_COMPARED = 6
 _CHANCE = 1 / 5
 
-# Experts of all layers together that are compared at most: of more, those of a sample of the layers.
+# At most this many experts of all layers are compared; if there are more, those of a sample of the layers.
 MOST_EXPERTS = 4096
 
 
 @dataclass(kw_only=True)
 class Coverage:
-    """What was compared of a cell of `steps` steps so far. `draw` gives numbers that no operator can foresee."""
+    """What was compared so far of a cell with `steps` steps. `draw` gives numbers that no operator can predict."""
 
     steps: int
     draw: Random
@@ -162,23 +162,23 @@ class Coverage:
     _of_experts: int = 0
 
     def next_step(self) -> int:
-        """The step that the next trial is compared by: each once before any comes again."""
+        """The step that is compared in the next trial: each once before any is repeated."""
         if not self._unseen:
             self._unseen = self.draw.sample(range(self.steps), self.steps)
         return self._unseen[-1]
 
     def is_due(self) -> bool:
-        """Whether a trial that was timed is compared: each of the first ones, and of the later ones those drawn."""
+        """Whether a timed trial is compared: each of the first ones, and later ones by chance."""
         self._trials += 1
         return self._trials <= ALWAYS_COMPARED or self.draw.random() < _CHANCE
 
     def saw(self, step: int) -> None:
-        """A step was compared."""
+        """Note that a step was compared."""
         self._seen.add(step)
         self._unseen.remove(step)
 
     def next_units(self, plan: Survey, rounds: int) -> Sequence[tuple[int, int]]:
-        """The calls of a survey for this trial, of which the first `rounds` trials run all."""
+        """The calls of a survey for this trial; the first `rounds` trials together run all of them."""
         self._of_experts = plan.of_experts
         left = plan.units[self._units :]
         chosen = left[: math.ceil(len(left) / max(1, rounds + 1 - self._trials))]
@@ -186,10 +186,10 @@ class Coverage:
         return chosen
 
     def met(self, experts: frozenset[tuple[int, int]]) -> None:
-        """Experts were compared."""
+        """Note that experts were compared."""
         self._met |= experts
 
     @property
     def compared(self) -> Compared:
-        """So far, in this worker."""
+        """What was compared so far in this worker."""
         return Compared(experts=len(self._met), of_experts=self._of_experts, steps=len(self._seen), of_steps=self.steps)

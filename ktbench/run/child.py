@@ -27,7 +27,7 @@ _OUT_OF_MEMORY = ("MemoryError", "bad_alloc", "annot allocate memory", "out of m
 class OomCount:
     """How many processes the kernel has killed because memory ran out, and `where` it counts them.
 
-    `kills` is None where there is no such counter.
+    `kills` is None without such a counter.
     """
 
     kills: int | None
@@ -69,7 +69,7 @@ def _counters(cgroups: Path, own: Path) -> Iterator[tuple[Path, str]]:
 
 
 def child_exit_code(body: Callable[[], None]) -> int:
-    """Do `body` in a child that ends with its parent; a file that fails it is one line on stderr."""
+    """Run `body` in a child that ends with its parent; a failing file is one line on stderr."""
     from ktbench.run.worker_process import die_with_parent
 
     die_with_parent()
@@ -82,7 +82,7 @@ def child_exit_code(body: Callable[[], None]) -> int:
 
 
 class ChildFailed(Exception):
-    """The child could not be started or ended with another exit code than 0; the text says why."""
+    """The child could not be started or ended with an exit code other than 0; the text says why."""
 
     def __init__(self, code: int, why: str, outcome: Outcome = Outcome.CRASHED) -> None:
         super().__init__(why)
@@ -123,7 +123,7 @@ def _follow(child: subprocess.Popen[bytes], request: object, say: Callable[[str]
     """The child's exit code, once it has ended."""
     assert child.stdin is not None
     assert child.stdout is not None
-    with suppress(BrokenPipeError):  # it ended before it read, which its exit code shows
+    with suppress(BrokenPipeError):  # it ended before reading, as its exit code shows
         child.stdin.write(msgspec.json.encode(request))
         child.stdin.close()
     with child.stdout as progress:

@@ -30,8 +30,8 @@ ANSWER: tuple[str, ...] = (sys.executable, "-m", "ktbench.run.eval_process")
 class EvalRequest:
     """Cells that share weights, and the open `tasks` of each by cell key.
 
-    `references` has by cell key the cell whose distributions are compared; files of these are in `folder`, cached
-    answers in `answers`. The run was `created` then.
+    `references` maps cell keys to the cell with whose distributions they are compared; these files are in `folder`,
+    cached answers in `answers`. `created` is the run's creation time.
     """
 
     cells: tuple[Cell, ...]
@@ -47,7 +47,7 @@ class EvalRequest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EvalProgress:
-    """One message of the child: what it is doing, how far loading is, or the result of a task with its answers."""
+    """One message of the child: its activity, the progress of loading, or the result of a task with its answers."""
 
     doing: str = ""
     loading: Loading | None = None
@@ -134,7 +134,7 @@ def sample_file(request: EvalRequest, cell: Cell, task: str) -> Path:
 
 
 def reference_file(folder: Path, reference: str, task: str) -> Path:
-    """The file of the distributions of the cell `reference` that others are compared with."""
+    """The file with the distributions of the cell `reference`, with which others are compared."""
     return folder / "references" / f"{reference}-{task.replace('/', '-')}.logp"
 
 

@@ -25,7 +25,7 @@ _ANSWERS = RUNS / "answers"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EvalRunner:
-    """Evaluates the cells of a plan on their open tasks and logs the results of a run, `created` then."""
+    """Evaluates the cells of a plan on their open tasks and logs the results; `created` is the run's creation time."""
 
     suite: SuiteSpec
     planned: CellPlan
@@ -116,7 +116,7 @@ class EvalRunner:
 
 
 class _Known:
-    """What a resumed run has already; nothing where there is none."""
+    """The results that a resumed run already has; none for a new run."""
 
     def __init__(self, previous: Run | None, folder: Path) -> None:
         self._ends = previous.ends() if previous else {}
@@ -124,9 +124,9 @@ class _Known:
         self._folder = folder
 
     def is_done(self, cell: str, task: TaskSpec, reference: str) -> bool:
-        """Whether a cell need not run a task: it ended well, and what its predictions are compared by is there.
+        """Whether a cell need not run a task: it ended well, and its predictions could be compared.
 
-        Where the unmodified model did not answer, the others have scores and no divergences until it does.
+        Until the unmodified model has answered, the others have scores but no divergences.
         """
         if not self._ended_well(cell, task) or not task.is_compared:
             return self._ended_well(cell, task)
@@ -145,7 +145,7 @@ class _Known:
 
 
 def references_of(cells: Sequence[Cell], parts: Sequence[Part]) -> dict[str, str]:
-    """By cell key the key of the baseline with the same model; a cell without one is its own reference."""
+    """Cell key -> key of the baseline with the same model; a cell without a baseline is its own reference."""
     baselines = {part.name: part.baseline for part in parts}
     firsts: dict[tuple[str, str], str] = {}
     for cell in cells:
@@ -177,7 +177,7 @@ def _means(samples: Sequence[SampleResult]) -> Iterator[str]:
 
 
 def require_same_suite(run: Run, suite: SuiteSpec | None) -> None:
-    """Raises RequestError where a resumed run was started with another suite."""
+    """Raises RequestError if a resumed run was started with another suite."""
     if run.header.suite != suite:
         raise RequestError(
             f"resume: the suite of {run.header.run} is another one, {run.header.suite and run.header.suite.name}; "

@@ -32,8 +32,8 @@ from ktbench.spec.suite import SuiteSpec
 def execute(request: Request, planned: CellPlan, command: list[str]) -> Run:
     """Simulate, evaluate, then measure until the precision goal or a ceiling.
 
-    An interrupt keeps what was measured and is raised again. Raises NotKept where the log cannot be written, and
-    RequestError where another process is timing on this host, unless the request is to wait.
+    An interrupt keeps what was measured and is raised again. Raises NotKept if the log cannot be written, and
+    RequestError if another process is timing on this host, unless the request is to wait.
     """
     is_timed = request.is_timed and bool(planned.runnable)
     if is_timed and request.resume:
@@ -122,7 +122,9 @@ def _measure_block(
     for ended in sweep.rounds(block, lambda took_s: criterion.minutes + took_s / 60 >= measure.max_minutes):
         criterion.add(ended.records, is_whole=ended.is_whole)
         is_resumed = all(sweep.kept.get((record.cell, record.round)) is record for record in ended.records)
-        if criterion.finished() or not is_resumed:  # what a resumed run has already is shown once, with what follows
+        if (
+            criterion.finished() or not is_resumed
+        ):  # existing results of a resumed run are shown once, with the following ones
             progress.round_ended(criterion)
         if criterion.finished():
             say(f"stopped: {criterion.why()}")

@@ -27,7 +27,7 @@ _TYPES: tuple[GgufType, ...] = get_args(GgufType)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExportRequest:
-    """What a child writes: the types of routed experts and of all other matrices, and the file."""
+    """The file that a child writes, and the types of routed experts and of all other matrices."""
 
     model: ModelSpec
     experts: GgufType
@@ -85,7 +85,7 @@ def summary(request: ExportRequest) -> Iterator[str]:
 def main() -> int:
     """Entry of the child: the request on standard input, progress on standard output.
 
-    Exit code `BAD_REQUEST` for what can never be written.
+    Exit code `BAD_REQUEST` for models that can never be written.
     """
     try:
         return child_exit_code(_export)

@@ -44,7 +44,7 @@ class Machine:
     """What a machine offers. `no_cuda` and `features_missing` (by feature name) hold reasons, empty for what it has.
 
     `nodes` counts NUMA nodes, `gpu_bytes` is the memory of the first GPU. `spec` is None for this machine, which is not
-    simulated and has peers. Where it `starts` programs, those of peers are asked what they are.
+    simulated and has peers. With `starts`, the programs of peers are started to identify them.
     """
 
     cpus: Sequence[int]
@@ -90,7 +90,7 @@ def best_engine(engine: EngineSpec, machine: MachineSpec | None, phase: str) -> 
 
 
 def feasibility(spec: RunSpec, machine: Machine) -> Reason | None:
-    """The first reason why `machine` cannot run `spec`; None where it can.
+    """The first reason why `machine` cannot run `spec`; None if it can.
 
     The memory of this machine is not considered: it depends on what runs together (see `memory_missing`).
     """
@@ -155,7 +155,7 @@ def _core_reasons(spec: RunSpec, cpus: Sequence[int]) -> Iterator[Reason]:
 
 
 def _memory_reasons(spec: RunSpec, machine: MachineSpec) -> Iterator[Reason]:
-    """Weights, keys and values, and what training adds, that do not fit.
+    """Why weights, keys and values, and the memory that training adds do not fit.
 
     Activations of other phases are small compared with the memory of such machines.
     """
@@ -185,7 +185,7 @@ def _memory_reasons(spec: RunSpec, machine: MachineSpec) -> Iterator[Reason]:
 
 
 def _at_host(spec: RunSpec) -> float:
-    """Bytes that the host's memory holds of a cell on a described machine."""
+    """Bytes of a cell in the host's memory on a described machine."""
     of_host = routed_bytes(spec) + trained_bytes(spec).experts
     return of_host - _on_device(spec) if spec.engine.device == "cuda" else of_host + _network(spec)
 
@@ -205,7 +205,7 @@ def _network(spec: RunSpec) -> float:
 def _lighter(
     spec: RunSpec, key: str, formats: Iterable[Precision], nbytes: Callable[[RunSpec], float], room: float
 ) -> str:
-    """`; precision=int4_g32 takes 345 GiB`: the first of the formats that fits into the room; empty where none does."""
+    """`; precision=int4_g32 takes 345 GiB`: the first of the formats that fits into the room; empty if none does."""
     needs = ((format_, nbytes(replace(spec, **{key: format_}))) for format_ in formats)  # type: ignore[arg-type]
     return next((f"; {key}={format_} takes {gib(need)}" for format_, need in needs if need <= room), "")
 
@@ -234,10 +234,10 @@ def require_simulated_rules(spec: RunSpec) -> None:
 
 
 def unsupported_locally(cells: Sequence[Cell], *, cuda_is_needed: bool, starts: bool = True) -> dict[str, str]:
-    """Why this machine cannot run cells, by cell key; without considering memory, and `starts` as `Machine` says.
+    """Why this machine cannot run cells, by cell key; memory is not considered, for `starts` see `Machine`.
 
-    Raises RequestError for a placement profile or a routing trace that cannot be read, and, where `cuda_is_needed`, for
-    cells on CUDA where there is no CUDA device.
+    Raises RequestError for a placement profile or a routing trace that cannot be read, and, if `cuda_is_needed`, for
+    cells on CUDA without a CUDA device.
     """
     machine = Machine.local(starts=starts)
     on_cuda = any(cell.spec.engine.device == "cuda" for cell in cells)
@@ -255,7 +255,7 @@ def unsupported_locally(cells: Sequence[Cell], *, cuda_is_needed: bool, starts: 
 
 
 def _gpu_missing(cells: Sequence[Cell], machine: Machine) -> dict[str, str]:
-    """Why cells that are compared, and whose workers therefore run at the same time, do not fit on the GPU together."""
+    """Why cells that are compared, so that their workers exist at the same time, do not fit on the GPU together."""
     reasons: dict[str, str] = {}
     for point in points_of(cells):
         needed = sum(needs.total for _, needs in gpu_workers(point, machine.nodes))
@@ -301,7 +301,7 @@ def _require_inputs(spec: RunSpec) -> None:
 
 
 def _require_positions(spec: RunSpec, longest: int) -> None:
-    """Raises ValueError where a request has more tokens than the model was made for."""
+    """Raises ValueError if a request has more tokens than the model supports."""
     most = spec.model.shape.positions
     if longest > most:
         raise ValueError(
@@ -311,7 +311,7 @@ def _require_positions(spec: RunSpec, longest: int) -> None:
 
 
 def _require_packed(specs: Iterable[RunSpec]) -> None:
-    """Raises ValueError for packed weights of something else in `model.packed`, and where they cannot be kept."""
+    """Raises ValueError if `model.packed` holds other packed weights, and if they cannot be saved there."""
     parts: dict[Path, tuple[PackedPart, int]] = {}
     for spec in specs:
         if spec.engine.fused and spec.engine.domains:
@@ -324,7 +324,7 @@ def _require_packed(specs: Iterable[RunSpec]) -> None:
 
 
 def _parts_of(spec: RunSpec) -> list[tuple[PackedPart, int]]:
-    """What a cell keeps packed, with its bytes."""
+    """The parts that a cell saves packed, with their bytes."""
     engine, model = spec.engine, spec.model
     sizes = {"experts": routed_bytes(spec), "linear": linear_bytes(spec)}
     experts, linear = (
@@ -336,8 +336,8 @@ def _parts_of(spec: RunSpec) -> list[tuple[PackedPart, int]]:
 
 
 def _require_files(spec: RunSpec) -> None:
-    """Raises ValueError for an activation profile that cannot be read or is one of another model, for a folder that is
-    no adapter's, and where PEFT is missing.
+    """Raises ValueError for an unreadable activation profile or one of another model, for a folder that is not an
+    adapter's, and if PEFT is missing.
     """
     placement, model = spec.engine.placement, spec.model
     profile = None if placement.profile is None else read_profile(placement.profile, model)

@@ -15,7 +15,7 @@ from ktbench.spec.timeline import Timeline
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecordIds:
-    """Ids in every record: code, machine, and the worker session, empty without one."""
+    """Ids in every record: code, machine, and the worker session (empty without one)."""
 
     code_id: str
     env_id: str
@@ -31,7 +31,7 @@ class OpenSession:
 
 
 class TrialRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Parent: measure one trial. `logits` is the file that those of its cell are compared with, if any."""
+    """Parent: measure one trial. `logits` is the file with which the cell's logits are compared, if any."""
 
     cell: Cell
     round: int
@@ -44,7 +44,7 @@ class TraceRequest(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     cell: Cell
 
 
-# What a parent requests of a worker that is ready.
+# Requests from the parent to a worker that is ready.
 WorkerRequest = TrialRequest | TraceRequest
 
 
@@ -52,7 +52,7 @@ WorkerRequest = TrialRequest | TraceRequest
 class Response:
     """Worker: ready (nothing set), the record of a trial, a timeline or why there is none (`unsupported`).
 
-    `no_memory` says where memory ran out. Before a worker is ready it says how far `loading` is.
+    `no_memory` says where memory ran out. Before a worker is ready it reports the progress of `loading`.
     """
 
     record: Record | None = None
@@ -63,7 +63,7 @@ class Response:
 
 
 def encoded(message: OpenSession | WorkerRequest | Response) -> bytes:
-    """One line that stands for a message."""
+    """A message as one line."""
     return msgspec.json.encode(message) + b"\n"
 
 
@@ -74,7 +74,7 @@ def send(pipe: IO[bytes], message: Response) -> None:
 
 
 def new_record(cell: Cell, round_number: int, ids: RecordIds, outcome: Outcome, why: str = "") -> Record:
-    """A record without samples, of a trial that starts now."""
+    """A record without samples for a trial that starts now."""
     return Record(
         cell=cell.key,
         label=cell.label,

@@ -29,8 +29,8 @@ def open_run(
 ) -> tuple[Log, Run | None]:
     """The log to write, with its plan, and the run to resume, read after the log is locked.
 
-    Records that its nodes have left are merged first. It is resumed with the same code only and, where it is measured
-    `here`, on the same machine only. Raises RequestError, and NotKept where the log cannot be written.
+    Records left by its nodes are merged first. It is resumed only with the same code and, if it is measured `here`, on
+    the same machine. Raises RequestError, and NotKept if the log cannot be written.
     """
     published = published_of(parts_of(request))
     log = Log(find_run(request.resume) if request.resume else _new_folder(request), new=request.resume is None)
@@ -52,10 +52,10 @@ def open_run(
 
 
 def _keep_changes(folder: Path, code_id: str) -> None:
-    """What the code has that no commit holds, beside the log: without it nobody can measure the same again."""
+    """Save uncommitted code changes next to the log: without them nobody could repeat the measurement."""
     file = folder / f"changes-{code_id}.diff"
     if not file.exists() and (changes := read_changes()):
-        with suppress(OSError):  # the run is whole without it
+        with suppress(OSError):  # the run is complete without it
             write_whole(file, changes)
 
 
@@ -69,7 +69,7 @@ def _keep_configuration(folder: Path, command: list[str]) -> None:
 def end_shards(name: str, cells: tuple[Cell, ...]) -> None:
     """Withdraw the shards of the run `name`: a node may hold the timing lock of this host.
 
-    Raises RequestError where one still runs, and where the run planned other cells or is being written.
+    Raises RequestError if one still runs, or if the run planned other cells or is being written.
     """
     log = Log(find_run(name))
     try:
@@ -80,9 +80,9 @@ def end_shards(name: str, cells: tuple[Cell, ...]) -> None:
 
 
 def kept_of(run: Run | None) -> Mapping[tuple[str, int], Record]:
-    """Records of a run by (cell key, round); of a run that was spread over nodes, those of whole rounds only.
+    """Records of a run by (cell key, round); for a run distributed over nodes, only those of whole rounds.
 
-    The other trials of a round may be another node's.
+    The other trials of a round may be on another node.
     """
     if run is None:
         return {}
@@ -127,7 +127,7 @@ def _part(part: RequestPart) -> Part:
 
 
 def _new_folder(request: Request) -> Path:
-    """The folder of a new run: names made of the time are made unique."""
+    """The folder of a new run; names derived from the time are made unique."""
     if request.run_name:
         return RUNS / request.run_name
     return free_folder(RUNS, f"{request.sweep.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}")
@@ -149,9 +149,9 @@ def _resumed(request: Request, cells: tuple[Cell, ...], machine: Environment, lo
 
 
 def _require_alike(run: Run, machine: Environment, name: str, *, here: bool) -> None:
-    """Raises RequestError where other code, or another machine than the one `here`, has measured the run.
+    """Raises RequestError if the run was measured by other code, or by a machine other than the one `here`.
 
-    Where nothing is measured yet, the machine that planned the run must match; it may never measure a spread run.
+    If nothing is measured yet, the machine that planned the run must match; it may never measure a distributed run.
     """
     codes, machines = {run.header.code_id}, set[str]()
     if here:
@@ -166,7 +166,7 @@ def _require_alike(run: Run, machine: Environment, name: str, *, here: bool) -> 
 
 
 def _restore(log: Log, run: Run, published: Iterable[Published]) -> None:
-    """Write published numbers again that a damaged run has lost, as they are not measured again.
+    """Rewrite published numbers that a damaged run has lost, since they are not measured again.
 
     The others stay as they were when the run was planned.
     """
@@ -179,7 +179,7 @@ def _restore(log: Log, run: Run, published: Iterable[Published]) -> None:
 
 
 def _require_same_blocks(then: MeasureSpec, now: MeasureSpec) -> None:
-    """Raises RequestError where weights would be loaded anew in the middle of blocks of the run that is resumed."""
+    """Raises RequestError if weights would be reloaded in the middle of blocks of the resumed run."""
     if then.block_rounds != now.block_rounds:
         raise RequestError(
             f"resume: weights were loaded anew every {then.block_rounds} rounds, now every {now.block_rounds}; "

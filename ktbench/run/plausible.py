@@ -1,4 +1,4 @@
-"""Whether steps can be as fast as they were timed, by the roofs of the machine."""
+"""Whether timed steps are possible, given the roofs of the machine."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ktbench.spec.record import Cell, RoofSample, Work
 RoofPair = tuple[RoofSample, RoofSample]  # before and after the steps
 # Roofs and steps are not measured at the same moment: a step may reach somewhat more.
 _MOST_SHARE = 1.2
-# Samples until what a step reached is taken for impossible; roofs can only be disturbed downwards.
+# Samples before a step counts as impossible; disturbances can only lower roofs.
 _ROOF_TRIES, _CEILING_TRIES = 3, 10
 
 
 @dataclass(kw_only=True)
 class Plausibility:
-    """Compares steps with roofs, which are sampled again where they seem to be passed."""
+    """Compares steps with roofs, which are sampled again if they seem to be exceeded."""
 
     roofs: Roofs
     _fastest: dict[tuple[str | None, str], RoofSample] = field(default_factory=dict)
@@ -27,9 +27,9 @@ class Plausibility:
     def undisturbed(
         self, cell: Cell, work: Work, samples_s: Sequence[float], roofs: RoofPair, *, first: bool
     ) -> RoofPair:
-        """The roofs, sampled again where the steps are faster than they allow: something may have slowed them alone.
+        """The roofs, sampled again if the steps are faster than they allow: something may have slowed the roofs alone.
 
-        Only in the `first` trial for a cell that is faster than all roofs so far allow: its weights stay in a cache.
+        Only in the `first` trial of a cell that is faster than all roofs so far allow: its weights stay in a cache.
         """
         isa, dtype = cell.spec.engine.isa, cell.spec.dtype
         fastest = self._fastest.get((isa, dtype), roofs[0])
@@ -43,7 +43,7 @@ class Plausibility:
         return roofs
 
     def why_impossible(self, work: Work, samples_s: Sequence[float], roofs: RoofPair) -> str:
-        """Why no step can be as fast as these; empty where it can, if only because its weights stay in a cache."""
+        """Why no step can be this fast; empty if it can, be it because its weights stay in a cache."""
         if not _exceeds(work, samples_s, roofs):
             return ""
         taken_s, least_s = median(samples_s), 0.0

@@ -26,7 +26,7 @@ _ROUNDS = 12
 # A hypervisor keeps the placement of cores for seconds.
 _SECONDS = 10.0
 _GIB = 2**30
-# Unit as kept: unit as shown, and how many of the kept make one of the shown.
+# Stored unit: displayed unit, and how many stored units make a displayed one.
 _SHOWN = {"bytes/s": ("GB/s", 1e9), "FLOP/s": ("TFLOPS", 1e12), "OP/s": ("TOPS", 1e12), "ns": ("ns", 1.0)}
 # The effect of a placement, beyond the bandwidth.
 _MEANING: dict[CoreLayout, str] = {
@@ -38,7 +38,7 @@ _MEANING: dict[CoreLayout, str] = {
 
 
 def measure_machine() -> MachineDescription:
-    """Measure this machine for a few seconds. Raises RequestError where it lacks the kernels or the memory."""
+    """Measure this machine for a few seconds. Raises RequestError if kernels or memory are missing."""
     extension, topology = load_extension(), read_topology()
     if extension.module is None:
         raise RequestError(f"probe: {extension.reason}")
@@ -78,7 +78,7 @@ def loops_table() -> list[str]:
 def table(machine: MachineDescription) -> list[str]:
     """The description as lines of aligned text: median, 95 % interval, unit; a dash with its reason for a gap.
 
-    Below it the read bandwidth at each placement that was seen.
+    Below it, the read bandwidth at each observed placement.
     """
     constants = machine.constants.values()
     width = max(len(constant.title) for constant in constants)
@@ -102,7 +102,7 @@ def _row(constant: Constant, placement: CoreLayout | None) -> str:
 
 
 def _placement_lines(machine: MachineDescription) -> Iterator[str]:
-    """How the cores moved while the read bandwidth was measured."""
+    """Core placements during the measurement of the read bandwidth."""
     read = machine.constants["read.all"]
     seen = [place for place in CORE_LAYOUTS if place in read.placements]
     if not seen:

@@ -1,4 +1,4 @@
-"""Lines of progress on stderr: names of cells, what is loaded, how trials and rounds ended."""
+"""Progress lines on stderr: names of cells, loading, results of trials and rounds."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from ktbench.spec.errors import one_line, printable
 from ktbench.spec.record import Cell, Outcome, Record
 from ktbench.spec.run_spec import MeasureSpec
 
-_CLEARED = "\r\x1b[K"  # the cursor at the beginning, and nothing after it (ECMA-48: EL)
-_STATUS_EVERY_S = 60.0  # where lines cannot be replaced
+_CLEARED = "\r\x1b[K"  # cursor to the start of the line, which is cleared (ECMA-48: EL)
+_STATUS_EVERY_S = 60.0  # if lines cannot be replaced
 
 
 @dataclass
 class _Console:
-    """What stderr shows: lines that stay and, on a terminal, below them one that is replaced."""
+    """The content of stderr: permanent lines and, on a terminal, a replaceable one below them."""
 
     is_quiet: bool = False
     said_s: float = -inf
 
     def say(self, line: str) -> None:
-        """Print a line that stays. Errors of stderr are ignored, as the reader may have closed it."""
+        """Print a permanent line. Errors of stderr are ignored, since the reader may have closed it."""
         self._print(f"{_CLEARED if sys.stderr.isatty() else ''}{printable(line)}", end="\n")
 
     def replace(self, line: str) -> None:
-        """Replace the line below all others, cut to the width of the terminal."""
+        """Replace the last line, cut to the width of the terminal."""
         columns = get_terminal_size().columns
         self._print(f"{_CLEARED}{printable(line)[: columns - 1]}", end="")
 
@@ -70,17 +70,17 @@ def say(line: str) -> None:
 
 
 def waiting(holder: object) -> None:
-    """Say that another process is timing on this host, before it is waited for."""
+    """Say that another process is timing on this host, before waiting for it."""
     say(f"waiting until this host is not timing: {holder or 'another process of ktbench'}")
 
 
 def warn(line: str) -> None:
-    """Print why something failed, also where progress is quiet."""
+    """Print why something failed, even if progress is quiet."""
     _CONSOLE.say(line)
 
 
 def status(line: str) -> None:
-    """Show how far the work is: on a terminal in the line that is replaced, otherwise in a line once a minute."""
+    """Show progress: on a terminal in the replaceable line, otherwise in a line once a minute."""
     if _CONSOLE.is_quiet:
         return
     if sys.stderr.isatty():
@@ -91,7 +91,7 @@ def status(line: str) -> None:
 
 
 def clear_status() -> None:
-    """Remove the line that is replaced, before anything else is printed."""
+    """Remove the replaceable line before anything else is printed."""
     _CONSOLE.clear()
 
 
@@ -106,7 +106,7 @@ def cell_names(cells: Sequence[Cell]) -> dict[str, str]:
 
 
 def names_in_part(cells: Sequence[Cell]) -> dict[str, str]:
-    """Name of each cell of one part by its key: its label, and its values of the settings that the part varies."""
+    """Name of each cell of one part by its key: its label, and its values of the settings that vary in the part."""
     settings = cell_settings(cells)
     keys = varying(settings.values())
     points = {cell.key: setting_words({key: settings[cell.key].get(key) for key in keys}) for cell in cells}
@@ -121,7 +121,7 @@ def setting_words(settings: dict[str, Setting]) -> str:
 
 @contextmanager
 def loading(cell: Cell) -> Iterator[Callable[[Loading], None]]:
-    """Show that a worker loads the weights of a cell, and how far it is each time that is called."""
+    """Show that a worker loads the weights of a cell; call the result with each report of progress."""
     (status if sys.stderr.isatty() else say)(f"loading {cell.spec.summary}")
     with loading_line() as show:
         yield show
@@ -129,7 +129,7 @@ def loading(cell: Cell) -> Iterator[Callable[[Loading], None]]:
 
 @contextmanager
 def loading_line() -> Iterator[Callable[[Loading], None]]:
-    """Shows reports of loading: on a terminal in one line, which is gone at the end, otherwise a line every 10 s."""
+    """Shows loading progress: on a terminal in one line, removed at the end, otherwise a line every 10 s."""
     line = LoadingLine(sys.stderr)
     try:
         yield line.show
@@ -142,14 +142,14 @@ _UNITS = ((2**30, "GiB"), (2**20, "MiB"))
 
 
 class LoadingLine:
-    """The line of what is being loaded, with the time that is left at the stage's speed so far."""
+    """The line about current loading, with the remaining time at the stage's speed so far."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = monotonic) -> None:
         self._stream, self._clock, self._said_s = stream, clock, clock()
         self._stage, self._began, self._is_shown = "", (0.0, 0), False
 
     def show(self, report: Loading) -> None:
-        """Replace the line by this report; where lines cannot be replaced, print one now and then."""
+        """Replace the line with this report; if lines cannot be replaced, print one now and then."""
         if _CONSOLE.is_quiet:
             return
         if report.stage != self._stage:
@@ -193,7 +193,8 @@ def _minutes(seconds: float) -> str:
 def trial_progress(cells: Sequence[Cell]) -> Callable[[Record], None]:
     """A function that shows how a trial of one of these cells ended.
 
-    A failure stays, once for each reason; what cannot run is known beforehand, and its row says why.
+    A failure is a permanent line, once for each reason; cells that cannot run are known beforehand, and their rows say
+    why.
     """
     names, units = cell_names(cells), {cell.key: cell.spec.workload.unit for cell in cells}
     width, failures = max((len(name) for name in names.values()), default=0), set[tuple[str, str]]()
@@ -211,7 +212,7 @@ def trial_progress(cells: Sequence[Cell]) -> Callable[[Record], None]:
 
 
 class RoundProgress:
-    """Prints each cell once, when its interval has closed, and shows what is still open."""
+    """Prints each cell once, when its interval is narrow enough, and shows what is still open."""
 
     def __init__(self, cells: Sequence[Cell], names: dict[str, str], measure: MeasureSpec) -> None:
         self._names = {cell.key: names[cell.key] for cell in cells}
@@ -220,7 +221,7 @@ class RoundProgress:
         self._shown: set[str] = set()
 
     def round_ended(self, criterion: SweepCriterion) -> None:
-        """Print the cells that the last round has settled, and show what the criterion waits for."""
+        """Print the cells that the last round has completed, and show what the criterion waits for."""
         standings = criterion.standings()
         for standing in standings:
             if standing.is_done and standing.step_s is not None and standing.cell.key not in self._shown:

@@ -36,7 +36,7 @@ class RecordRequest:
 
 
 def read_recording(overrides: Sequence[str]) -> tuple[RecordRequest, str]:
-    """The request of a command line, and why this machine cannot run it, empty where it can. Raises RequestError."""
+    """The request of a command line, and why this machine cannot run it, empty if it can. Raises RequestError."""
     words, output = take_word("record", overrides, "output", "one new file, such as output=profile.npz")
     request = one_cell_request("record", words)
     spec = request.parts[0].spec
@@ -55,7 +55,7 @@ def read_recording(overrides: Sequence[str]) -> tuple[RecordRequest, str]:
 
 
 def summary(profile: ActivationProfile) -> Iterator[str]:
-    """What was run, then how unevenly the experts of each MoE layer were selected."""
+    """What was run, and how unevenly the experts of each MoE layer were selected."""
     layers, experts = profile.counts.shape
     yield profile.source
     yield f"{profile.tokens} tokens, {layers} MoE layers of {experts} experts, {profile.architecture.top_k} a token"

@@ -52,7 +52,7 @@ from ktbench.spec.weights import FORMATS
 
 COMMAND = ("python", "-m", "ktbench", "VERB")  # the words of a recorded command before its overrides
 _NANO = "model=nano"
-# Keys of precisions by the fields of `StoredFormats` that they are for.
+# Precision keys, by field of `StoredFormats`.
 _STORED_AS = {"precision": "experts", "device_precision": "attention"}
 _ARMS = {"sweep.arms", "sweep.baseline", "sweep.features", "sweep.design"}
 _NAMES_A_MODEL = {"model", "model.path", "model.config"}
@@ -62,8 +62,8 @@ _NAMES_A_MODEL = {"model", "model.path", "model.config"}
 class CellPlan:
     """Cells of a request. `unsupported` says by cell key why a cell cannot run, here or on its described machine.
 
-    `needed_bytes` is the largest number of bytes in use at once, of those that `memory` has. Simulated cells need none.
-    `short` says of what is only planned why there is too little memory at the moment, empty where there is enough.
+    `needed_bytes` is the largest number of bytes of `memory` in use at once. Simulated cells need none. For a mere
+    plan, `short` says why there is too little memory at the moment, empty if there is enough.
     """
 
     cells: tuple[Cell, ...]
@@ -119,9 +119,9 @@ def read_request(overrides: Sequence[str], *, evaluates: bool = False) -> Reques
 
 
 def with_ablation(words: Sequence[str]) -> list[str]:
-    """Overrides in which words that name ablations alone, as the API takes them, are `+ablation=NAME`.
+    """Overrides with `+ablation=NAME` for words that are only names of ablations, as the API allows.
 
-    Raises RequestError for another word that is no override.
+    Raises RequestError for any other word that is not an override.
     """
     names = [word for word in words if "=" not in word]
     rest = [word for word in words if "=" in word]
@@ -132,7 +132,7 @@ def with_ablation(words: Sequence[str]) -> list[str]:
 
 
 def _best_of(overrides: Sequence[str]) -> Callable[[EngineSpec, MachineSpec | None, str], EngineSpec]:
-    """`best_engine`, with the features that the command line names as it names them."""
+    """`best_engine`, except for features that the command line sets."""
     keys = {word.lstrip("+").partition("=")[0] for word in overrides}
     named = [feature.name for feature in FEATURES if feature.key in keys]
 
@@ -143,10 +143,10 @@ def _best_of(overrides: Sequence[str]) -> Callable[[EngineSpec, MachineSpec | No
 
 
 def _on_this_machine(request: Request, overrides: Sequence[str]) -> Request:
-    """The request with +a in the arms of ablations where the machine has neither AVX-512 nor AMX.
+    """The request with +a in the arms of ablations if the machine has neither AVX-512 nor AMX.
 
-    Evaluations on a CUDA device have no +l, which packs for the CPU and is not what they are about. Arms beside
-    published speeds are those of their source; arms, features and baselines of the command line stay as they are.
+    Evaluations on a CUDA device drop +l, which packs for the CPU and is not their subject. Arms with published speeds
+    keep those of their source; arms, features and baselines of the command line are not changed.
     """
     keys = {word.lstrip("+").partition("=")[0] for word in overrides}
     if "ablation" not in keys or keys & _ARMS:
@@ -160,7 +160,7 @@ def _on_this_machine(request: Request, overrides: Sequence[str]) -> Request:
 
 
 def _arms_here(part: RequestPart, *, evaluates: bool) -> tuple[RequestPart, list[str]]:
-    """A part with the arms that can run, and what to say of that."""
+    """A part with the arms that can run, and notices about the changes."""
     changes: list[tuple[str, Callable[[SweepSpec], SweepSpec]]] = []
     if part.sweep.arms and _is_avx2(part) and (evaluates or not part.sweep.published):
         changes.append(("no AVX-512 or AMX: arms of the ablation have +a for +v and +m", on_avx2))
@@ -175,7 +175,7 @@ def _arms_here(part: RequestPart, *, evaluates: bool) -> tuple[RequestPart, list
 
 
 def _is_avx2(part: RequestPart) -> bool:
-    """Whether AVX2 is the widest that the machine of a part has; False where that is varied."""
+    """Whether AVX2 is the widest instruction set of a part's machine; False if the machine is an axis."""
     if part.spec.machine is not None:
         return part.spec.machine.vector == "avx2" and "machine" not in part.sweep.axes
     missing = machine_capabilities()
@@ -183,7 +183,7 @@ def _is_avx2(part: RequestPart) -> bool:
 
 
 def _model_files(parts: Iterable[Mapping[str, Any]]) -> ModelFiles:
-    """Configurations that parts name. The weights of a checkpoint must exist where a cell is measured."""
+    """Configurations named by the parts. If a cell is measured, the weights of its checkpoint must exist."""
     checkpoints, configs, stored, layers = {}, {}, {}, {}
     for content in parts:
         for model in _models(content):
@@ -200,7 +200,7 @@ def _model_files(parts: Iterable[Mapping[str, Any]]) -> ModelFiles:
 
 
 def _require_published(part: RequestPart) -> None:
-    """Raise ValueError for published numbers that cannot be read, or are about nothing that a run could have."""
+    """Raise ValueError for published numbers that cannot be read, or that match nothing a run could have."""
     cells = plan_cells(part.spec, part.sweep, part.name)
     machines = {cell.spec.machine.name for cell in cells if cell.spec.machine is not None}
     models = {cell.spec.model.name for cell in cells}
@@ -208,7 +208,7 @@ def _require_published(part: RequestPart) -> None:
 
 
 def _require_stored(part: RequestPart, content: Mapping[str, Any]) -> None:
-    """Raise ValueError for a precision that weights are not quantised to, of a checkpoint that does not have it."""
+    """Raise ValueError for a precision to which ktbench cannot quantise and that the checkpoint does not have."""
     spec = part.spec
     if spec.model.path is None or not _is_measured(content):
         return
@@ -226,7 +226,7 @@ def _require_network(part: RequestPart, content: Mapping[str, Any]) -> None:
 
 
 def _stored(error: str, parts: Iterable[Mapping[str, Any]]) -> str:
-    """What follows an error about a precision: those in which the checkpoints of a request are stored."""
+    """The suffix of an error about a precision: the formats in which the request's checkpoints are stored."""
     key = error.partition(":")[0]
     if key not in _STORED_AS:
         return ""
@@ -308,18 +308,18 @@ def new_file(verb: str, output: str | Path) -> Path:
 
 
 def plan_request(request: Request) -> CellPlan:
-    """Cells of a request, with the reasons of those that cannot run.
+    """Cells of a request, with reasons for those that cannot run.
 
-    Raises RequestError where the measured cells do not fit this machine; besides simulated cells that is a reason like
+    Raises RequestError if the measured cells do not fit this machine; alongside simulated cells that is a reason like
     any other.
     """
     return plan_here(cells := cells_of(request), refuses=_measures_all(cells))
 
 
 def show_request(request: Request) -> CellPlan:
-    """What `plan_request` gives, without starting a program, and where the memory that is free now is too little, too.
+    """Like `plan_request`, but without starting a program, and even if too little memory is free now.
 
-    Raises RequestError where all the memory of this machine would not do.
+    Raises RequestError if all the memory of this machine would not suffice.
     """
     cells = cells_of(request)
     free, refuses = _machine_memory(), _measures_all(cells)
@@ -341,9 +341,9 @@ def cells_of(request: Request) -> tuple[Cell, ...]:
 
 
 def plan_here(cells: tuple[Cell, ...], *, refuses: bool) -> CellPlan:
-    """Cells with the reasons of those that cannot run.
+    """Cells with reasons for those that cannot run.
 
-    With `refuses`, RequestError is raised for what does not fit this machine as a whole.
+    With `refuses`, raises RequestError for cells that do not fit this machine.
     """
     return _plan(cells, _machine_memory(), refuses=refuses, starts=True)
 
@@ -367,7 +367,7 @@ def _machine_memory() -> MachineMemory:
 def eval_request(overrides: Sequence[str]) -> Request:
     """The request of overrides; with a suite, a single cell is paired with the unmodified model.
 
-    Raises RequestError for what cannot be evaluated: untrained weights, a simulated machine, missing files.
+    Raises RequestError for cells that cannot be evaluated: untrained weights, a simulated machine, missing files.
     """
     request = read_request(with_model(overrides), evaluates=True)
     if request.suite is None:
@@ -388,7 +388,7 @@ def suite_request(overrides: Sequence[str]) -> Request:
 
 
 def with_model(overrides: Sequence[str]) -> list[str]:
-    """Overrides with the shipped model where a suite but no model is named: synthetic weights cannot answer."""
+    """Overrides with the shipped model if a suite but no model is named: synthetic weights cannot answer."""
     keys = {word.lstrip("+").partition("=")[0] for word in overrides}
     return (
         [_NANO, *overrides]
@@ -440,7 +440,7 @@ def _require_tasks(suite: SuiteSpec) -> None:
 
 
 def _require_evaluable(spec: RunSpec, *, is_timed: bool) -> None:
-    """The phase is that of the steps which are timed beside the answers."""
+    """The phase is that of the steps timed in addition to the answers."""
     phase = spec.workload.phase
     if phase == "layer" or (phase == "prefill" and not is_timed):
         raise RequestError(f"workload.phase={phase}: an evaluation has no workload, leave out workload=")
@@ -448,7 +448,7 @@ def _require_evaluable(spec: RunSpec, *, is_timed: bool) -> None:
 
 
 def require_answering(verb: str, spec: RunSpec) -> None:
-    """Raises RequestError where a verb needs answers in text and the cell gives none, with the reason."""
+    """Raises RequestError with the reason if a verb needs text answers and the cell gives none."""
     model = spec.model
     if spec.machine is not None:
         raise RequestError(f"machine={spec.machine.name}: a simulation cannot answer, leave out machine=")

@@ -49,7 +49,7 @@ T = TypeVar("T")
 Timed = tuple[tuple[float, ...], dict[str, int], RoofPair]
 # Idle GPUs clock down within a second and take tens of milliseconds of work to come back.
 _WAKE_S = 0.3
-# Attempts to time a trial while something stops the process again and again.
+# Attempts to time a trial if something keeps stopping the process.
 _MAX_PAUSES = 5
 
 
@@ -58,7 +58,7 @@ _REPEAT_TOLERANCE = 0.05
 
 
 class WorkerSpoilt(Exception):
-    """Something is left behind that would slow the trials of other cells: the worker has to end; the text says why."""
+    """Something is left that would slow the trials of other cells, so the worker must end; the text says why."""
 
 
 class TrialFailed(Exception):
@@ -73,8 +73,8 @@ class TrialFailed(Exception):
 class Session:
     """Trials of cells that share one system. The ids go into every record.
 
-    `pauses` counts how often the process was stopped: what is timed meanwhile is timed again. `draw` chooses the steps,
-    tokens and experts that are compared: no operator can foresee them.
+    `pauses` counts how often the process was stopped: trials timed meanwhile are timed again. `draw` chooses the steps,
+    tokens and experts that are compared, which no operator can predict.
     """
 
     system: System
@@ -96,7 +96,7 @@ class Session:
     def trial(self, cell: Cell, round_number: int, logits: Path | None = None) -> Record:
         """One trial: warm up, time between two roof samples, then check the output and the features.
 
-        `logits` is the file of the logits that those of this cell are compared with, or that they become. Raises
+        `logits` is the file with which this cell's logits are compared, or to which they are written. Raises
         WorkerSpoilt.
         """
         record, began = new_record(cell, round_number, self.ids, Outcome.CRASHED), self.clock()
@@ -162,9 +162,9 @@ class Session:
         return proof | {"samples_s": samples_s, "evidence": evidence, "error": error, "roles": roles}
 
     def _unpaused(self, measure: Callable[[], T]) -> tuple[T, tuple[str, ...]]:
-        """What `measure` gives when the process is not stopped meanwhile, and a note where it was before.
+        """The result of `measure` without a stop of the process, and a note if there was one before.
 
-        Raises TrialFailed where it is stopped again and again.
+        Raises TrialFailed if the process keeps being stopped.
         """
         for paused in range(_MAX_PAUSES):
             before = self.pauses()
@@ -188,7 +188,7 @@ class Session:
         return samples_s, moved, (before, after)
 
     def _begin(self, round_number: int | None) -> None:
-        """Back to before step 0 with the tokens of a round, which no step had before; None: the workload's own."""
+        """Restart before step 0 with new tokens for a round; None: the workload's own tokens."""
         if isinstance(self.system, Inspected):
             self.system.renew(round_number)
         self.system.start()
@@ -203,7 +203,7 @@ class Session:
             self.system.keep()
 
     def _wake(self, cell: Cell, round_number: int) -> None:
-        """Untimed steps that bring back the clocks of a GPU, which has had nothing to do for a while."""
+        """Untimed steps that raise the clocks of a GPU that has been idle."""
         if cell.spec.engine.device != "cuda" or isinstance(self.system, SelfTimed):
             return
         began_s = self.clock()
@@ -234,7 +234,7 @@ class Session:
             self.system.step()
 
     def _checked_error(self, cell: Cell, drawn: int) -> float | None:
-        """The error of the output where it has one and is compared. Raises TrialFailed for a wrong output."""
+        """The error of the output, if it is compared. Raises TrialFailed for a wrong output."""
         if isinstance(self.system, Replays):
             self._check_answers(self.system, cell)
             return None
@@ -246,16 +246,16 @@ class Session:
         return error
 
     def _check_answers(self, system: Replays, cell: Cell) -> None:
-        """Raises TrialFailed for answers that the engine does not give to one request alone."""
+        """Raises TrialFailed for answers that differ from those to single requests."""
         if why := system.differing(cell.spec.tolerance):
             raise TrialFailed(Outcome.WRONG, why)
         if cell.key not in self._checked and (why := system.passed_mutant(cell.spec.tolerance)):
             raise TrialFailed(Outcome.VACUOUS, why)
 
     def _check_output(self, cell: Cell, drawn: int) -> float | None:
-        """Largest error of the step that was drawn, repeated under observation. Raises TrialFailed for a wrong output.
+        """Largest error of the drawn step, repeated under observation. Raises TrialFailed for a wrong output.
 
-        Of a layer the very output of the timed step is compared. Without copies of steps it is the last one.
+        For a layer, the output of the timed step itself is compared. Without copies of steps it is the last one.
         """
         tolerance, system = cell.spec.tolerance, self.system
         if isinstance(system, Inspected):
@@ -278,7 +278,7 @@ class Session:
         return verdict.error
 
     def _check_experts(self, system: Inspected, cell: Cell, error: float | None) -> None:
-        """Compares a part of all experts, which over the least rounds of this worker is all. Raises TrialFailed."""
+        """Compares a part of all experts, so that the minimum number of rounds covers all. Raises TrialFailed."""
         if self._survey_seed is None:
             self._survey_seed = self.draw.getrandbits(32)
         plan, coverage = system.survey(self._survey_seed, MOST_EXPERTS), self._coverage_of(cell)
@@ -291,10 +291,10 @@ class Session:
             coverage.met(met.met)
 
     def _agree(self, cell: Cell, file: Path) -> Agreement | None:
-        """Once per session: agreement of the cell's logits with those in the file, which they become if it is missing.
+        """Once per session: agreement of the cell's logits with those in the file, or writes the file if it is missing.
 
         A black box, and a cell whose logits differ on purpose, cannot be the reference: there is no agreement until
-        another cell has written the file. Where they differ on purpose the agreement is a result, and fails nothing.
+        another cell has written the file. If they differ on purpose, the agreement is a result and fails nothing.
         """
         if cell.key in self._agreed or isinstance(self.system, SelfTimed):
             return self._agreed.get(cell.key)
@@ -323,7 +323,7 @@ def _is_black_box(cell: Cell) -> bool:
 
 
 def _roles(moved: Mapping[str, int], total_s: float) -> RoleTimes | None:
-    """None where the system has no counter of its host role; that of the device's waiting is there on cores alone."""
+    """None if the system does not count its host role; the device's waiting is counted only on CPU cores."""
     if "host_busy_ns" not in moved:
         return None
     waited_ns = moved.get("device_wait_ns")
@@ -339,7 +339,7 @@ _LOOPS = {"stream_calls": "streams", "fetching_calls": "streams with prefetches"
 
 
 def _loops(moved: Mapping[str, int]) -> tuple[str, ...]:
-    """Which loops of the vector kernels took which calls; empty where none did."""
+    """How many calls each loop of the vector kernels took; empty without any."""
     taken = [f"{moved[counter]} by {loop}" for counter, loop in _LOOPS.items() if moved.get(counter)]
     return (f"calls of the expert kernels: {', '.join(taken)}",) if taken else ()
 

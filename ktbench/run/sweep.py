@@ -17,15 +17,15 @@ from ktbench.spec.record import Cell, Outcome, Record
 from ktbench.spec.step.memory import WeightsKey
 
 OnRecord = Callable[[Record], None]
-# Who is told how far the worker of a cell is with loading, until that is done.
+# Receives the loading progress of a cell's worker until it is loaded.
 OnLoad = Callable[[Cell], AbstractContextManager[OnLoading]]
-# Whether there is no time left after so many seconds of trials in a round.
+# Whether no time is left after this many seconds of trials in a round.
 IsOver = Callable[[float], bool]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Round:
-    """The records of a round; of one that is not `is_whole`, of the cells that had their turn before time was up."""
+    """The records of a round; if it is not `is_whole`, of the cells that ran before time was up."""
 
     records: tuple[Record, ...]
     is_whole: bool
@@ -35,7 +35,7 @@ class Round:
 class Sweep:
     """State of a sweep in progress. `kept` holds what a resumed run already has, by (cell key, round).
 
-    `worker_bytes` are the bytes of each worker by its weights, `free_bytes` the limit for all together: where it is too
+    `worker_bytes` are the bytes of each worker by its weights, `free_bytes` the limit for all together: if it is too
     small, workers that the current cells do not need are stopped, the longest idle one first. `command` starts a worker
     (None: the one for the system of its cells).
     """
@@ -58,9 +58,9 @@ class Sweep:
     def rounds(self, cells: Sequence[Cell] | None = None, is_over: IsOver = lambda took_s: False) -> Iterator[Round]:
         """Run rounds of some cells (None: of all), yielding each once it has ended.
 
-        Records of the resumed run come before those of this session. A round ends before its next trial where that is
-        `is_over` after the seconds that its trials took so far, and is the last one then. Ends when every cell has
-        failed, too; the caller decides when to stop before that.
+        Records of the resumed run come before those of this session. A round ends before its next trial if `is_over` is
+        true for the seconds its trials took so far, and is then the last one. Also ends when every cell has failed; the
+        caller decides when to stop before that.
         """
         cells = self.cells if cells is None else cells
         keys = {cell.key for cell in cells}
@@ -73,7 +73,7 @@ class Sweep:
             round_number += 1
 
     def _records_of(self, cells: Sequence[Cell], round_number: int) -> tuple[Record, ...]:
-        """The records of a round of these cells, each handed out once."""
+        """The records of a round of these cells, each returned once."""
         keys = dict.fromkeys(cell.key for cell in cells)
         kept = [self.kept[key, round_number] for key in keys if (key, round_number) in self.kept]
         new = [record for record in self._new if record.cell in keys]
@@ -92,12 +92,12 @@ class Sweep:
         self._unload(set(self._workers))
 
     def _unload(self, keys: set[WeightsKey]) -> None:
-        """End workers; the next trial of a cell starts another one, which loads the weights anew."""
+        """End workers; the next trial of a cell starts a new one, which reloads the weights."""
         for key in keys & self._workers.keys():
             self._workers.pop(key).stop()
 
     def _round(self, cells: Sequence[Cell], round_number: int, is_over: IsOver) -> bool:
-        """Whether every cell had its turn."""
+        """Whether every cell ran."""
         self._needed = {cell.weights_key for cell in cells}
         if round_number and any(_begins_block(cell, round_number) for cell in cells):
             self._unload(self._needed)
@@ -158,6 +158,6 @@ class Sweep:
 
 
 def _begins_block(cell: Cell, round_number: int) -> bool:
-    """Whether the weights of a cell are loaded anew before a round."""
+    """Whether the weights of a cell are reloaded before a round."""
     measure = cell.spec.measure
     return measure.load_of(round_number) != measure.load_of(round_number - 1)

@@ -1,4 +1,4 @@
-"""The timed loop: warm-up, readings of the clock, and what else ran in the meantime."""
+"""The timed loop: warm-up, clock readings, and what else ran meanwhile."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ktbench.spec.engine import EngineSpec
 
 Clock = Callable[[], float]
 _MAX_WARM_UPS = 8
-# Steps that take seconds are warm after one trial: remaining first touches are a small part of them.
+# Steps that take seconds are warm after one trial: the remaining first touches take little of their time.
 _MAX_WARM_UP_S = 2.0
 # A step that still touches fresh pages is not warm; a few faults are noise of the interpreter.
 _FEW_FAULTS = 16
 # Cores that an operator may use beyond its threads, and seconds for threads of OpenMP that spin after earlier work.
 _SPARE_CORES, _SPARE_S = 0.5, 0.02
-# A step that takes so much longer than others was paused by something that does not tell: a frozen container.
+# A step that takes this much longer than others was paused without a signal, as in a frozen container.
 _GAP, _GAP_S = 10.0, 0.5
 
 
@@ -32,7 +32,7 @@ def time_steps(
 ) -> tuple[float, ...]:
     """Seconds of each of `steps` steps. Each mark ends one sample and begins the next.
 
-    After the steps `kept`, counted from 0, `keep` is called before the mark: their output has to be there in time.
+    After the steps `kept`, counted from 0, `keep` is called before the mark, so that their output must exist by then.
     """
     marks_s = [0.0] * (steps + 1)
     marks_s[0] = clock()
@@ -63,7 +63,7 @@ def page_faults() -> int:
 
 
 def excess_threads(engine: EngineSpec, threads: int, cpu_s: float, took_s: float) -> str:
-    """Why timed steps ran on more threads than an engine has; empty where they did not.
+    """Why timed steps ran on more threads than an engine has; empty if they did not.
 
     `threads` are PyTorch's before the steps, `cpu_s` is the processor time and `took_s` the time of the steps, both in
     seconds.
@@ -77,7 +77,7 @@ def excess_threads(engine: EngineSpec, threads: int, cpu_s: float, took_s: float
 
 
 def torch_threads() -> int:
-    """PyTorch's threads; 0 where it is not loaded."""
+    """PyTorch's number of threads; 0 if it is not loaded."""
     torch = sys.modules.get("torch")
     return 0 if torch is None else int(torch.get_num_threads())
 

@@ -35,7 +35,7 @@ SERVE: tuple[str, ...] = (sys.executable, "-m", _MODULE)
 
 
 def serve_command(spec: RunSpec) -> Sequence[str]:
-    """The worker of a spec's system. A peer's environment comes first on its path, then ours with all that we need."""
+    """The command of the worker for a spec's system. A peer's environment comes first on its path, then ours."""
     if spec.system == OURS:
         return SERVE
     peer = find_peer(peer_of(spec.system), spec.peer)
@@ -63,18 +63,18 @@ class WorkerDied(Exception):
 
 
 class _Deadline:
-    """A time limit. It begins anew where this process was stopped: what it waits for may have been stopped as well."""
+    """A time limit. It restarts if this process was stopped, since the awaited one may have been stopped as well."""
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
         self.restart()
 
     def restart(self) -> None:
-        """The whole time again."""
+        """Start the whole time again."""
         self._ends_s, self._paused = monotonic() + self._limit_s, pauses()
 
     def wait(self, is_ready: Callable[[float], object]) -> None:
-        """Wait by means of `is_ready`, which waits for so many seconds at most. Raises TimeoutError."""
+        """Wait with `is_ready`, which waits for at most the given seconds. Raises TimeoutError."""
         while not is_ready(max(0.0, self._ends_s - monotonic())):
             if pauses() == self._paused:
                 raise TimeoutError
@@ -102,7 +102,7 @@ class Worker:
     ) -> Worker:
         """Start a process that loads the weights of `opened.cells`, and wait until it is ready.
 
-        Its output goes to the file `log`; `on_loading` is told how far it is. Raises WorkerDied.
+        Its output goes to the file `log`; `on_loading` receives its progress. Raises WorkerDied.
         """
         count_pauses()
         reading, writing = os.pipe()
@@ -163,7 +163,7 @@ class Worker:
             self._send(encoded(message), deadline)
             while (response := msgspec.json.decode(self._line(deadline), type=Response)).loading is not None:
                 on_loading(response.loading)
-                deadline.restart()  # however large the model: it goes on
+                deadline.restart()  # however large the model: loading progresses
         except BrokenPipeError:
             raise self._died(doing) from None
         except TimeoutError:
@@ -189,7 +189,7 @@ class Worker:
             left = left[os.write(pipe, left) :]
 
     def _line(self, deadline: _Deadline) -> bytes:
-        """The next message. Raises BrokenPipeError where the worker has ended, TimeoutError."""
+        """The next message. Raises BrokenPipeError if the worker has ended, and TimeoutError."""
         while b"\n" not in self._pending:
             deadline.wait(lambda left_s: select.select([self.responses], [], [], left_s)[0])
             chunk = os.read(self.responses, 1 << 16)

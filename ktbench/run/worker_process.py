@@ -34,7 +34,7 @@ from ktbench.spec.run_spec import RunSpec
 
 
 def host_role(topology: Topology) -> HostRole:
-    """The host role on all cores of a machine: one cpu of each, their NUMA nodes, the last-level cache, and memory."""
+    """The host role on all cores of a machine: one cpu per core, NUMA nodes, last-level cache, and memory."""
     cpus, nodes = topology.core_cpus, tuple(node.id for node in topology.domains)
     return HostRole(
         cores=len(cpus),
@@ -46,9 +46,9 @@ def host_role(topology: Topology) -> HostRole:
 
 
 def open_peer(specs: Sequence[RunSpec], host: HostRole) -> System:
-    """The peer of cells that share weights, which are loaded; calls `open_peer(specs, host)` of its module.
+    """Opens the peer of cells that share weights and loads them, by `open_peer(specs, host)` of its module.
 
-    Raises Unsupported for a phase that the peer does not run, and what its own function raises.
+    Raises Unsupported for a phase that the peer does not run, and whatever its own function raises.
     """
     peer, phase = peer_of(specs[0].system), specs[0].workload.phase
     if phase not in peer.phases:
@@ -59,7 +59,7 @@ def open_peer(specs: Sequence[RunSpec], host: HostRole) -> System:
 def open_system(specs: Sequence[RunSpec], host: HostRole, progress: LoadProgress = SILENT) -> System:
     """The system for cells that share weights: loads once, in every layout that a cell needs.
 
-    `progress` is told of weights of whole networks of ours.
+    `progress` receives the loading progress of ktbench's own whole networks.
     """
     if specs[0].system != OURS:
         return _open_serving_peer(specs, host) if specs[0].workload.phase == "serve" else open_peer(specs, host)
@@ -80,7 +80,8 @@ def open_system(specs: Sequence[RunSpec], host: HostRole, progress: LoadProgress
 
 
 def _open_serving_peer(specs: Sequence[RunSpec], host: HostRole) -> System:
-    """The peer, opened for all cells that differ in their streams alone; that of the first is: loading is no trial."""
+    """The peer, opened for all cells that differ only in their streams; the first cell's is opened outside any
+    trial."""
     peer = peer_of(specs[0].system)
     if not peer.serves:
         raise Unsupported(f"{peer.name} runs {' and '.join(peer.phases)}, not workload.phase=serve")
@@ -93,7 +94,7 @@ def _open_serving_peer(specs: Sequence[RunSpec], host: HostRole) -> System:
 
 
 def _open_serving(specs: Sequence[RunSpec], host: HostRole, progress: LoadProgress) -> System:
-    """Engines with the features and limits of one cell at a time, over weights that are loaded once."""
+    """Engines with the features and limits of one cell at a time, on weights that are loaded once."""
     from ktbench.engine.load import load_components
     from ktbench.engine.serving.engine import BatchEngine, require_servable
 
@@ -142,13 +143,13 @@ def _response(session: Session, request: WorkerRequest) -> Response:
 
 
 def _is_out_of_memory(error: Exception) -> bool:
-    """PyTorch reports a failed allocation as a RuntimeError, ours is a MemoryError."""
+    """PyTorch reports a failed allocation as RuntimeError, our kernels as MemoryError."""
     text = str(error)
     return isinstance(error, MemoryError) or "can't allocate memory" in text or "out of memory" in text
 
 
 def die_with_parent() -> None:
-    """Ask the kernel to end this process when its parent ends, however that ends (Linux, prctl(2))."""
+    """Ask the kernel to end this process when its parent ends in any way (Linux, prctl(2))."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() == 1:
         sys.exit("the parent ended before the worker started")
@@ -167,7 +168,7 @@ def main() -> int:
 def require_code(expected: str) -> None:
     """End this process, with the reason as its last line, if the code is no longer that of the run.
 
-    Its records would name code that did not make them. A peer's Python may not load our kernels: it is not judged.
+    Its records would name the wrong code. A peer's Python may be unable to load our kernels, so it is not checked.
     """
     extension = load_extension()
     if extension.module is not None and code_id(extension) != expected:
@@ -184,15 +185,15 @@ def _load_session(opened: OpenSession, topology: Topology, progress: LoadProgres
 
 
 def _brings_threads(specs: Sequence[RunSpec]) -> bool:
-    """Whether the peer starts threads: they inherit the affinity of this one, which is therefore not pinned."""
+    """Whether the peer starts threads: they inherit this process's affinity, which is therefore not pinned."""
     return specs[0].system != OURS and peer_of(specs[0].system).own_threads
 
 
 def prepare_host(cpus: Sequence[int], specs: Sequence[RunSpec]) -> None:
-    """Have the kernels use the loops that are fastest on `cpus`, and PyTorch's threads the cpus of the device role.
+    """Set the kernels' fastest loops for `cpus`, and bind PyTorch's threads to the cpus of the device role.
 
-    PyTorch is imported by this. Which loops are is measured first where it has not been. Unbound, two threads often
-    wake on one core. Raises ValueError where there are too few cores, RuntimeError as `bind_openmp`.
+    Imports PyTorch. Crossovers are measured first if necessary. Unbound, two threads often wake on one core. Raises
+    ValueError if there are too few cores, and RuntimeError like `bind_openmp`.
     """
     kernels = load_extension().module
     fused = [spec for spec in specs if spec.system == OURS and spec.engine.fused]
@@ -207,7 +208,8 @@ def prepare_host(cpus: Sequence[int], specs: Sequence[RunSpec]) -> None:
 
 
 def _roofs(specs: Sequence[RunSpec], topology: Topology) -> Roofs:
-    """Roofs of the cell with most threads: on PyTorch's, or on a pool that sleeps in between where there are others."""
+    """Roofs of the cell with most threads: on PyTorch's threads, or, if there are others, on a pool that sleeps
+    between."""
     cpus = max((topology.core_cpus[: spec.engine.threads] for spec in specs), key=len)
     if not specs[0].engine.roles_concurrent and not _brings_threads(specs):
         return open_roofs(cpus)
@@ -218,7 +220,7 @@ def _roofs(specs: Sequence[RunSpec], topology: Topology) -> Roofs:
 
 
 def _watch(specs: Sequence[RunSpec], topology: Topology) -> MachineWatch | None:
-    """Watches all cpus, siblings included, and the GPUs where cells use them; None for peers in another program."""
+    """Watches all cpus, including siblings, and GPUs if cells use them; None for peers in another program."""
     if specs[0].system != OURS and peer_of(specs[0].system).apart:
         return None
     on_cuda = any(spec.engine.device == "cuda" for spec in specs)

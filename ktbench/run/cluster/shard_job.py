@@ -30,7 +30,7 @@ class ShardWithdrawn(RequestError):
 
 
 def run_shard(job: Any) -> str:
-    """Run the shard in the folder `job.shard`; a launcher calls this on a node. Why it failed, empty if not."""
+    """Run the shard in the folder `job.shard`; a launcher calls this on a node. Returns why it failed, or ""."""
     folder = Path(job.shard)
     shard = read_shard(folder)
     if shard is None:
@@ -90,8 +90,8 @@ def why_ended(code: int, folder: Path) -> str:
 def carry_out_shard(folder: Path) -> None:
     """Simulate and measure the cells of a shard into its folder, continuing where its log ends.
 
-    Raises RequestError for other code or another machine than those of its log, and where another run is timing on this
-    host; shards of the same run are waited for.
+    Raises RequestError if code or machine differ from those of its log, or if another run is timing on this host; waits
+    for shards of the same run.
     """
     from ktbench.host.timing_lock import timing
     from ktbench.run.progress import say
@@ -141,7 +141,7 @@ def _carry_out(shard: Shard, folder: Path) -> None:
 
 
 def _on_record(folder: Path, cells: Any) -> Callable[[Record], None]:
-    """A function that prints how trials ended, and ends the shard after one once it was withdrawn."""
+    """A function that prints how trials ended, and ends the shard after the current one if it was withdrawn."""
     from ktbench.run.progress import trial_progress
 
     show = trial_progress(cells)
@@ -155,7 +155,7 @@ def _on_record(folder: Path, cells: Any) -> Callable[[Record], None]:
 
 
 def require_alike(shard: Shard, machine: Environment, known: Iterable[Record]) -> None:
-    """Raises RequestError where records of a shard would be mixed with those of other code or another machine."""
+    """Raises RequestError if records of a shard would be mixed with those of other code or another machine."""
     measured = [record for record in known if record.provenance == "measured"]
     before = [("code", shard.header.code_id, machine.code_id)]
     before += [("machine", env_id, machine.env_id) for env_id in sorted({record.env_id for record in measured})]
@@ -168,10 +168,10 @@ def require_alike(shard: Shard, machine: Environment, known: Iterable[Record]) -
 
 
 def main() -> int:
-    """Entry of `python -m ktbench.run.cluster.shard_job FOLDER`: exit code 2 where it was not run, 130 if interrupted.
+    """Entry of `python -m ktbench.run.cluster.shard_job FOLDER`: exit code 2 if it was not run, 130 if interrupted.
 
-    A cluster signals all processes of a job before it ends or requeues it. Only the job reacts, the shard runs on until
-    then: a job that ended with its shard would not be requeued.
+    A cluster signals all processes of a job before it ends or requeues it. Only the job reacts and the shard runs on
+    until then: a job that ended with its shard would not be requeued.
     """
     for number in _JOB_SIGNALS:  # before an import that takes seconds; workers inherit it
         signal.signal(number, signal.SIG_IGN)

@@ -27,10 +27,10 @@ _SHARD_FILE = "share.json"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shard:
-    """What one node runs: the cells of `header`, of which `kept` records are there already.
+    """The work of one node: the cells of `header`, with the existing records in `kept`.
 
-    `header` is the run's with its cells, parts and minutes. `mixed`: records of other machines and other code
-    may be gone on with. `home` is the folder that relative paths in specs begin from.
+    `header` is that of the run, with the shard's cells, parts and minutes. `mixed`: records of other machines and code
+    may be continued. `home` is the folder for relative paths in specs.
     """
 
     header: Header
@@ -41,9 +41,9 @@ class Shard:
 
 
 def cut(cells: Sequence[Cell], jobs: int | None) -> tuple[tuple[Cell, ...], ...]:
-    """Cells in at most `jobs` shards of about as many cells, whole points in the order of the plan.
+    """Cells in at most `jobs` shards of about equal size, whole points in the order of the plan.
 
-    None: a shard for each point. Neighbours stay together, as points next to each other tend to share weights.
+    None: a shard for each point. Neighbouring points stay together, since they tend to share weights.
     """
     points = points_of(cells)
     shards = len(points) if jobs is None else min(jobs, len(points))
@@ -58,7 +58,7 @@ def cut(cells: Sequence[Cell], jobs: int | None) -> tuple[tuple[Cell, ...], ...]
 
 
 def shard_of(run: Run, cells: Sequence[Cell], measure: MeasureSpec, *, mixed: bool) -> Shard:
-    """The shard of some cells of a run, with the records that it has of them."""
+    """The shard of some cells of a run, with their existing records."""
     kept = whole_rounds(run, cells)
     known = {record.env_id for record in kept}
     return Shard(
@@ -85,8 +85,8 @@ def only(run: Run, cells: Sequence[Cell], measure: MeasureSpec | None = None) ->
 def whole_rounds(run: Run, cells: Sequence[Cell]) -> tuple[Record, ...]:
     """Records of the rounds in which all cells of their point were timed.
 
-    Other rounds are measured again, as ratios are formed inside rounds that one machine has measured. So are the rounds
-    from the one on in which a cell of the point has failed: it was skipped after that, and is tried again.
+    Other rounds are measured again, since ratios are formed within rounds measured by one machine. So are the rounds
+    from the first failure of a cell of the point on: the cell was skipped after that, and is retried.
     """
     latest = run.latest()
     return tuple(record for point in points_of(cells) for record in _of_point(latest, point))
@@ -107,7 +107,7 @@ def write_shard(shard: Shard, folder: Path) -> None:
 
 
 def read_shard(folder: Path) -> Shard | None:
-    """The shard in a folder; None once it was withdrawn, or where this node does not see the folder."""
+    """The shard in a folder; None once it was withdrawn, or if this node does not see the folder."""
     try:
         return msgspec.json.decode((folder / _SHARD_FILE).read_bytes(), type=Shard)
     except FileNotFoundError:
@@ -150,14 +150,14 @@ def gather_left(log: Log, nodes: Sequence[Path], on_record: Callable[[Record], N
 
 
 def end_nodes(nodes: Sequence[Path]) -> None:
-    """Withdraw shards. Raises RequestError where a node still runs one."""
+    """Withdraw shards. Raises RequestError if a node still runs one."""
     withdraw(*nodes)
     if busy := next(filter(is_running, nodes), None):
         raise RequestError(f"{busy}: a node still runs it and ends after the current trial; resume again then")
 
 
 def gather(log: Log, nodes: Sequence[Path], on_record: Callable[[Record], None], known_records: int = 0) -> None:
-    """Append new facts of nodes to the run's log; `on_record` gets the records. `known_records`: see `lacking`."""
+    """Append new lines of nodes to the run's log; `on_record` gets the records. `known_records`: see `lacking`."""
     for fact in lacking(read_run(log.path.parent), filter(None, map(_read_node, nodes)), known_records):
         log.append(fact)
         if isinstance(fact, Record):
@@ -188,7 +188,7 @@ def _read_node(folder: Path) -> Run | None:
 
 
 def is_done(run: Run, cells: Sequence[Cell], measure: MeasureSpec) -> bool:
-    """Whether some cells need no more trials: none failed that could succeed, and the criterion is fulfilled."""
+    """Whether some cells need no more trials: no failed cell could be retried, and the criterion is fulfilled."""
     mine = only(run, cells, measure)
     ends = {record.cell: record for record in mine.latest().values()}
     failed = [r for r in mine.latest().values() if not r.outcome.timed and r.outcome is not Outcome.UNSUPPORTED]
@@ -200,7 +200,7 @@ def is_done(run: Run, cells: Sequence[Cell], measure: MeasureSpec) -> bool:
 
 
 def _criterion(run: Run, measure: MeasureSpec, last_round: int) -> SweepCriterion:
-    """The stopping criterion of a run's cells after the rounds up to one, whichever session measured them."""
+    """The stopping criterion of a run's cells after all rounds up to this one, whichever session measured them."""
     criterion = SweepCriterion(run.header.cells, run.header.parts, measure, {})
     for number in range(last_round + 1):
         criterion.add(record for record in run.records if record.round == number)

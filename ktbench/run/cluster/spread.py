@@ -1,4 +1,4 @@
-"""Spreads a sweep over nodes: launches shards by a launcher of Hydra and merges their records into the run's log."""
+"""Distributes a sweep over nodes: starts shards with a Hydra launcher and merges their records into the run's log."""
 
 from __future__ import annotations
 
@@ -35,18 +35,19 @@ from ktbench.spec.record import Cell, Environment, Record
 from ktbench.spec.run_spec import MeasureSpec
 
 _POLL_S = 1.0
-# How long to wait, after a launcher has lost a job, for shards that no node has started.
+# How long to wait for shards that no node has started, after a launcher has lost a job.
 _GRACE_S = 60.0
 
 
 def spread(request: Request, launch: Launch, command: list[str]) -> Run:
     """Measure and simulate the cells of a request on nodes, and merge the records into one log.
 
-    A node that fails costs its own cells. An interrupt withdraws all shards and is raised again. Raises RequestError.
+    A failing node affects only its own cells. An interrupt withdraws all shards and is raised again. Raises
+    RequestError.
     """
     cells = cells_of(request)
     launch = one_at_a_time(launch, cells)
-    launch.value("_target_")  # refuses keys that the launcher does not have before anything is written
+    launch.value("_target_")  # rejects unknown keys of the launcher before anything is written
     machine = environment()
     log, _ = open_run(request, cells, machine, command, here=False)
     try:
@@ -61,7 +62,7 @@ def spread(request: Request, launch: Launch, command: list[str]) -> Run:
 
 
 def one_at_a_time(launch: Launch, cells: Sequence[Cell]) -> Launch:
-    """The launch. Raises RequestError where it would time two cells at once on this host."""
+    """The launch. Raises RequestError if it would time two cells at once on this host."""
     if launch.name != "joblib" or all(cell.spec.machine is not None for cell in cells):
         return launch
     launch = launch.with_default("n_jobs", 1)
@@ -101,7 +102,7 @@ class SpreadSweep:
             self._launch(shards)
 
     def _open_shards(self, attempt: int) -> dict[Path, tuple[Cell, ...]]:
-        """By folder the cells of every unfinished shard, which is written there."""
+        """The cells of every unfinished shard, by the folder to which it is written."""
         run, shards = read_run(self.folder), cut(self.cells, self.launch.jobs)
         self._known_records = len(run.records)
         measures = [self._measure_of(shard) for shard in shards]
@@ -117,7 +118,7 @@ class SpreadSweep:
         return opened
 
     def _measure_of(self, shard: Sequence[Cell]) -> MeasureSpec:
-        """A shard gets minutes in proportion to its cells, as a block on one machine does."""
+        """A shard gets minutes in proportion to its cells, like a block on one machine."""
         measure = self.request.measure
         return replace(measure, max_minutes=measure.max_minutes * len(shard) / len(self.cells))
 
@@ -137,7 +138,7 @@ class SpreadSweep:
                 self.log.append(*failures(run, cells, why, self.machine))
 
     def _ended(self, folders: Sequence[Path]) -> list[str]:
-        """Why each shard failed, empty where it did not. A launcher raises an error when a job is lost."""
+        """Why each shard failed, empty if it did not. A launcher raises an error when a job is lost."""
         try:
             return launch_jobs(self.launch, self.folder / NODES, run_shard, [str(folder) for folder in folders])
         except RequestError:

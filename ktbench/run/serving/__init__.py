@@ -1,1 +1,1 @@
-"""Engines that serve: opened for a command line, or driven with a stream of requests whose tokens' times are noted."""
+"""Serving engines: opened for a command line, or driven with a stream of requests while token times are noted."""

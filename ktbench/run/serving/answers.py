@@ -1,4 +1,4 @@
-"""Whether answers that were given among others are those that the engine gives to one request alone.
+"""Whether answers given alongside others equal those that the engine gives to a single request.
 
 Letters: T tokens of an answer, V vocabulary.
 """
@@ -16,16 +16,16 @@ from ktbench.engine.serving.requests import Sampling, ServeRequest, ServingEngin
 
 Ids = tuple[int, ...]
 Logits = NDArray[np.float32]
-# Two numbers with errors of so many standard deviations each may change places.
+# Two numbers with errors of this many standard deviations each may change places.
 _DEVIATIONS = 4.0
 _SAMPLED = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReplayedRequest:
-    """One request of a replay: its number, its prompt, its answer, and the logits [T, V] that each token was chosen by.
+    """One request of a replay: number, prompt, answer, and the logits [T, V] from which each token was chosen.
 
-    An engine that gives no logits leaves them empty [0]. `sampling` is how tokens were to be chosen.
+    Empty logits [0] for an engine that returns none. `sampling` is how tokens were to be chosen.
     """
 
     number: int
@@ -36,18 +36,18 @@ class ReplayedRequest:
 
 
 def sampled(requests: int) -> tuple[int, ...]:
-    """The numbers of so many requests, evenly spread from the first to the last."""
+    """The numbers of this many requests, evenly spread from the first to the last."""
     most = min(_SAMPLED, requests)
     return tuple(dict.fromkeys(round((requests - 1) * i / max(most - 1, 1)) for i in range(most)))
 
 
 def alone(engine: ServingEngine, prompt: Ids, max_new: int) -> Ids:
-    """The answer to a prompt that is the only one. Raises RuntimeError for a request that fails."""
+    """The answer to a single prompt. Raises RuntimeError for a request that fails."""
     return _alone(engine, ServeRequest(key="alone", prompt=prompt, max_new=max_new))[0]
 
 
 def logits_alone(engine: ServingEngine, prompt: Ids, answer: Ids) -> Logits:
-    """The logits [T, V] before each token of an answer to a prompt that is the only one, computed as a whole.
+    """The logits [T, V] before each token of an answer to a single prompt, computed as a whole.
 
     Raises RuntimeError for a request that fails.
     """
@@ -56,7 +56,7 @@ def logits_alone(engine: ServingEngine, prompt: Ids, answer: Ids) -> Logits:
 
 
 def stacked(rows: Sequence[Logits | None]) -> Logits:
-    """Logits [T, V] of those of each token; empty [0] where there are none."""
+    """Logits [T, V] stacked from those of each token; empty [0] without any."""
     known = [row for row in rows if row is not None]
     return np.stack(known) if known else np.empty(0, np.float32)
 
@@ -77,11 +77,12 @@ def _alone(engine: ServingEngine, request: ServeRequest) -> tuple[Ids, list[Logi
 
 
 def difference(seen: ReplayedRequest, expected: Logits, tolerance: float) -> str:
-    """Why an answer cannot be that of the model whose logits before its tokens, alone, are `expected` [T, V].
+    """Why an answer cannot come from the model whose logits for it, as a single request, are `expected` [T, V].
 
-    Empty where it can. Every token must be about as likely as the likeliest: logits that carry a relative error of
-    `tolerance` each may change places. One that is drawn must be what its seed draws of the logits that it was chosen
-    by. These must be those within such errors, too: the same token may be the likeliest after quite different prompts.
+    Empty if it can. Every token must be about as likely as the most likely one: logits with a relative error of
+    `tolerance` each may change places. A sampled token must be the one that its seed draws from the logits from which
+    it was chosen. These logits must also equal the expected ones within such errors, since the same token may be the
+    most likely one after quite different prompts.
     """
     allowed = _DEVIATIONS * sqrt(2) * tolerance
     if seen.sampling.temperature:
@@ -97,7 +98,7 @@ def difference(seen: ReplayedRequest, expected: Logits, tolerance: float) -> str
 
 
 def _drawn_otherwise(seen: ReplayedRequest) -> str:
-    """Which token of a drawn answer is not what its seed draws; empty where all are."""
+    """The token of a sampled answer that is not what its seed draws; empty if all are."""
     from torch import from_numpy
 
     from ktbench.engine.serving.sampling import SampledAnswer, TokenChooser
@@ -121,9 +122,9 @@ def _logits_differ(seen: ReplayedRequest, expected: Logits, allowed: float) -> s
 
 
 def relative_error(actual: Logits, expected: Logits) -> float:
-    """Of logits [T, V] against others: the median over tokens of the Euclidean norms of the difference, by theirs.
+    """Median over tokens of the Euclidean norm of the difference of logits [T, V], over that of the expected ones.
 
-    The median, as rounding that sends one token to another expert says nothing about the others.
+    The median, because rounding that routes one token to another expert says nothing about the others.
     """
     errors = np.linalg.norm(actual - expected, axis=1) / np.linalg.norm(expected, axis=1)
     return float(np.median(errors))

@@ -1,4 +1,4 @@
-"""Replays a stream of requests: sends what is due, steps the engine, and notes after each step what came."""
+"""Replays a stream of requests: sends those that are due, steps the engine, and notes the results of each step."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from ktbench.engine.workload.stream import StreamRequest
 from ktbench.run.serving.answers import Logits, ReplayedRequest, stacked
 from ktbench.spec.serving.replay import Replay, ServedRequest, runs_of, spans_of
 
-# Times are kept in microseconds: steps take a hundred times as long at least.
+# Times are kept in microseconds: steps take at least a hundred times as long.
 _DIGITS = 6
 
 
 class RequestFailed(Exception):
-    """A request ended otherwise than it should; the text says which, and how."""
+    """A request ended unexpectedly; the text says which, and how."""
 
 
 @dataclass(kw_only=True)
 class _Request:
-    """A request that was sent, or waits to be taken."""
+    """A request that was sent, or waits to be accepted."""
 
     prompt: tuple[int, ...]
     arrived_s: float
@@ -35,10 +35,10 @@ class _Request:
 
 @dataclass(kw_only=True)
 class Driver:
-    """One replay of a stream on an engine with nothing to do. `concurrency` users take turns where it is closed.
+    """One replay of a stream on an idle engine, for `concurrency` users if the loop is closed.
 
-    One thread: arrivals are noticed between steps, and every token of a step comes when the step ends. The requests of
-    the numbers `watched` are asked for their logits. Tokens are chosen by `sampling`, with a seed for each request.
+    Single-threaded: arrivals are noticed between steps, and every token of a step arrives when the step ends. Requests
+    with numbers in `watched` return their logits. Tokens are chosen by `sampling`, with a seed for each request.
     """
 
     engine: ServingEngine
@@ -62,7 +62,7 @@ class Driver:
         self._unsent = list(range(len(self.stream)))
 
     def run_until(self, answered: int) -> None:
-        """Go on until so many requests are answered. Raises RequestFailed, and what the engine raises."""
+        """Continue until this many requests are answered. Raises RequestFailed, and whatever the engine raises."""
         if self._begin_s is None:
             self._begin_s = self.clock()
         while self.answered < answered:
@@ -75,7 +75,7 @@ class Driver:
 
     @property
     def answers(self) -> tuple[ReplayedRequest, ...]:
-        """Of every request that was sent, in the order of the stream; the watched ones with logits."""
+        """The answers to all sent requests, in the order of the stream; watched ones with logits."""
         return tuple(self._answered(number) for number in sorted(self._sent))
 
     def _answered(self, number: int) -> ReplayedRequest:
@@ -93,7 +93,7 @@ class Driver:
         return replace(self.sampling, seed=self.sampling.seed + number)
 
     def replay(self) -> Replay:
-        """What was noted. Raises ValueError where not every request is answered."""
+        """The recorded times. Raises ValueError unless every request is answered."""
         if self.answered < len(self.stream):
             raise ValueError(f"{self.answered} of {len(self.stream)} requests are answered")
         return Replay(
@@ -116,7 +116,7 @@ class Driver:
         return round(self.clock() - self._begin_s, _DIGITS)
 
     def _send_due(self) -> None:
-        """Send every request that has arrived, in their order; those that the engine does not take yet, try again."""
+        """Send every request that has arrived, in order; retry those that the engine did not accept before."""
         for number in self._due():
             self._unsent.remove(number)
             self._sent[number] = _Request(prompt=self._prompt(number), arrived_s=self._arrival_s(number))
@@ -139,7 +139,7 @@ class Driver:
         return after is None or after in self._ended_s
 
     def _arrival_s(self, number: int) -> float:
-        """Of a turn that was due before the one before it was answered, that moment; in a closed loop, now."""
+        """The arrival time; for a turn due before its predecessor was answered, that moment; in a closed loop, now."""
         due_s, after = self.stream[number].arrival_s, self.stream[number].after
         if due_s is None:
             return self._ends_s[-1] if self._ends_s else 0.0
@@ -165,7 +165,7 @@ class Driver:
         return True
 
     def _wait(self) -> None:
-        """Until the next arrival: nothing is running."""
+        """Sleep until the next arrival, while nothing is running."""
         due_s = min(map(self._arrival_s, filter(self._may_go, self._unsent)))
         self.sleep(max(0.0, due_s - self._now_s()))
 

@@ -1,4 +1,4 @@
-"""The engine of a command line, opened in this process to answer."""
+"""Opens the engine of a command line in this process, to answer requests."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from ktbench.spec.sweep import SweepSpec
 if TYPE_CHECKING:
     from ktbench.engine.serving.requests import ServingEngine
 
-# Keys of what is measured, which nothing here is.
+# Keys for measurements, which do not apply here.
 _MEASURED = ("measure", "resume", "resume_changed", "run_name", "sweep", "wait", "workload")
-# What is asked is not known: the least that can be.
+# Requests are not known in advance: the smallest possible values.
 _SERVE = WorkloadSpec(phase="serve", prompt=1, steps=1, stream=StreamSpec(concurrency=1, requests=1, answer=1))
-# PyTorch keeps what it has prepared for a bf16 product of each number of tokens, in ideep's cache of each thread and in
-# oneDNN's, 1,024 products each. Serving meets every number of tokens: that is hundreds of MiB, hardly ever used again.
+# PyTorch caches prepared bf16 products for each number of tokens, in ideep's cache of each thread and in oneDNN's,
+# 1,024 products each. Serving sees every number of tokens: that is hundreds of MiB, hardly ever used again.
 _CACHES = {"LRU_CACHE_CAPACITY": 512, "ONEDNN_PRIMITIVE_CACHE_CAPACITY": 32}
 
 
 def serving_spec(verb: str, overrides: Sequence[str]) -> tuple[RunSpec, str]:
-    """The cell whose engine is to answer, and why this machine cannot run it, empty where it can.
+    """The cell whose engine is to answer, and why this machine cannot run it, empty if it can.
 
-    Raises RequestError for what cannot answer anywhere, and for what does not fit in memory.
+    Raises RequestError for cells that cannot answer on any machine, and for those that do not fit in memory.
     """
     for word in overrides:
         if word.lstrip("+").partition("=")[0].partition(".")[0] in _MEASURED:
@@ -49,9 +49,9 @@ def serving_spec(verb: str, overrides: Sequence[str]) -> tuple[RunSpec, str]:
 
 
 def best_serving_spec(verb: str, overrides: Sequence[str]) -> tuple[RunSpec, str]:
-    """`serving_spec` with the machine's best features and all of serving, where the command line does not name others.
+    """`serving_spec` with the machine's best features and all serving features, unless the command line sets others.
 
-    Where a model or its precision takes not all of them, with as many as it takes. Raises RequestError.
+    If a model or its precision does not support all of them, with as many as it supports. Raises RequestError.
     """
     named = {word.lstrip("+").partition("=")[0] for word in overrides}
     off = {"engine.batching"} if "engine.static_batch" in named else set()
@@ -64,7 +64,7 @@ def best_serving_spec(verb: str, overrides: Sequence[str]) -> tuple[RunSpec, str
     best = () if is_chosen else ("engine.best=true",)
     if spec := _that_runs(verb, [*overrides, *best, *serving]):
         return spec
-    own = serving_spec(verb, overrides)  # raises what is wrong whatever was added
+    own = serving_spec(verb, overrides)  # raises the error that does not depend on the added features
     if is_chosen:
         return own
     fewer = ([*overrides, *best, "engine.amx=false", *serving], [*overrides, *serving])
@@ -72,7 +72,7 @@ def best_serving_spec(verb: str, overrides: Sequence[str]) -> tuple[RunSpec, str
 
 
 def _that_runs(verb: str, overrides: Sequence[str]) -> tuple[RunSpec, str] | None:
-    """`serving_spec`, None for what is refused or cannot run here."""
+    """`serving_spec`, None if it is rejected or cannot run here."""
     with suppress(RequestError):
         spec = serving_spec(verb, overrides)
         return None if spec[1] else spec
@@ -80,14 +80,14 @@ def _that_runs(verb: str, overrides: Sequence[str]) -> tuple[RunSpec, str] | Non
 
 
 def features_said(verb: str, spec: RunSpec) -> str:
-    """The features of a cell, as they are said before its engine loads."""
+    """The line about a cell's features that is printed before its engine loads."""
     on = [feature for feature in FEATURES if spec.engine.features[feature.name] != feature.off]
     listed = ", ".join(f"{feature.tag(spec.engine.features[feature.name])} {feature.title}" for feature in on)
     return f"features: {listed or 'none'} (engine.NAME=false turns one off, see `ktbench {verb} --help`)"
 
 
 def not_served(spec: RunSpec) -> str:
-    """Why the engine serves no requests to the model; empty where it does. Imports PyTorch, see `prepare_process`."""
+    """Why the engine cannot serve the model; empty if it can. Imports PyTorch, see `prepare_process`."""
     from ktbench.engine.protocol import Unsupported
     from ktbench.engine.serving.engine import require_servable
 
@@ -100,7 +100,7 @@ def not_served(spec: RunSpec) -> str:
 
 @refusing()
 def require_free_cache(spec: RunSpec) -> None:
-    """Raises RequestError, before weights load, where the folder of the prefix cache is taken or is none."""
+    """Raises RequestError, before weights load, if the folder of the prefix cache is in use or not a folder."""
     from ktbench.engine.serving.page_folder import PageFolder
 
     if spec.engine.prefix_cache and spec.engine.serving.disk is not None:
@@ -108,10 +108,10 @@ def require_free_cache(spec: RunSpec) -> None:
 
 
 def prepare_process(spec: RunSpec) -> None:
-    """Import PyTorch with its caches small and its threads on the cores of the device role; it reads both then.
+    """Import PyTorch with small caches and its threads on the cores of the device role; it reads both settings then.
 
-    The calling thread, which OpenMP binds to one cpu, may run on every core afterwards, and so may those that it
-    starts. Raises ValueError where there are too few cores.
+    The calling thread, which OpenMP binds to one cpu, may run on every core afterwards, and so may the threads that it
+    starts. Raises ValueError if there are too few cores.
     """
     from ktbench.run.worker_process import host_role, prepare_host
 
@@ -123,13 +123,13 @@ def prepare_process(spec: RunSpec) -> None:
 
 
 def limit_caches() -> None:
-    """Keep small what PyTorch caches of products of each shape. What the user has set stays."""
+    """Limit PyTorch's caches of products by shape, unless the user has set them."""
     for name, capacity in _CACHES.items():
         os.environ.setdefault(name, str(capacity))
 
 
 def open_here(spec: RunSpec, show: Callable[[Loading], None]) -> ServingEngine:
-    """The engine, whose threads belong to the thread that calls this, and that drives it. Raises RequestError."""
+    """The engine; the calling thread owns its threads and must drive it. Raises RequestError."""
     from ktbench.engine.serving.engine import open_serving
     from ktbench.run.worker_process import host_role, prepare_host
 

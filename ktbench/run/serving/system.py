@@ -25,19 +25,19 @@ from ktbench.spec.serving.replay import Replay
 from ktbench.spec.serving.stream import StreamSpec
 from ktbench.spec.timeline import Timeline
 
-# Opens the engine of a spec with what its prefix cache has on disk.
+# Opens the engine of a spec with the contents of its prefix cache on disk.
 OpenServing = Callable[[RunSpec], ServingEngine]
 
 
 def _has_cache(spec: RunSpec) -> bool:
-    """Whether what was served before may make a request faster: of a server elsewhere it is not known."""
+    """Whether earlier requests may speed up a request; unknown for an external server."""
     return spec.engine.prefix_cache or (spec.system != OURS and peer_of(spec.system).remote)
 
 
 class StreamSystem:
-    """Replays the stream of a cell on an engine that `open_serving` opens, anew where features or limits change.
+    """Replays the stream of a cell on an engine from `open_serving`, reopened when features or limits change.
 
-    The prefix cache's files lie in a folder of their own inside that of the spec, and are gone after `close`.
+    The prefix cache's files are in a separate folder inside that of the spec, and are removed by `close`.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class StreamSystem:
         self._notes: tuple[str, ...] = ()
 
     def configure(self, spec: RunSpec) -> None:
-        """Draw the stream and open the engine. Raises Unsupported where a request has more tokens than it takes."""
+        """Draw the stream and open the engine. Raises Unsupported if a request has more tokens than it accepts."""
         before, self._spec = self._spec, spec
         if self._of_spec().temperature and spec.system != OURS:
             raise Unsupported(f"workload.stream.temperature: {spec.system} is asked for the likeliest tokens alone")
@@ -73,7 +73,7 @@ class StreamSystem:
             raise Unsupported(f"a request has {longest} tokens with its answer, the engine takes {most}")
 
     def start(self) -> None:
-        """An engine with nothing to do, and in its prefix cache what the stream asks for."""
+        """Make the engine idle, with the requested state of its prefix cache."""
         spec, stream = configured(self._spec), self._of_spec()
         if _has_cache(spec):
             self._prepare(stream)
@@ -86,16 +86,16 @@ class StreamSystem:
         configured(self._driver).run_until(len(self._stream) * self._steps // blocks)
 
     def replay(self) -> Replay:
-        """What the driver noted of all blocks, and what the engine counted of its own time."""
+        """The driver's times of all blocks, and the engine's counts of its own time."""
         moved = {name: count - self._counted.get(name, 0) for name, count in self.counters().items()}
         share = moved["scheduler_ns"] / moved["step_ns"] if moved.get("step_ns") else None
         return replace(configured(self._driver).replay(), scheduler_share=share)
 
     def differing(self, tolerance: float) -> str:
-        """Why a sample of the answers is not what the engine answers to one request alone; empty where it is.
+        """Why a sample of the answers differs from the engine's answers to single requests; empty if it does not.
 
-        Alone is computed as a whole, whatever the prefix cache knows. Of a peer, whose rounding is not known, it is a
-        note.
+        A single request is computed as a whole, whatever the prefix cache holds. For a peer, whose rounding is not
+        known, differences are a note.
         """
         seen = self._seen()
         if configured(self._spec).system != OURS:
@@ -106,9 +106,9 @@ class StreamSystem:
         return next(filter(None, (difference(request, self._expected(request), tolerance) for request in seen)), "")
 
     def passed_mutant(self, tolerance: float) -> str:
-        """Logits of another request that `differing` would pass as those of one; empty where it finds all of them.
+        """A mutant that `differing` would pass: logits of another request; empty if it rejects all of them.
 
-        Of a single request: those that it has without the first half of its prompt.
+        With a single request: its logits without the first half of its prompt.
         """
         seen = self._seen()
         if configured(self._spec).system != OURS:
@@ -126,7 +126,7 @@ class StreamSystem:
         return tuple(answers[number] for number in sampled(len(answers)))
 
     def _expected(self, request: ReplayedRequest) -> Logits:
-        """The logits [T, V] before each token of its answer where it is alone; features of serving alter none."""
+        """The logits [T, V] before each token of its answer as a single request; serving features do not alter them."""
         engine = configured(self._spec).engine
         key = (replace(engine.without_serving, serving=ServingSpec()), request.prompt, request.answer)
         if key not in self._alone:
@@ -142,7 +142,7 @@ class StreamSystem:
             yield "without the first half of its prompt", self._expected(half)
 
     def logits(self) -> NDArray[np.float32]:
-        """Raises Unsupported: requests get tokens."""
+        """Raises Unsupported: requests return tokens."""
         raise Unsupported("workload.phase=serve gives tokens, not logits")
 
     def observe(self, _step: int | None = None, _seed: int | None = None) -> tuple[ExpertsObservation, ...]:
@@ -162,7 +162,7 @@ class StreamSystem:
         raise Unsupported("workload.phase=serve has no single step to draw, set workload=decode or prefill")
 
     def chosen(self) -> Mapping[str, FeatureValue]:
-        """Off where there is a single user: no step has tokens of several requests. Nor is anything cached for one."""
+        """Features off for a single user: no step has tokens of several requests, and nothing is cached for one."""
         stream = self._of_spec()
         off: dict[str, FeatureValue] = {}
         if not stream.is_open and stream.concurrency == 1:
@@ -172,11 +172,11 @@ class StreamSystem:
         return off
 
     def notes(self) -> tuple[str, ...]:
-        """Those of the engine, and how many answers of a peer were those to single requests."""
+        """The engine's notes, and how many answers of a peer equal those to single requests."""
         return (*configured(self._engine).notes(), *self._notes)
 
     def work(self) -> None:
-        """Not known: it depends on which requests share a step."""
+        """Unknown: it depends on which requests share a step."""
 
     def close(self) -> None:
         """Close the engine and remove the files of its prefix cache."""
@@ -191,7 +191,7 @@ class StreamSystem:
         return stream
 
     def _prepare(self, stream: StreamSpec) -> None:
-        """Have the prefix cache know what the stream asks for, where it asks for it."""
+        """Fill the prefix cache on the level that the stream requests."""
         requests = configured(self._spec).workload.without_start
         if self._cached is not None and (stream.cache == "cold" or self._cached != requests):
             self._forget_cached()
@@ -232,7 +232,7 @@ class StreamSystem:
         self._steps, self._cached = 0, spec.workload.without_start
 
     def _open(self, *, empty: bool) -> None:
-        """An engine anew; `empty`: with nothing in its prefix cache, on disk neither."""
+        """A new engine; `empty`: with nothing in its prefix cache, not even on disk."""
         if empty:
             self.close()
             self._cached = None
