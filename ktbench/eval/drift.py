@@ -1,4 +1,5 @@
-"""How far a cell's predictions are from those of the unmodified model on the same text; both are kept in one file."""
+"""The divergence of a cell's predictions from the unmodified model's on the same text; the latter are kept in a
+file."""
 
 from __future__ import annotations
 
@@ -36,9 +37,9 @@ LogProbabilities = NDArray[np.float32]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReferenceHeader:
-    """What predictions are of: `positions` in all `windows` of the text of this digest, of `vocab` tokens each.
+    """The subject of predictions: `positions` in all `windows` of the text with this digest, over `vocab` tokens each.
 
-    `model` identifies the weights, `phase` the pass that predicts. Raises ValueError where predictions would take more
+    `model` identifies the weights, `phase` the pass that predicts. Raises ValueError if predictions would take more
     than 4 GiB.
     """
 
@@ -66,9 +67,9 @@ class ReferenceHeader:
 
 @contextmanager
 def write_reference(path: Path, subject: ReferenceHeader) -> Iterator[Callable[[LogProbabilities], None]]:
-    """Yields what takes the log-probabilities [positions, vocab] of one window after the other.
+    """Yields a function that takes the log-probabilities [positions, vocab] of one window after another.
 
-    The file is there once all windows are in it and the context ends well, else not at all. Raises NotWritten.
+    The file exists only once all windows are in it and the context ends without an error. Raises NotWritten.
     """
     with whole_file(path, synced=True) as part, part.open("wb") as file:
         file.write(_header(subject))
@@ -78,9 +79,9 @@ def write_reference(path: Path, subject: ReferenceHeader) -> Iterator[Callable[[
 
 
 def read_reference(path: Path, subject: ReferenceHeader, positions: Sequence[int]) -> Iterator[LogProbabilities]:
-    """The log-probabilities [positions, vocab] of one window after the other; `positions` are their numbers.
+    """The log-probabilities [positions, vocab] of one window after another; `positions` are their numbers.
 
-    Raises ValueError where the file is missing, damaged or of another subject.
+    Raises ValueError if the file is missing, damaged or for another subject.
     """
     if not path.is_file():
         raise ValueError(f"{path}: no predictions of the unmodified model, which has to be evaluated first")
@@ -142,7 +143,7 @@ class DriftPlan:
     """What is predicted: in running text `given` tokens after each `prompt` tokens, elsewhere continuations.
 
     `phase` is the pass that predicts. `model` identifies the weights, which have `vocab` tokens. `limit` windows are
-    drawn with `seed`; `batch` go through the model together, fewer where their logits would take more than 256 MiB.
+    drawn with `seed`; `batch` go through the model together, fewer if their logits would take more than 256 MiB.
     """
 
     phase: Phase
@@ -166,7 +167,7 @@ class DriftPlan:
         return f"given tokens {by}; running text in windows of {self.prompt} + {self.given} tokens"
 
     def subject(self, windows: Windows) -> ReferenceHeader:
-        """What predictions for these windows are of. Raises ValueError where they would be too large to keep."""
+        """The subject of predictions for these windows. Raises ValueError if they would be too large to keep."""
         return ReferenceHeader(
             model=self.model,
             phase=self.phase,
@@ -186,15 +187,16 @@ def measure_drift(
     reference: Path,
     is_reference: bool,
 ) -> Iterator[GradedAnswer]:
-    """Three answers to each window, all weighted by its positions: `kl_nats`, `top1` and `nll_nats`.
+    """Three answers per window, all weighted by its positions: `kl_nats`, `top1` and `nll_nats`.
 
     Windows of one document are a cluster.
 
     `kl_nats` is the mean of KL(unmodified ‖ this), `top1` the share of positions with the same most likely token,
-    `nll_nats` what the given tokens cost. The unmodified model is evaluated with `is_reference`: its predictions are
-    kept in the file `reference`, which is there once all its answers were taken, and which the others read.
-    Documents too short for a window are answers without a value. Raises ValueError for a reference that is missing,
-    damaged or of another model or text, for texts that are all too short, and for windows too long for the model.
+    `nll_nats` the negative log-likelihood of the given tokens. The unmodified model is evaluated with `is_reference`:
+    its predictions are kept in the file `reference`, which exists once all its answers were taken, and which the others
+    read. Documents too short for a window are answers without a value. Raises ValueError for a reference that is
+    missing, damaged or for another model or text, for texts that are all too short, and for windows too long for the
+    model.
     """
     cut = cut_windows(documents, tokenizer, plan.prompt, plan.given)
     windows = Windows(rows=drawn(cut.rows, plan.limit, plan.seed), short=cut.short)
@@ -223,8 +225,8 @@ def measure_drift(
 def divergence_nats(log_p: Tensor, log_q: Tensor) -> Tensor:
     """KL(p ‖ q) of log-probabilities [positions, vocab] at each position, float64 (Kullback and Leibler, 1951).
 
-    Σ p·(d + e⁻ᵈ − 1) with d = log p − log q. As probabilities sum up to 1 that is Σ p·d, but no term is negative, and
-    rounding errors of d count squared.
+    Σ p·(d + e⁻ᵈ − 1) with d = log p − log q. Since probabilities sum to 1 this equals Σ p·d, but no term is negative,
+    and rounding errors of d enter squared.
     """
     blocks = [slice(first, first + _POSITIONS) for first in range(0, len(log_p), _POSITIONS)]
     return torch.cat([_divergence(log_p[block].double(), log_q[block].double()) for block in blocks])
@@ -232,14 +234,14 @@ def divergence_nats(log_p: Tensor, log_q: Tensor) -> Tensor:
 
 def _divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
     p, d = log_p.exp(), log_p - log_q
-    far = p * d - p + log_q.exp()  # where e⁻ᵈ could overflow
+    far = p * d - p + log_q.exp()  # e⁻ᵈ could overflow
     return torch.where(d.abs() < 1, p * (d + torch.expm1(-d)), far).sum(dim=1).clamp(min=0.0)
 
 
 def _predicted(generator: Generator, rows: Sequence[Window], plan: DriftPlan) -> Iterator[Tensor]:
-    """Log-probabilities [positions, vocab] float32 of one window after the other.
+    """Log-probabilities [positions, vocab] float32 of one window after another.
 
-    The batch depends on plan and text alone: a window must be in the same batch in all cells.
+    Batches depend only on plan and text: a window must be in the same batch in all cells.
     """
     forward = _decoded if plan.phase == "decode" else _prefilled
     window_bytes = (1 + max(len(row.given) for row in rows)) * plan.vocab * 4
@@ -250,7 +252,7 @@ def _predicted(generator: Generator, rows: Sequence[Window], plan: DriftPlan) ->
 
 
 def _decoded(generator: Generator, rows: Sequence[Window]) -> Iterator[Tensor]:
-    """The prompt's last token goes into the first decode step, so that none of the predictions is the prefill's."""
+    """The prompt's last token goes into the first decode step, so that no prediction comes from prefill."""
     longest = max(len(row.given) for row in rows)
     given = [(row.prompt[-1], *row.given, *row.given[-1:] * (longest - len(row.given))) for row in rows]
     logits = generator.forced([row.prompt[:-1] for row in rows], given)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from lm_eval.api.model import TemplateLM
 
 _KEPT = 4000  # characters of an answer
-_SHOTS_SEED = 1234  # lm-eval's own, for the choice of worked examples
+_SHOTS_SEED = 1234  # lm-eval's own, for the choice of few-shot examples
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,7 +42,7 @@ class GradedAnswer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Prompt:
-    """A question for one sample: lm-eval's instances, which gather the replies."""
+    """A question for one sample: lm-eval's instances, which collect the replies."""
 
     question: str
     sample: int
@@ -56,9 +56,9 @@ def evaluate_task(
 ) -> Iterator[GradedAnswer]:
     """Graded answers to the questions of a task, sample by sample, prompted and graded as lm-eval's evaluator does.
 
-    The model gets all requests at once. Worked examples that lm-eval draws are the same in every call. Questions that
-    cannot be graded here are left out; their answers have no value and a reason in `why`. `log` gets what lm-eval logs
-    of an answer. Raises ValueError for a metric that is no score from 0 to 1.
+    The model gets all requests at once. Few-shot examples drawn by lm-eval are the same in every call. Questions that
+    cannot be graded here are left out; their answers have no value and a reason in `why`. `log` receives what lm-eval
+    logs about an answer. Raises ValueError for a metric that is not a score from 0 to 1.
     """
     task = loaded.built.task
     with seeded():
@@ -84,7 +84,7 @@ def evaluate_task(
 def _prompts(
     loaded: LoadedTask, index: int, row: Mapping[str, Any], lm: TemplateLM, suite: SuiteSpec
 ) -> Iterator[_Prompt]:
-    """The question of a row once for each sample. Its worked examples are drawn here, so rows come in order."""
+    """The question of a row, once per sample. Its few-shot examples are drawn here, so rows must come in order."""
     task = loaded.built.task
     template = lm.apply_chat_template if suite.chat else None
     context = task.fewshot_context(
@@ -111,7 +111,7 @@ def _prompts(
 
 
 def _reply(prompts: Sequence[_Prompt], spec: TaskSpec, seed: int, lm: TemplateLM) -> None:
-    """Runs all requests; each instance gathers as many replies as its task in lm-eval has repeats."""
+    """Runs all requests; each instance collects as many replies as its lm-eval task has repeats."""
     pending = [
         (instance, _request(instance, spec, sampling_seed(seed, prompt.question, prompt.sample, repeat)))
         for prompt in prompts
@@ -138,7 +138,7 @@ def _request(instance: Instance, spec: TaskSpec, seed: int) -> Instance:
 
 
 def sampling_seed(seed: int, question: str, sample: int, repeat: int = 0) -> int:
-    """The seed of one draw, 0 to 2⁶³ − 1: the same in every cell, another for each sample of a question."""
+    """The seed of one draw, 0 to 2⁶³ − 1: the same in every cell, different for each sample of a question."""
     text = f"{seed}/{question}/{sample}/{repeat}".encode()
     return int.from_bytes(blake2b(text, digest_size=8).digest(), "big") >> 1
 
@@ -170,7 +170,7 @@ def _graded(loaded: LoadedTask, prompts: Sequence[_Prompt], lm: TemplateLM, logg
 
 
 def _grade(loaded: LoadedTask, value: float) -> Grade:
-    """Raises ValueError for what is no score, such as the BLEU of a metric in percent."""
+    """Raises ValueError for a value that is not a score, such as a BLEU in percent."""
     if not 0 <= value <= 1:
         raise ValueError(
             f"suite.tasks.{loaded.spec.name}.source={loaded.spec.source}: "
@@ -180,7 +180,7 @@ def _grade(loaded: LoadedTask, value: float) -> Grade:
 
 
 def _results(task: Any, prompt: _Prompt) -> Results:
-    """What the task's grader gives for the answer, by filter."""
+    """The results of the task's grader for the answer, by filter."""
     filters = prompt.instances[0].filtered_resps
     return {
         name: task.process_results(prompt.row, [instance.filtered_resps[name] for instance in prompt.instances])
@@ -196,13 +196,13 @@ def _logged(suite: SuiteSpec, spec: TaskSpec, log: SampleLog | None, prompt: _Pr
 
 
 def _new_tokens(reply: str, lm: TemplateLM) -> int:
-    """Tokens of a generated answer, as EngineLM counts them, with those that ended it."""
+    """Tokens of a generated answer, as counted by EngineLM, including those that ended it."""
     counted: int | None = getattr(reply, "tokens", None)
     return len(lm.tok_encode(reply)) if counted is None else counted
 
 
 def _text(instances: Sequence[Instance]) -> str:
-    """The generated text, or the likeliest continuation."""
+    """The generated text, or the most likely continuation."""
     if instances[0].request_type == "generate_until":
         return str(instances[0].resps[0])
     return str(max(instances, key=lambda instance: instance.resps[0][0]).args[-1]).strip()
@@ -212,12 +212,12 @@ _NOT_FINITE = "its log-likelihood is not finite"
 
 
 def measure_perplexity(lm: TemplateLM, documents: Sequence[TextDocument]) -> Iterator[GradedAnswer]:
-    """Three answers to each document: `nll_nats` a token, `nll_nats_per_word` and `nll_nats_per_byte`.
+    """Three answers per document: `nll_nats` per token, `nll_nats_per_word` and `nll_nats_per_byte`.
 
-    Each is weighted by the tokens, words and bytes that it is a mean over, so that exp(Σ wv / Σ w) over documents is
+    Each is weighted by the number of tokens, words or bytes in its mean, so that exp(Σ wv / Σ w) over documents is
     perplexity, word_perplexity and byte_perplexity, and bits_per_byte is the latter's logarithm to base 2. Words and
-    bytes are those of the text as it stands in the file, tokens those of the text that lm-eval makes of it. Texts
-    longer than the model's context go through it in windows (`loglikelihood_rolling`).
+    bytes are those of the unchanged text in the file, tokens those of lm-eval's version of it. Texts longer than the
+    model's context are processed in windows (`loglikelihood_rolling`).
     """
     from lm_eval.api.instance import Instance
     from lm_eval.tasks.wikitext.preprocess_wikitext import wikitext_detokenizer

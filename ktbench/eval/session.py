@@ -35,9 +35,9 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ids:
-    """What answers are kept under beside the spec: the code and the machine.
+    """The keys of stored answers besides the spec: the code and the machine.
 
-    The run was `created` then, which is the date for chat templates that name one: it is the same in all its cells.
+    `created` is the run's creation time, used as the date in chat templates: the same in all its cells.
     """
 
     code: str
@@ -47,7 +47,7 @@ class Ids:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reference:
-    """Where the predictions of the unmodified model lie, and whether this cell is that model."""
+    """The file with the unmodified model's predictions, and whether this cell is that model."""
 
     path: Path
     is_this: bool
@@ -55,7 +55,7 @@ class Reference:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Answered:
-    """Answers to a task, how its questions were worded, and what lm-eval logs of them where it has such a task."""
+    """Answers to a task, how its questions were worded, and lm-eval's log of them if it has such a task."""
 
     answers: tuple[GradedAnswer, ...]
     setting: str
@@ -74,7 +74,7 @@ class EvalSession:
     def open(
         cls, generator: Generator, path: str, suite: SuiteSpec, answers: Path, ids: Ids, progress: Progress
     ) -> EvalSession:
-        """On the loaded weights of cells that share them, of the checkpoint `path`; answers are kept in `answers`.
+        """Load the weights of cells that share them, from the checkpoint `path`; answers are kept in `answers`.
 
         `progress(done, of)` is called with the answered requests of a task.
         """
@@ -92,8 +92,8 @@ class EvalSession:
     ) -> tuple[TaskResult, tuple[SampleResult, ...]]:
         """How a task of the suite ended for a cell, and its answers; `samples` is the file for lm-eval's log of these.
 
-        UNSUPPORTED where the engine cannot run as the cell specifies; IDLE, without answers, where counters contradict
-        it; CRASHED where the task cannot be had or the logits are no numbers.
+        UNSUPPORTED if the engine cannot run as the cell specifies; IDLE, without answers, if counters contradict it;
+        CRASHED if the task cannot be loaded or the logits are not numbers.
         """
         task = self._suite.task(name)
         blank = self._blank(cell, name)
@@ -127,7 +127,7 @@ class EvalSession:
         )
 
     def _logged(self, log: SampleLog | None, samples: Path | None) -> dict[str, Any]:
-        """What the run's log keeps for lm-eval's file of results, after the samples are in theirs."""
+        """Write the samples, and return what the run's log keeps for lm-eval's results file."""
         if log is None:
             return {}
         facts = log.facts(self._lm, self._suite)
@@ -135,7 +135,7 @@ class EvalSession:
             return facts
         try:
             log.write(samples)
-        except NotWritten as error:  # answers count without them
+        except NotWritten as error:  # answers count even without them
             return facts | {"samples_missing": f"{samples}: {error.reason}"}
         return facts
 
@@ -152,7 +152,7 @@ class EvalSession:
         )
 
     def _cache(self, cell: Cell) -> AnswerCache | None:
-        """What was answered before by the same engine on the same machine; None for a control, which answers anew."""
+        """Earlier answers by the same engine on the same machine; None for a control, which answers anew."""
         if cell.role == "control":
             return None
         spec = cell.spec
@@ -183,7 +183,8 @@ class EvalSession:
         return _Answered(answers=answers, setting=f"{corpus.title}; {plan.setting}")
 
     def _divergences(self, spec: RunSpec, loaded: LoadedTask, reference: Reference) -> Iterator[GradedAnswer]:
-        """How far predictions of the right answers are from the unmodified model's; where that fails, the reason."""
+        """The divergence of predictions of the right answers from the unmodified model's, or the reason of a
+        failure."""
         if not loaded.spec.is_compared:
             return
         texts = loaded.right_answers()
@@ -217,7 +218,7 @@ class EvalSession:
     def _evidence(
         self, spec: RunSpec, answers: Sequence[GradedAnswer], before: Mapping[str, int]
     ) -> tuple[Evidence, ...]:
-        """What counters saw; nothing where nothing had to be run, or known answers left none with a decode step."""
+        """Evidence from counters; none if nothing had to run, or cached answers left none with a decode step."""
         tally, now = self._lm.tally, self._lm.generator.counters()
         run = tally.requests - tally.cached
         compared = any(answer.metric == KL and answer.value is not None for answer in answers)  # never from the cache

@@ -1,4 +1,4 @@
-"""Graders of LiveBench's data analysis tasks by its own rules: generated text → its score, 0 to 1."""
+"""Graders for LiveBench's data analysis tasks by its own rules: generated text → score, 0 to 1."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def tablejoin(question: LiveQuestion, answer: str) -> float:
 
 
 def _mapping(text: str) -> Mapping[object, object]:
-    """The dictionary that a text is, or that its last solution, fence or box holds, without entries that are None."""
+    """The dictionary in a text, or in its last solution, fence or box, without entries that are None."""
     while marked := re.findall(r"<solution>(.*?)</solution>", text, re.DOTALL):
         text = marked[-1].strip()
     try:
@@ -53,7 +53,7 @@ def _mapping(text: str) -> Mapping[object, object]:
 
 
 def _fenced_or_boxed(text: str) -> str:
-    """What stands in the last fence with or without a language, else in the last box; the text without either."""
+    """The content of the last fence with or without a language, else of the last box, else the text."""
     line = text.replace("\n", "")
     for opening in ("```python", "```json", "```"):
         if fenced := re.findall(rf"{opening}(.*?)```", line):
@@ -82,7 +82,7 @@ VALUE = "max_consecutive_growth_months"
 def consecutive_events(question: LiveQuestion, answer: str) -> float:
     """Partial: right over all entries of a list of users and values, to four decimals; as in `tablejoin`.
 
-    Entries are objects with a user_id, of which the last counts; other keys do not. What is no such object is left out.
+    Entries are objects with a user_id, of which the last counts; other keys do not. Other items are left out.
     """
     held: list[Any] = json.loads(question.truth)
     extracted = _solved(answer)
@@ -95,7 +95,7 @@ def consecutive_events(question: LiveQuestion, answer: str) -> float:
 
 
 def _solved(answer: str) -> list[object] | None:
-    """The JSON of the last solution; None without one that is JSON. Raises TypeError where it is no list."""
+    """The JSON of the last solution; None without JSON. Raises TypeError if it is not a list."""
     try:
         return list(json.loads(last_solution(answer, ANYWHERE) or ""))
     except (ValueError, RecursionError):

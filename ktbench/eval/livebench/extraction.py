@@ -14,12 +14,12 @@ def without_thoughts(text: str) -> str:
 
 
 def solutions(text: str, flags: re.RegexFlag = re.NOFLAG) -> list[str]:
-    """What stands in each `<solution>…</solution>`, in order; without flags only in lower case and on one line."""
+    """The content of each `<solution>…</solution>`, in order; without flags only in lower case and on one line."""
     return re.findall(r"<solution>(.*?)</solution>", text, flags)
 
 
 def solutions_or_between(text: str, flags: re.RegexFlag = re.NOFLAG) -> list[str]:
-    """As `solutions`; without any, what stands between two closing tags."""
+    """Like `solutions`; without any, the text between two closing tags."""
     return solutions(text, flags) or re.findall(r"</solution>(.*?)</solution>", text, flags)
 
 
@@ -31,8 +31,8 @@ def last_solution(text: str, flags: re.RegexFlag = re.NOFLAG) -> str | None:
 def last_box(text: str) -> str | None:
     r"""What the last `\boxed{…}`, else the last `\fbox{…}` holds, without `$`; None without one that closes.
 
-    Of `\boxed 3$` it is what follows the last such box, up to the `$`. Raises ValueError for a box without a brace:
-    LiveBench's graders fail there, which makes the answer wrong, whatever else it holds.
+    For `\boxed 3$` it is the text after the last such box, up to the `$`. Raises ValueError for a box without a brace:
+    LiveBench's graders fail on it, which makes the answer wrong, whatever else it contains.
     """
     if r"\boxed " in text:
         return text.rpartition(r"\boxed ")[2].partition("$")[0]
@@ -50,7 +50,7 @@ def _content(box: str) -> str:
 
 
 def _closing_brace(text: str, start: int) -> int | None:
-    """Where as many braces are closed as were opened from `start` on; None where that is nowhere."""
+    """The position at which all braces opened from `start` on are closed; None without one."""
     open_braces = 0
     for at in range(start, len(text)):
         if text[at] == "{":
@@ -63,12 +63,12 @@ def _closing_brace(text: str, start: int) -> int | None:
 
 
 def with_boxes(text: str) -> str:
-    r"""The text with `\\boxed{` for `\\fbox{`, as it stands in text whose backslashes are doubled."""
+    r"""The text with `\\boxed{` for `\\fbox{`, as written in text with doubled backslashes."""
     return text.replace(r"\\fbox{", r"\\boxed{")
 
 
 def without(text: str, *parts: str) -> str:
-    """The text without each of `parts`, one after the other."""
+    """The text with each of `parts` removed in turn."""
     for part in parts:
         text = text.replace(part, "")
     return text
@@ -91,5 +91,5 @@ def edit_distance(a: Sequence[object], b: Sequence[object]) -> int:
 
 
 def partial_score(right: Sequence[bool], total: int) -> float:
-    """The score of `total` answers, 0 to 1: the mean of the fraction that is right and of 1 where all are, else 0."""
+    """The score of `total` answers, 0 to 1: the mean of the fraction that is right and of 1 if all are, else 0."""
     return ((sum(right) == total) + sum(right) / total) / 2

@@ -1,4 +1,4 @@
-"""Every LiveBench task with its grader, and what keeps a question from being graded here."""
+"""Every LiveBench task with its grader, and the reasons why a question cannot be graded here."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ktbench.eval.sandbox.running import SandboxUnavailable
 from ktbench.eval.tasks.harness import Grade
 from ktbench.eval.tasks.ifeval import check_arguments, detector, follow
 
-IN_SOLUTION = "2025-11-25"  # questions released from then on want the text in a solution
+IN_SOLUTION = "2025-11-25"  # questions released from then on require the text in a solution
 
 
 def instruction_following(question: LiveQuestion, answer: str) -> float:
@@ -56,10 +56,10 @@ def _without_truth(question: LiveQuestion) -> str:
 class Grader:
     """How the answers of a task are graded.
 
-    `grade` gives an answer without its thoughts 0 to 1. `lacks` is what a question needs for it and does not have, ''
+    `grade` scores an answer without its thoughts, 0 to 1. `lacks` is what a question needs for it but does not have, ''
     for nothing. An `unsafe` grader runs generated programs. `setting` describes what the task's name leaves open.
-    `deviations` are all the ways, by name, in which a score may differ from LiveBench's own; the name stands beside the
-    answers of the differential test that show it.
+    `deviations` are all the ways, by name, in which a score may differ from LiveBench's own; the differential test
+    names them for the answers that show them.
     """
 
     grade: Callable[[LiveQuestion, str], float | Grade]
@@ -69,7 +69,7 @@ class Grader:
     deviations: Mapping[str, str] = field(default_factory=dict)
 
     def described(self) -> str:
-        """How answers are graded, for the conditions of a report; '' where that is LiveBench's way alone."""
+        """How answers are graded, for the conditions of a report; '' if exactly as in LiveBench."""
         return "; ".join(filter(None, (self.setting(), *self.deviations.values())))
 
 
@@ -109,7 +109,7 @@ _GAME = Grader(
     deviations={"latex": "LaTeX other than plain fractions is read by ktbench, LiveBench has SymPy read it"},
 )
 
-# By LiveBench's names. Where a task has changed with a release, its grader looks at the question's date.
+# By LiveBench's names. If a task has changed with a release, its grader checks the question's date.
 GRADERS: Mapping[str, Grader] = {
     "web_of_lies_v2": Grader(grade=web_of_lies),
     "web_of_lies_v3": Grader(grade=web_of_lies_in_parts),
@@ -138,7 +138,7 @@ GRADERS: Mapping[str, Grader] = {
     "summarize": _FOLLOWING,
 }
 
-# Tasks that are graded nowhere outside their own containers.
+# Tasks that can be graded only in their own containers.
 ELSEWHERE: Mapping[str, str] = {
     "code_generation": "its unit tests need BigCodeBench's container",
     "code_completion": "its unit tests need BigCodeBench's container",
@@ -161,15 +161,15 @@ def why_ungradable(question: LiveQuestion, *, confirm_unsafe: bool = False) -> s
 
 
 def grade_answer(question: LiveQuestion, answer: str, *, confirm_unsafe: bool = False) -> Grade:
-    """The grade of an answer, without its `<think>` blocks: 0 with the reason where a grader fails on it."""
+    """The grade of an answer without its `<think>` blocks: 0 with the reason if the grader fails on it."""
     if why := why_ungradable(question, confirm_unsafe=confirm_unsafe):
         return Grade(None, why)
     try:
         graded = GRADERS[question.task].grade(question, without_thoughts(answer))
     except SandboxUnavailable as error:
         return Grade(None, str(error))
-    except (OSError, ImportError) as error:  # of this machine, not of the answer
+    except (OSError, ImportError) as error:  # a fault of this machine, not of the answer
         return Grade(None, f"the grader failed: {error}")
-    except Exception as error:  # as LiveBench does: no answer may stop the others from being graded
+    except Exception as error:  # as in LiveBench: no answer may prevent the others from being graded
         return Grade(0.0, f"the grader failed: {type(error).__name__}: {error}")
     return graded if isinstance(graded, Grade) else Grade(graded)

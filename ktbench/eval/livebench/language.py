@@ -1,4 +1,4 @@
-"""Graders of LiveBench's language tasks by its own rules: generated text → its score, 0 to 1."""
+"""Graders for LiveBench's language tasks by its own rules: generated text → score, 0 to 1."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GROUP = 4
 
 
 def typos(question: LiveQuestion, answer: str) -> float:
-    """0 or 1: the truth is part of the last solution, else of what stands between two ` --- `, else of the text."""
+    """0 or 1: the truth is part of the last solution, else of the text between two ` --- `, else of the text."""
     extracted = last_solution(answer)
     if extracted is None:
         text = without(answer, "<solution>", "</solution>")
@@ -30,7 +30,7 @@ def typos(question: LiveQuestion, answer: str) -> float:
 
 
 def connections(question: LiveQuestion, answer: str) -> float:
-    """Partial: the fraction of groups found, of the best bold span until 2024-11-25, of the solution from then on."""
+    """Partial: the fraction of correct groups, in the best bold span until 2024-11-25, in the solution from then on."""
     truth = _groups(question.truth.split(","))
     if question.released >= "2024-11-25":
         given = _groups(_solution_words(answer, question.truth.count(",") + 1))
@@ -42,7 +42,7 @@ def connections(question: LiveQuestion, answer: str) -> float:
 
 
 def _groups(words: Iterable[str]) -> list[set[str]]:
-    """The words in lower case, four different ones after the other."""
+    """The words in lower case, in groups of four different ones."""
     groups: list[set[str]] = [set()]
     for word in words:
         if len(groups[-1]) == GROUP:
@@ -52,7 +52,7 @@ def _groups(words: Iterable[str]) -> list[set[str]]:
 
 
 def _solution_words(answer: str, count: int) -> list[str]:
-    """The words of the solution, else of the last box; of several solutions the last words, as many as the truth's."""
+    """The words of the solution, else of the last box; with several solutions the last `count` words."""
     marked = _marked(answer)
     if not marked and r"\boxed" in answer:
         if (boxed := last_box(answer)) is None:
@@ -63,15 +63,15 @@ def _solution_words(answer: str, count: int) -> list[str]:
 
 
 def _marked(answer: str) -> list[str]:
-    """The solutions within lines, else across them; without any, what stands between two closing tags, likewise."""
+    """The solutions within lines, else across them; without any, the text between two closing tags, likewise."""
     texts = (answer, answer.replace("\n", ""))
     return next(filter(None, map(solutions, texts)), None) or next(filter(None, map(solutions_or_between, texts)), [])
 
 
 def plot_unscrambling(question: LiveQuestion, answer: str) -> float:
-    """Partial: one less the edit distance of the order of sentences over their number.
+    """Partial: 1 minus the edit distance of the order of sentences over their number.
 
-    Each true sentence stands where the sentence of the answer does that is nearest to it.
+    Each true sentence takes the position of the answer's nearest sentence.
     """
     truth, extracted = _sentences(question.truth), _sentences(_summary(answer), "</PLOT_SUMMARY>", _END)
     nearest = [match for sentence in truth for match in get_close_matches(sentence, extracted, n=1, cutoff=0.0)]
@@ -83,7 +83,7 @@ _END = "**End of Plot Summary**"
 
 
 def _summary(answer: str) -> str:
-    """What stands in the tags, else after the first opening one, else the whole text."""
+    """The text in the tags, else after the first opening one, else the whole text."""
     for pattern in (r"<PLOT_SUMMARY>(.*)</PLOT_SUMMARY>", r"<PLOT_SUMMARY>(.*)"):
         if match := re.search(pattern, answer, re.DOTALL):
             return match[1]

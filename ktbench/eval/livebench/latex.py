@@ -1,6 +1,6 @@
-"""Short LaTeX formulae: their value, and whether two are the same function of their names.
+"""Short LaTeX formulae: their value, and whether two are the same function of their variables.
 
-An own reader, because latex2sympy2 (math_verify's) reads log to base 10 and i as a name, and refuses `frac12`.
+A separate parser, because latex2sympy2 (math_verify's) reads log to base 10 and i as a name, and rejects `frac12`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TOKEN = re.compile(r"\\[a-zA-Z]+|\d+(?:\.\d+)?|\.\d+|[a-zA-Z]|[-+*/^(){}|_]")
 
 
 def tokens(formula: str) -> list[str]:
-    """The tokens of a formula. Raises ValueError for one that is too long or holds what is no mathematics."""
+    """The tokens of a formula. Raises ValueError if it is too long or contains anything but mathematics."""
     if len(formula) > LONGEST:
         raise ValueError(f"formula of more than {LONGEST} characters")
     tokens: list[str] = []
@@ -39,9 +39,9 @@ def tokens(formula: str) -> list[str]:
 
 
 def unify(formula: str) -> str:
-    r"""One way to write what LaTeX writes in several: no spacing, `\frac` only, `*` for products, one kind of bracket.
+    r"""A normal form of LaTeX: no spacing, `\frac` only, `*` for products, one kind of bracket.
 
-    Of an equation the right side stays, a constant of integration at the end goes.
+    Only the right side of an equation is kept; a constant of integration at the end is removed.
     """
     text = formula.translate(_SIGNS).replace("{,}", "")
     text = re.sub(r"\\sqrt\s*\[([^][]*)\]", r"\\root{\1}", text)
@@ -54,7 +54,7 @@ def unify(formula: str) -> str:
 
 
 def _word(name: str) -> str:
-    """What stood in an upright word: a function's name becomes a command, all else stays."""
+    """The text of an upright word: a function's name becomes a command, anything else is kept."""
     return rf"\{name.strip()} " if re.fullmatch(_NAMES, name.strip()) else f" {name} "
 
 
@@ -75,10 +75,10 @@ GREEK = frozenset(rf"\{letter}" for letter in _LETTERS)
 
 
 def read_formula(text: str, at: Mapping[str, complex]) -> complex:
-    r"""The value of a LaTeX formula where its names have the values `at`; not finite where it has none.
+    r"""The value of a LaTeX formula whose variables have the values `at`; not finite if it has none.
 
-    `\log` is the natural one, roots and powers are principal values. Raises ValueError for what is no such formula,
-    nested too deep, or longer than 2,000 characters, and KeyError for a name that is not in `at`.
+    `\log` is the natural logarithm, roots and powers are principal values. Raises ValueError for invalid formulae,
+    those nested too deeply, or longer than 2,000 characters, and KeyError for a name that is not in `at`.
     """
     reader = _Reader(tokens(text), at)
     try:
@@ -93,13 +93,13 @@ def read_formula(text: str, at: Mapping[str, complex]) -> complex:
 def _applied(function: Function, value: complex) -> complex:
     """The function of a value; nan outside its domain, so that the rest of the formula is still read."""
     try:
-        return complex(function(value + 0j))  # -0.0 as imaginary part would be below the cuts of roots
+        return complex(function(value + 0j))  # an imaginary part of -0.0 would be below the branch cuts of roots
     except (ArithmeticError, ValueError):
         return complex(math.nan)
 
 
 def _raised(base: complex, power: complex) -> complex:
-    """The principal value; of nan it is nan to whatever power."""
+    """The principal value; nan to any power is nan."""
     return base if cmath.isnan(base) else _applied(lambda z: complex(z) ** power, base)
 
 
@@ -109,7 +109,7 @@ class _Reader:
     def __init__(self, tokens: list[str], at: Mapping[str, complex]) -> None:
         self._left = tokens[::-1]
         self._at = at
-        self._bars = 0  # absolute values that are open: their bar closes a product
+        self._bars = 0  # open absolute values: their bar closes a product
 
     @property
     def next(self) -> str:
@@ -185,7 +185,7 @@ class _Reader:
         return _applied(abs, value)
 
     def _argument(self) -> complex:
-        r"""What `^`, `\frac` and `\sqrt` take: a group, or one token, of a number its first digit."""
+        r"""The argument of `^`, `\frac` and `\sqrt`: a group, or one token (of a number its first digit)."""
         if self.next[:1].isdigit() and len(self.next) > 1:
             digits = self._take()
             self._left.append(digits[1:])
@@ -207,7 +207,7 @@ class _Reader:
         return _raised(self._argument(), _raised(degree, -1))
 
     def _function(self, name: str) -> complex:
-        r"""A function with what stands between name and argument: a base `_b`, a power `^n` (`^{-1}`: the inverse)."""
+        r"""A function with modifiers between name and argument: a base `_b`, a power `^n` (`^{-1}`: the inverse)."""
         base: complex | None = None
         power: complex | None = None
         while self.next in ("_", "^"):
@@ -260,16 +260,15 @@ class _Reader:
 POINTS = 12
 ENOUGH = 4  # points at which both formulae have a value
 EXACT = 1e-9  # relative
-ROUNDED = 1e-12  # relative, of a number after some operations
+ROUNDED = 1e-12  # relative, for a number after some operations
 
 
 def same_value(answer: str, truth: str, *, within: float = EXACT, sign: int = 1) -> bool:
     """Whether `answer` is `sign` times `truth`, both LaTeX: numbers nearer than `within`, functions by their values.
 
-    Numerals are compared exactly, other numbers up to what rounding in float64 leaves. Two functions are the same where
-    they agree to nine digits at fixed complex points, of which at least four have to be in the domain of both. Unlike a
-    symbolic difference that has to simplify to nothing this always ends. What cannot be read is not the same as
-    anything.
+    Numerals are compared exactly, other numbers up to rounding in float64. Two functions are the same if they agree to
+    nine digits at fixed complex points, at least four of which must be in the domain of both. Unlike simplifying a
+    symbolic difference to zero, this always terminates. Unreadable formulae equal nothing.
     """
     points = [_Point(number) for number in range(POINTS)]
     try:
@@ -286,13 +285,13 @@ def same_value(answer: str, truth: str, *, within: float = EXACT, sign: int = 1)
 
 
 def _numeral(formula: str) -> Fraction | None:
-    """The exact value of a formula that is digits alone, with a sign or a point; None of any other."""
+    """The exact value of a formula of digits alone, with a sign or a point; None for any other."""
     text = unify(formula).replace(" ", "")
     return Fraction(text) if re.fullmatch(r"-?(?:\d+\.?\d*|\.\d+)", text) else None
 
 
 class _Point(dict[str, complex]):
-    """Values of names, drawn when a name occurs first: the same at every point of this number."""
+    """Values of names, drawn when a name first occurs: the same at every point with this number."""
 
     def __init__(self, number: int) -> None:
         self._number = number

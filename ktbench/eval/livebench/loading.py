@@ -18,7 +18,7 @@ _FLAT = ("*__*.jsonl", "*/*__*.jsonl")
 
 
 class QuestionFile(NamedTuple):
-    """A file of questions, and the task of its name."""
+    """A file of questions, and the task in its name."""
 
     category: str
     task: str
@@ -30,11 +30,11 @@ def read_questions(
 ) -> tuple[LiveQuestion, ...]:
     """The questions in `folder` of `release`, by category, task and place in the file.
 
-    Files are `<category>__<task>.jsonl`, in `folder` or one folder below, or `<category>/<task>/question.jsonl` as
-    LiveBench lays them out. A release holds what was released by that day and is not removed by then; a row without a
-    date is in every release. `tasks` are names of tasks (None: all).
+    Files are `<category>__<task>.jsonl`, in `folder` or one folder below, or `<category>/<task>/question.jsonl` as in
+    LiveBench's layout. A release contains questions released by that day and not yet removed; a row without a date is
+    in every release. `tasks` are names of tasks (None: all).
 
-    Raises ValueError for a release that is no date, a folder without questions of the release or of a task, and with
+    Raises ValueError for a release that is not a date, a folder without questions of the release or of a task, and with
     `file:line: what` for a malformed row.
     """
     release = checked_release(release)
@@ -47,26 +47,26 @@ def read_questions(
 
 
 def read_every_question(folder: Path, tasks: Collection[str] | None = None) -> Iterator[LiveQuestion]:
-    """The questions in `folder` of all releases. Raises ValueError as `read_questions`."""
+    """The questions in `folder` of all releases. Raises ValueError like `read_questions`."""
     files = question_files(folder)
     _refuse_unknown(folder, files, tasks)
     return (question for file in files if tasks is None or file.task in tasks for question in _read_file(file))
 
 
 def checked_release(release: str) -> str:
-    """The release. Raises ValueError where it is no date."""
+    """The release. Raises ValueError if it is not a date."""
     if not re.fullmatch(r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])", release):
         raise ValueError(f"release={release}: must be a date as {RELEASE}")
     return release
 
 
 def is_in_release(question: LiveQuestion, release: str) -> bool:
-    """Whether a release holds the question. Dates of this form are in order as text."""
+    """Whether a release contains the question. Dates in this form sort as text."""
     return question.released <= release and (not question.removed or question.removed > release)
 
 
 def question_files(folder: Path) -> tuple[QuestionFile, ...]:
-    """The files of questions in `folder`, by category and task. Raises ValueError where there are none."""
+    """The files of questions in `folder`, by category and task. Raises ValueError without any."""
     places = {path: path.stem.split("__", 1) for name in _FLAT for path in folder.glob(name)}
     places |= {path: list(path.parts[-3:-1]) for path in folder.glob("*/*/question.jsonl")}
     if not places:
@@ -101,10 +101,10 @@ def _read_file(file: QuestionFile) -> Iterator[LiveQuestion]:
 
 
 def absent(folder: Path, release: str, category: str, task: str) -> str:
-    """How many questions of a task have no row in `folder`, in words; '' where none is known to lack.
+    """How many questions of a task have no row in `folder`, in words; '' if none is known to be missing.
 
     `release_<date>_index.json` in `folder` lists the questions of a release by task; the last one up to `release` is
-    taken. A row of any release is here. Raises ValueError for a malformed index, and as `read_every_question`.
+    used. Rows of any release count. Raises ValueError for a malformed index, and like `read_every_question`.
     """
     indices = {path.name[len("release_") :][:10]: path for path in folder.glob("release_????-??-??_index.json")}
     if not (dated := max((day for day in indices if day <= release), default="")):

@@ -1,4 +1,4 @@
-"""Graders of LiveBench's mathematics tasks by its own rules: generated text → its score, 0 to 1."""
+"""Graders for LiveBench's mathematics tasks by its own rules: generated text → score, 0 to 1."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ktbench.eval.livebench.question import LiveQuestion
 
 NEAR = 1e-3  # numbers nearer than this are the same in AMPS_Hard
 NEAR_IN_GAME = 1e-5  # and in integrals_with_game
-BOTH_SIGNS = "characteristic_polynomial"  # of A - λ or of λ - A, by convention: the ground truth has either
+BOTH_SIGNS = "characteristic_polynomial"  # of A - λ or of λ - A, by convention: the ground truth may use either
 
 
 def math_comp(question: LiveQuestion, answer: str) -> float:
@@ -42,13 +42,13 @@ def _is_chosen(question: LiveQuestion, letter: str, answer: str) -> bool:
 
 
 def _is_repeated(answer: str, wanted: str) -> bool:
-    """Whether the last solution is one character again and again, the wanted one in either case."""
+    """Whether the last solution is a single repeated character, the correct one in either case."""
     signs = set(last_solution(answer) or "")
     return len(signs) == 1 and signs.pop().lower() == wanted.lower()
 
 
 def _is_in_line(line: str, letter: str) -> bool:
-    """Whether a line is the letter, or the first round bracket in it holds the letter."""
+    """Whether a line is the letter, or its first parentheses contain the letter."""
     if without(line.strip(), "*").lower() == letter.lower():
         return True
     return "(" in line and ")" in line and line.split("(")[1].split(")", maxsplit=1)[0].lower() == letter.lower()
@@ -65,18 +65,18 @@ def option_text(prompt: str, letter: str) -> str:
 
 
 def olympiad(question: LiveQuestion, answer: str) -> float:
-    """Partial: one less the edit distance of the lists over the longer one's length."""
+    """Partial: 1 minus the edit distance of the lists over the longer one's length."""
     truth = [int(number) for number in question.truth.split(",")]
     extracted = next(filter(None, _lists(answer)), None)
     extracted = _numbers_up_to_words(answer) if extracted is None else extracted
     return 1 - edit_distance(extracted, truth) / max(len(extracted), len(truth))
 
 
-Numbers = list[int | None]  # None is an item that is no number
+Numbers = list[int | None]  # None is an item that is not a number
 
 
 def _lists(answer: str) -> Iterator[Numbers]:
-    """The lists that may be the answer, the first that is not empty is: `answer:`, the last box, the last line."""
+    """Candidate lists; the first non-empty one is the answer: `answer:`, the last box, the last line."""
     if "answer:" in answer.lower():
         yield _whole_numbers(map(_last_word, _answer_line(answer.lower().strip().split("\n")).split(",")))
     if r"\boxed" in answer:
@@ -87,7 +87,7 @@ def _lists(answer: str) -> Iterator[Numbers]:
 
 
 def _whole_numbers(items: Iterable[str]) -> Numbers:
-    """The items as numbers; nothing where none is one."""
+    """The items as numbers; empty if none is a number."""
     numbers: Numbers = []
     for item in items:
         try:
@@ -98,7 +98,7 @@ def _whole_numbers(items: Iterable[str]) -> Numbers:
 
 
 def _answer_line(lines: list[str]) -> str:
-    """What follows `answer:` in the last line that has it, or the line below where that is nothing."""
+    """The text after `answer:` in the last line that has it, or the next line if that is empty."""
     at = max(number for number, line in enumerate(lines) if "answer:" in line)
     text = without(lines[at].split("answer:")[1], "**", ".").strip()
     return text or without("".join(lines[at + 1 : at + 2]), "answer:", "**", ".").strip()
@@ -109,14 +109,14 @@ def _last_word(item: str) -> str:
 
 
 def _digits(text: str) -> tuple[str, bool]:
-    """The first run of digits, and whether anything stands around it."""
+    """The first run of digits, and whether there is anything around it."""
     start = next((at for at, sign in enumerate(text) if sign.isdigit()), len(text))
     end = next((at for at in range(start, len(text)) if not text[at].isdigit()), len(text))
     return text[start:end], end - start < len(text)
 
 
 def _numbers_up_to_words(answer: str) -> Numbers:
-    """The numbers after the last `answer:`, up to the second or later item that holds anything else."""
+    """The numbers after the last `answer:`, up to the second or later item that contains anything else."""
     numbers: Numbers = []
     for at, item in enumerate(answer.lower().split("answer:")[-1].split(",")):
         digits, has_more = _digits(item.strip())
@@ -150,7 +150,7 @@ def _unadorned(answer: str) -> str:
 
 
 def _formula(text: str) -> str | None:
-    """What the last box holds, else the last `$…$`; None with neither."""
+    """The content of the last box, else of the last `$…$`; None with neither."""
     if (boxed := last_box(text)) is not None:
         return boxed
     if text.count("$") < 2:
@@ -162,7 +162,7 @@ def _formula(text: str) -> str | None:
 
 
 def _bare(formula: str) -> str:
-    """The right side of a formula, without what words stand in, dollar signs and blanks."""
+    """The right side of a formula, without text commands, dollar signs and blanks."""
     return re.sub(r"[\s$]", "", re.sub(r"\\text(?:bf)?\{(.*?)\}", r"\1", formula.rpartition("=")[2]))
 
 
@@ -176,17 +176,17 @@ def integrals_with_game(question: LiveQuestion, answer: str) -> float:
 
 
 def _compact(text: str) -> str:
-    """One way to write what LaTeX writes in several, without blanks."""
+    """A normal form of LaTeX, without blanks."""
     text = text.strip().replace("\\\\", "\\").replace(r"\dfrac", r"\frac").replace(r"\tfrac", r"\frac")
     text = without(text, r"\left", r"\right", r"\bigl", r"\bigr", r"\Bigl", r"\Bigr").replace(r"\cdot", "*")
     return without(text, r"\,", r"\;", "\n", " ")
 
 
-_UNREAD = re.compile(r"[=,]|\\(?:text|math|operator)")  # what SymPy's parser of LaTeX refuses, and `latex` reads
+_UNREAD = re.compile(r"[=,]|\\(?:text|math|operator)")  # rejected by SymPy's LaTeX parser, but read by `latex`
 
 
 def _is_number(answer: str, truth: str) -> bool:
-    """Whether both have the same value: whole numbers, fractions and decimals by theirs, else as formulae."""
+    """Whether both have the same value: whole numbers, fractions and decimals exactly, else as formulae."""
     text = _compact(answer)
     ours, theirs = _rational(text), _rational(_compact(truth))
     if ours is None or theirs is None:
@@ -195,8 +195,8 @@ def _is_number(answer: str, truth: str) -> bool:
 
 
 def _rational(text: str) -> Fraction | None:
-    r"""The value of `3`, `3/4`, `0.75`, `1e3`, and of `\frac{3}{4}` with whatever follows; None of anything else."""
-    if re.search(r"e[+-]?\d{4}", text, flags=re.IGNORECASE):  # would be a number of so many digits
+    r"""The value of `3`, `3/4`, `0.75`, `1e3`, and of `\frac{3}{4}` with whatever follows; else None."""
+    if re.search(r"e[+-]?\d{4}", text, flags=re.IGNORECASE):  # would be a number with this many digits
         return None
     with suppress(ValueError, ZeroDivisionError):
         return Fraction(text).limit_denominator(10**7) if "/" not in text else _quotient(text.split("/"))

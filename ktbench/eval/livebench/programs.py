@@ -1,4 +1,4 @@
-"""Graders of LiveBench's coding tasks LCB_generation and coding_completion: every test of a question has to pass."""
+"""Graders for LiveBench's coding tasks LCB_generation and coding_completion: every test of a question must pass."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from ktbench.eval.livebench.question import LiveQuestion, ProgramTest
 from ktbench.eval.sandbox.running import Limits, call_program, run_program
 from ktbench.eval.tasks.harness import Grade
 
-LIMITS = Limits(seconds=6)  # LiveBench's limit, there on the clock
+LIMITS = Limits(seconds=6)  # LiveBench's limit, where it is wall-clock time
 
-# What solutions may use without importing it. A later name hides an earlier one: `pow` is the builtin, `open` too.
+# Names that solutions may use without importing them. Later ones hide earlier ones: `pow` and `open` are builtins.
 _BASICS = ("string", "re", "datetime", "collections", "heapq", "bisect", "copy", "math", "random", "statistics")
 _MODULES = (*_BASICS, "itertools", "functools", "operator", "io", "sys", "json")
 _PRELUDE = "\n".join(
@@ -28,8 +28,8 @@ _PRELUDE = "\n".join(
 def grade_program(question: LiveQuestion, answer: str) -> Grade:
     """Whether the program in an answer passes every test of a question that is not `untestable` (pass@1).
 
-    For callers who may run what a model wrote. The expected values never enter the process of the program: what it
-    returns or prints is compared here. Raises SandboxUnavailable where the sandbox cannot be closed.
+    For callers with permission to run generated programs. The expected values never enter the program's process: its
+    results and output are compared here. Raises SandboxUnavailable if the sandbox cannot be closed.
     """
     source = _PRELUDE + program_of(answer, question.partial_solution)
     if question.tests[0].functional:
@@ -51,9 +51,9 @@ def untestable(question: LiveQuestion) -> str:
 
 
 def program_of(answer: str, partial: str = "") -> str:
-    """The code between the last two lines with ```; of one such line at the end what comes before, else the answer.
+    """The code between the last two lines with ```; with one such line at the end the text before it, else the answer.
 
-    It stands after `partial` where it does not begin with that.
+    `partial` is prepended unless the code begins with it.
     """
     code = _code_of(answer)
     return code if code.startswith(partial) else f"{partial}\n{code}"
@@ -70,9 +70,9 @@ def _code_of(answer: str) -> str:
 
 
 def same_output(printed: str, wanted: str) -> bool:
-    """Whether two outputs have the same lines, blanks around the whole and around each line aside.
+    """Whether two outputs have the same lines, ignoring blanks around the whole and around each line.
 
-    A line may also be the same numbers, as exact decimals: `1.0 2` is `1 2`. A blank line within is a line.
+    A line may also be the same numbers, as exact decimals: `1.0 2` equals `1 2`. A blank line within counts.
     """
     ours, theirs = _lines(printed), _lines(wanted)
     return len(ours) == len(theirs) and all(map(_same_line, ours, theirs))
@@ -90,7 +90,7 @@ def _same_line(printed: str, wanted: str) -> bool:
 
 
 def _decimals(line: str) -> list[Decimal]:
-    """The numbers of a line. Raises InvalidOperation where it holds anything else."""
+    """The numbers of a line. Raises InvalidOperation if it contains anything else."""
     return [Decimal(word) for word in line.split()]
 
 
@@ -115,7 +115,7 @@ def _is_json(text: str) -> bool:
 
 
 def _grade_outputs(source: str, tests: Sequence[ProgramTest]) -> Grade:
-    """Each test in a process of its own, up to the first that fails."""
+    """Each test in a separate process, up to the first that fails."""
     for number, test in enumerate(tests, start=1):
         ended = run_program(source, stdin=test.given, limits=LIMITS)
         if not ended.finished:

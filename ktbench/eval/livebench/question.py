@@ -1,4 +1,4 @@
-"""A LiveBench question, read from one row of its file; a wrong field is refused by its name."""
+"""A LiveBench question, read from one row of its file; a wrong field is rejected by name."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Needed = Annotated[str, Meta(min_length=1)]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProgramTest:
-    """One test of a program: what it is given and what it has to give.
+    """One test of a program: its input and the expected result.
 
     `functional` tests call a function with one Python literal on each line of `given`; the others write `given` to the
     program's standard input and compare its standard output.
@@ -36,12 +36,12 @@ class ProgramTest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LiveQuestion:
-    """One question; `turns` holds its one prompt.
+    """One question; `turns` holds its single prompt.
 
     `released` and `removed` are dates as `2024-06-24`; `released` is '' in rows without a date, `removed` in rows that
     are still in use. `ground_truth` is None where the file has none, and a list or an object for some tasks.
-    `instruction_ids` and `instruction_kwargs` belong together, one to one. `tests_total` is the number of tests of the
-    task. `temperature` is the one that the question requires, None where it requires none.
+    `instruction_ids` and `instruction_kwargs` correspond one to one. `tests_total` is the number of tests of the task.
+    `temperature` is the required one, None without a requirement.
     """
 
     question_id: str
@@ -68,12 +68,12 @@ class LiveQuestion:
 
     @property
     def is_partly_tested(self) -> bool:
-        """Only some of its tests are here, so that wrong programs may pass."""
+        """Whether only some of its tests are here, so that wrong programs may pass."""
         return 0 < len(self.tests) < self.tests_total
 
     @property
     def truth(self) -> str:
-        """The ground truth as text, what is no text as JSON. Raises ValueError where the file has none."""
+        """The ground truth as text, non-text as JSON. Raises ValueError if the file has none."""
         if self.ground_truth is None:
             raise ValueError(f"{self.category}/{self.task} {self.question_id}: no ground truth")
         return self.ground_truth if isinstance(self.ground_truth, str) else json.dumps(self.ground_truth)
@@ -93,7 +93,7 @@ class _Case:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Row:
-    """A row as upstream writes it; null stands for what is absent.
+    """A row as upstream writes it; null stands for absent values.
 
     Cases are a list, its JSON, or its JSON pickled, compressed and in base64.
     """

@@ -1,4 +1,4 @@
-"""Graders of LiveBench's reasoning tasks by its own rules: generated text → its score, 0 to 1."""
+"""Graders for LiveBench's reasoning tasks by its own rules: generated text → score, 0 to 1."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ktbench.eval.livebench.question import LiveQuestion
 _ONES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 _TEENS = ("thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen", "twenty")
 NUMBERS = {word: str(number) for number, word in enumerate(_ONES + _TEENS)}
-SHAPES = ("tetrahedra", "tetrahedron", "triangle", "square")  # may stand within a short phrase
+SHAPES = ("tetrahedra", "tetrahedron", "triangle", "square")  # may be within a short phrase
 _TRUTHS = ("yes", "no", "unknown")
 _TRIPLES = tuple(", ".join(words) for words in product(_TRUTHS, repeat=3))
 
@@ -30,7 +30,7 @@ _TRIPLES = tuple(", ".join(words) for words in product(_TRUTHS, repeat=3))
 def web_of_lies(question: LiveQuestion, answer: str) -> float:
     """web_of_lies_v2, 0 or 1: the last solution, else the last three words in bold, else a box, else a bare triple.
 
-    It is right where it is the truth, or holds it and just three words in all; the `no` within `unknown` counts.
+    It is right if it is the truth, or contains it and just three words in all; the `no` within `unknown` counts.
     """
     marked = solutions_or_between(answer)
     extracted = _boxed_or_bare(answer, marked[-1] if marked else _bold_truths(answer)) or ""
@@ -48,14 +48,14 @@ def web_of_lies_in_parts(question: LiveQuestion, answer: str) -> float:
 
 
 def _bold_truths(answer: str) -> str | None:
-    """The last three words yes, no or unknown in bold, or as many as there are; None without any."""
+    """The last up to three words yes, no or unknown in bold; None without any."""
     spans = re.findall(r"\*\*(.*?)\*\*", answer)
     words = [without(word.lower(), ",", ".") for span in spans for word in span.split()]
     return ", ".join([word for word in words if word in _TRUTHS][-3:]) or None
 
 
 def _boxed_or_bare(answer: str, extracted: str | None, *wrappers: str) -> str | None:
-    """What was extracted; where it is blank the last box without its wrappers; where it is None a bare triple."""
+    """The extracted text; if it is blank the last box without its wrappers; if it is None a bare triple."""
     if not (extracted or "").strip():
         boxes = with_boxes(answer.replace(r"\\boxed{\\textbf{", r"\\boxed{")).replace(r"\textbf{", r"\boxed{")
         if (boxed := last_box(boxes)) is not None:
@@ -64,7 +64,7 @@ def _boxed_or_bare(answer: str, extracted: str | None, *wrappers: str) -> str | 
 
 
 def _bare_triple(answer: str) -> str | None:
-    """Of the triples in a text, the one that occurs for the first time last; None without any."""
+    """Among the triples in a text, the one whose first occurrence is last; None without any."""
     text = answer.lower()
     first, triple = max((text.find(triple), triple) for triple in _TRIPLES)
     return triple if first >= 0 else None
@@ -84,9 +84,9 @@ def _zebra_word(question: LiveQuestion, answer: str) -> float:
 
 
 def _zebra_list(question: LiveQuestion, answer: str) -> float:
-    """Partial: each item is right where it is the truth or holds it; a hyphen is a blank.
+    """Partial: each item is right if it is or contains the truth; a hyphen counts as a blank.
 
-    Of several solutions the last items count, as many as the truth has.
+    With several solutions, the last items count, as many as the truth has.
     """
     truth = [_zebra_item(item) for item in question.truth.split(",")]
     given = [without(_zebra_item(item), "position") for item in _zebra_items(answer, len(truth))]
@@ -126,7 +126,7 @@ def _is_shape_or_number(extracted: str, truth: str) -> bool:
 
 
 def theory_of_mind(question: LiveQuestion, answer: str) -> float:
-    """0 or 1: the last solution, else the last line, holds the truth once its punctuation is gone."""
+    """0 or 1: the last solution, else the last line, contains the truth after its punctuation is removed."""
     marked = solutions_or_between(answer, ANYWHERE) or [_without_introduction(last_line(answer).strip())]
     extracted = without(marked[-1].strip().lower(), *".,!?;:").strip()
     return float(question.truth.strip().lower() in extracted)
@@ -140,7 +140,7 @@ def _without_introduction(line: str) -> str:
 
 
 def house_traversal(question: LiveQuestion, answer: str) -> float:
-    """0 or 1: the last bold spans are the names one by one, or the last one holds all of them, in their order."""
+    """0 or 1: the last bold spans are the names one by one, or the last one contains all of them in order."""
     names = question.truth.lower().split(" ")
     spans = [text for _stars, text in re.findall(r"(\*{2,})(.*?)\1", answer.lower())]
     places = [spans[-1].find(name) for name in names] if spans else [-1]
@@ -149,13 +149,13 @@ def house_traversal(question: LiveQuestion, answer: str) -> float:
 
 
 def sudoku(question: LiveQuestion, answer: str) -> float:
-    """0 or 1: the first solution is the truth but for blanks."""
+    """0 or 1: the first solution is the truth, ignoring blanks."""
     extracted = next(iter(solutions(answer, ANYWHERE)), "")
     return float(re.sub(r"\s+", "", extracted) == re.sub(r"\s+", "", question.truth))
 
 
 def logic_with_navigation(question: LiveQuestion, answer: str) -> float:
-    """0 or 1: the last solution holds the right pair of whole numbers, in round brackets if any pair is."""
+    """0 or 1: the last solution contains the right pair of whole numbers, in parentheses if any pair is."""
     truth = question.ground_truth
     wanted = truth if isinstance(truth, list) else _pair(question.truth)
     extracted = _pair(last_solution(answer, ANYWHERE) or "")
@@ -163,9 +163,9 @@ def logic_with_navigation(question: LiveQuestion, answer: str) -> float:
 
 
 def _pair(text: str) -> list[int] | None:
-    """The first pair in round brackets, else the first pair; None without any."""
+    """The first pair in parentheses, else the first pair; None without any."""
     pair = r"(-?\d+)\s*,\s*(-?\d+)"
     for match in filter(None, (re.search(rf"\(\s*{pair}\s*\)", text), re.search(pair, text))):
-        with suppress(ValueError):  # of more digits than Python reads
+        with suppress(ValueError):  # more digits than Python reads
             return [int(number) for number in match.groups()]
     return None

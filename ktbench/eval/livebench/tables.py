@@ -25,7 +25,7 @@ _SEPARATORS: Mapping[str, str] = {"csv": ",", "tsv": "\t"}
 def tablereformat(question: LiveQuestion, answer: str) -> float:
     """0 or 1: the answer, read in the required format, has the truth's columns in any order, rows and cells.
 
-    Where it is not that table as a whole, it may hold one: from the line of its header on, or line by line (JSONL).
+    An answer that is not a table as a whole may contain one: from the line of its header on, or line by line (JSONL).
     """
     form, version = target_format(question.prompt), _version(question)
     text, truth = _bare_answer(answer), read_table(question.truth, form, version)
@@ -54,7 +54,7 @@ def _version(question: LiveQuestion) -> int:
 
 
 def target_format(prompt: str) -> str:
-    """The format that a prompt requires, in lower case. Raises ValueError where it names none."""
+    """The format that a prompt requires, in lower case. Raises ValueError if it names none."""
     named = re.findall(r"^.*Target Format: (.*)$", prompt, flags=re.MULTILINE)
     named = named[-1:] or re.findall(r"\bto (\w+) format", prompt)[:1]
     form = named[0].strip().lower() if named else "no format"
@@ -64,7 +64,7 @@ def target_format(prompt: str) -> str:
 
 
 def _bare_answer(answer: str) -> str:
-    """The text of the last solution or fence, else the whole text, without fences and words that introduce a table."""
+    """The text of the last solution or fence, else the whole text, without fences and introductions of a table."""
     while marked := solutions(answer, re.DOTALL):
         answer = marked[-1].strip()
     for language in ("json", "html"):
@@ -75,12 +75,12 @@ def _bare_answer(answer: str) -> str:
 
 
 def _without_introduction(text: str) -> str:
-    """The text without words as `Here is the table:` at its beginning."""
+    """The text without words such as `Here is the table:` at its beginning."""
     return re.sub(r"^\s*(Here|Input)\b.*?\b(format|table)\s*[:)]\s*", "", text, flags=re.IGNORECASE).strip()
 
 
 def read_table(text: str, form: str, version: int) -> DataFrame:
-    """The table of a text in one of `FORMATS`, as a version of the rules reads it. Raises what pandas raises."""
+    """The table of a text in one of `FORMATS`, read by a version of the rules. Raises what pandas raises."""
     import pandas
 
     match form:
@@ -100,7 +100,7 @@ _JSON_2 = ("table", "index", "records")
 
 
 def _first_read(text: str, layouts: Iterable[str]) -> DataFrame:
-    """The table in the first layout of JSON that can be read. Raises ValueError where none can."""
+    """The table in the first readable JSON layout. Raises ValueError if none is readable."""
     for layout in layouts:
         try:
             return _read_json(text, layout)
@@ -132,14 +132,14 @@ def _read_markdown_2(text: str) -> DataFrame:
 
 
 def _table_within(text: str, form: str, truth: DataFrame) -> DataFrame | None:
-    """The table that begins with the truth's header (CSV, TSV), or of the lines with its columns (JSONL), in a text."""
+    """The table in a text that begins with the truth's header (CSV, TSV), or of the lines with its columns (JSONL)."""
     if form in _SEPARATORS:
         return _from_header(text.strip().split("\n"), _SEPARATORS[form], truth)
     return _from_lines(text.strip().split("\n"), truth) if form == "jsonl" else None
 
 
 def _holds_same(text: str, form: str, truth: DataFrame) -> bool:
-    """Whether the text holds the table besides other words. Upstream looks for it in CSV and JSONL alone."""
+    """Whether the text contains the table among other words. Upstream looks for it only in CSV and JSONL."""
     if form not in ("csv", "jsonl"):
         return False
     table = _table_within(text, form, truth)
@@ -147,7 +147,7 @@ def _holds_same(text: str, form: str, truth: DataFrame) -> bool:
 
 
 def _from_header(lines: list[str], separator: str, truth: DataFrame) -> DataFrame | None:
-    """What can be read from the header on, without as many lines at the end as it takes; None without a header."""
+    """The table read from the header on, dropping unreadable lines at the end; None without a header."""
     import pandas
 
     header = separator.join(truth.columns).strip()
@@ -182,7 +182,7 @@ def _is_same(table: DataFrame, truth: DataFrame) -> bool:
             return False
         rows = ((ours.iloc[at], theirs.iloc[at]) for at in range(len(ours)))
         return all(_same_cell(a[name], b[name]) for a, b in rows for name in ours.columns)
-    except Exception:  # of names that are no text, or twice there, and of cells that cannot be compared
+    except Exception:  # from names that are not text or occur twice, and from cells that cannot be compared
         return False
 
 

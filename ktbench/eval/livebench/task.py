@@ -1,4 +1,4 @@
-"""LiveBench: one prompt a question, and graders of our own."""
+"""LiveBench: one prompt per question, with our own graders."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _build(name: str, splits: Splits, suite: SuiteSpec) -> BuiltTask:
 
 
 def _settings(name: str, splits: Splits, suite: SuiteSpec) -> Iterator[str]:
-    """How answers are graded, and what the files lack."""
+    """How answers are graded, and what is missing from the files."""
     category, _, task = name.partition("/")
     if task in GRADERS:
         yield GRADERS[task].described()

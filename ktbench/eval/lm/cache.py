@@ -1,4 +1,4 @@
-"""Answers kept from run to run: one file for each way to compute them, a line for each answer."""
+"""Answers kept between runs: one file for each way to compute them, a line for each answer."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _LIBRARIES = ("torch", "numpy", "transformers", "tokenizers", "lm_eval")
 class AnswerCache:
     """The answers of one identity, in `folder`/`identity`.jsonl, where they are appended.
 
-    Answers are plain content; each line carries a digest of itself. Half a line at the end, of a run that was
-    interrupted, and a line that is damaged are as if they had never been written.
+    Answers are plain content; each line carries a digest of itself. A partial last line from an interrupted run, and
+    damaged lines, are ignored.
     """
 
     def __init__(self, folder: Path, identity: str) -> None:
@@ -34,7 +34,7 @@ class AnswerCache:
         return len(self._known)
 
     def get(self, key: str) -> Any:
-        """The answer to the request whose `request_key` this is; None where there is none yet."""
+        """The answer to the request with this `request_key`; None if there is none yet."""
         return self._known.get(key)
 
     def forget(self) -> None:
@@ -65,10 +65,10 @@ def request_key(*content: Any) -> str:
 
 
 def identity_of(spec: RunSpec, *, code_id: str, tokenizer: PreTrainedTokenizerBase, setting: str = "") -> str:
-    """Digest of all that answers may depend on besides the request.
+    """Digest of everything that answers may depend on besides the request.
 
     That is the weights, every engine setting, both precisions, the injection rules, the code with its kernels, the
-    libraries that compute, draw tokens and cut answers, the tokenizer, and whatever else `setting` names.
+    libraries that compute, sample tokens and cut answers, the tokenizer, and whatever else `setting` names.
     """
     content = to_plain(spec)
     kept = {key: content[key] for key in ("system", "engine", "precision", "device_precision", "inject")}
@@ -77,7 +77,7 @@ def identity_of(spec: RunSpec, *, code_id: str, tokenizer: PreTrainedTokenizerBa
 
 
 def _tokenizer_id(tokenizer: PreTrainedTokenizerBase) -> str:
-    """What it does: its rules where it shows them, else its vocabulary; special tokens, chat template, decoding."""
+    """Its behaviour: its rules if accessible, else its vocabulary; special tokens, chat template, decoding."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     rules = sorted(tokenizer.get_vocab().items()) if backend is None else backend.to_str()
     special = {name: str(token) for name, token in tokenizer.special_tokens_map.items()}
@@ -91,14 +91,14 @@ def _read(path: Path) -> Iterable[tuple[str, Any]]:
     for line in path.read_bytes().split(b"\n"):
         try:
             key, answer, mark = json.loads(line)
-        except (ValueError, TypeError, RecursionError):  # damaged, or no three things
+        except (ValueError, TypeError, RecursionError):  # damaged, or not three items
             continue
         if mark == content_digest([key, answer]):
             yield key, answer
 
 
 def _ends_whole(path: Path) -> bool:
-    """Whether the last line ends, so that the next one may begin."""
+    """Whether the last line is complete, so that another can be appended."""
     with path.open("rb") as file:
         if file.seek(0, 2) == 0:
             return True

@@ -35,9 +35,9 @@ _RULES = "lean"
 def open_lm(arguments: Mapping[str, Any], further: Mapping[str, Any]) -> EngineLM:
     """The model of `--model_args`: `path`, precisions, fields of EngineSpec, and a few of lm-eval's.
 
-    `further` are options of the command line, of which `batch_size` counts. lm-eval's own `device` does not: it names
-    one whether the user did or not. Raises RequestError in one line for arguments that are unknown or do not go
-    together, and for what cannot be loaded or run.
+    `further` are options of the command line, of which `batch_size` is used. lm-eval's own `device` is not: it is set
+    whether or not the user set it. Raises RequestError in one line for arguments that are unknown or incompatible, and
+    for models that cannot be loaded or run.
     """
     if unknown := next((name for name in arguments if name not in ALLOWED), None):
         raise RequestError(f"model_args: {unknown} is not known{instead(unknown, ALLOWED)}")
@@ -52,7 +52,7 @@ def open_lm(arguments: Mapping[str, Any], further: Mapping[str, Any]) -> EngineL
 def _opened(given: Mapping[str, Any]) -> EngineLM:
     spec, options = _spec(given), _options(given)
     folder = given.get("tokenizer", str(checkpoint_folder(str(given["path"]))))
-    begins = {name: options[name] for name in ("add_bos_token",) if name in options}  # where its own rules leave it out
+    begins = {name: options[name] for name in ("add_bos_token",) if name in options}  # if its own rules leave it out
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False, **begins)
     except OSError as error:
@@ -100,7 +100,7 @@ _BAD_REQUEST = 2
 
 
 def main() -> int:
-    """Run lm-eval on the arguments of the command line; 2 where the engine refuses them."""
+    """Run lm-eval on the arguments of the command line; 2 if the engine rejects them."""
     from lm_eval.__main__ import cli_evaluate
 
     register()
@@ -113,7 +113,7 @@ def main() -> int:
 
 
 def register() -> None:
-    """Have lm-eval know our engine by its name; it looks for models of others nowhere."""
+    """Register our engine with lm-eval under its name, since lm-eval does not look for other packages' models."""
     import lm_eval.models  # noqa: F401, who registers its own first
     from lm_eval.api.registry import model_registry
 

@@ -40,21 +40,21 @@ class Encoder:
 
     @property
     def prefix_id(self) -> int:
-        """What stands for an empty context."""
+        """The token that stands for an empty context."""
         bos_id: int | None = self.tokenizer.bos_token_id
         return self.eos_id if bos_id is None else bos_id
 
     def string(self, tokens: Sequence[int], *, special: bool) -> str:
-        """The text of tokens, with those that mean something to the model alone or without."""
+        """The text of tokens, with or without special tokens."""
         return str(self.tokenizer.decode(list(tokens), skip_special_tokens=not special))
 
     def text(self, text: str, add_special_tokens: bool | None = None) -> list[int]:
-        """Tokens of a text to be scored; one that begins as every text should gets no second such token."""
+        """Tokens of a text to be scored, without a second begin-of-text token."""
         begins = has_bos_prefix(text, self.string([self.prefix_id], special=True))
         return self._encoded(text, self._special(begins) if add_special_tokens is None else add_special_tokens)
 
     def prompt(self, text: str) -> list[int]:
-        """Tokens of a text to be continued, one at least."""
+        """Tokens of a text to be continued, at least one."""
         begins = has_bos_prefix(text, self.tokenizer.bos_token)
         return self._encoded(text, self._special(begins)) or [self.prefix_id]
 
@@ -66,9 +66,9 @@ class Encoder:
         return list(self.tokenizer.encode(text, **options))
 
     def chat(self, messages: list[dict[str, str]], *, answers: bool) -> str:
-        """The prompt of a conversation that the model is to answer, or whose last message it is to continue.
+        """The prompt for a conversation that the model is to answer, or whose last message it is to continue.
 
-        System messages are left out where the template refuses it.
+        System messages are left out if the template rejects them.
         """
         try:
             return self._templated(messages, answers)
@@ -84,7 +84,7 @@ class Encoder:
 
 @contextmanager
 def templates_dated(day: datetime) -> Iterator[None]:
-    """Chat templates that ask for the date get this one: Transformers gives them the clock's, and takes no other."""
+    """Chat templates that use the date get this one: Transformers passes today's and accepts no other."""
     module: Any = chat_template_utils
     before, module.datetime = module.datetime, SimpleNamespace(now=lambda: day)
     try:
@@ -94,34 +94,34 @@ def templates_dated(day: datetime) -> Iterator[None]:
 
 
 _KNOWN = ("until", "max_gen_toks", "do_sample", "temperature", "top_p", "seed", "repetition_penalty")
-# Of other methods to generate, the settings that ask for none of them.
+# Settings of other generation methods, with the values that disable them.
 _NEUTRAL = {
     **{"num_beams": 1, "top_k": 0, "encoder_repetition_penalty": 1.0, "guidance_scale": 1.0},
     **{"no_repeat_ngram_size": 0, "encoder_no_repeat_ngram_size": 0, "min_length": 0, "min_new_tokens": 0},
 }
-# Settings of a checkpoint's generation_config.json that change which token is the likeliest.
+# Settings of a checkpoint's generation_config.json that change which token is most likely.
 _OF_CHECKPOINTS = (
     *("repetition_penalty", "encoder_repetition_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size"),
     *("min_length", "min_new_tokens", "num_beams", "guidance_scale", "bad_words_ids", "sequence_bias"),
     *("suppress_tokens", "begin_suppress_tokens", "forced_bos_token_id", "forced_eos_token_id"),
     "exponential_decay_length_penalty",
 )
-# Tokens beyond those of a stop string that are looked at: it may begin and end inside one.
+# Extra tokens that are checked for a stop string, which may begin and end inside a token.
 _AROUND = 2
 _SEED_BITS = 63
 
 
 def settings_of(config: Any) -> dict[str, Any]:
-    """What a checkpoint asks for of every answer: settings of its `config`, a GenerationConfig, by their names.
+    """A checkpoint's settings for every answer, from its `config`, a GenerationConfig, by name.
 
-    Raises ValueError for a method to generate that there is not.
+    Raises ValueError for an unsupported generation method.
     """
     given = {name: value for name in _OF_CHECKPOINTS if (value := getattr(config, name, None)) is not None}
     return _known(given, "generation_config.json: ")
 
 
 def _known(given: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Without what is neutral. Raises ValueError, with a message that begins with `where`, for what is not known."""
+    """The settings that are not neutral. Raises ValueError, beginning with `where`, for unknown ones."""
     for name, value in given.items():
         if name not in _KNOWN and value != _NEUTRAL.get(name):
             raise ValueError(f"{where}{name}={value}: allowed are {', '.join(_KNOWN)}")
@@ -135,9 +135,9 @@ class GeneratedText(str):
     tokens: int
 
     def __new__(cls, text: str, tokens: int = 0) -> GeneratedText:
-        """`text` of so many new tokens, stop strings and the token that ended it included.
+        """`text` with its number of new tokens, including stop strings and the token that ended it.
 
-        lm-eval calls the type of an answer with the text alone.
+        lm-eval calls the type of an answer with only the text.
         """
         answer = super().__new__(cls, text)
         answer.tokens = tokens
@@ -148,8 +148,8 @@ class GeneratedText(str):
 class Generation:
     """Settings of one request. `until` are strings that end an answer and are not part of it.
 
-    There is `room` for so many new tokens. `temperature` is 0 where the likeliest token is taken. `seed` is None where
-    the request names none.
+    `room` is the maximum number of new tokens. `temperature` 0 takes the most likely token. `seed` is None if the
+    request has none.
     """
 
     until: tuple[str, ...]
@@ -163,10 +163,10 @@ class Generation:
     def of(
         cls, arguments: Mapping[str, Any], *, eos: str, room: int, usual: Mapping[str, Any] = MappingProxyType({})
     ) -> Generation:
-        """Of a request's generation arguments, where those leave it open with `room` for new tokens.
+        """The settings of a request's generation arguments, with `room` for new tokens by default.
 
-        `usual` are the `settings_of` the checkpoint, which hold where the request has no others. Raises ValueError for
-        arguments that stand for other methods to generate than these.
+        `usual` are the `settings_of` the checkpoint, which apply unless the request has others. Raises ValueError for
+        arguments of other generation methods.
         """
         known = {**usual, **_known(normalize_gen_kwargs(dict(arguments), room), "generation_kwargs.")}
         if known["max_gen_toks"] < 1:
@@ -181,7 +181,8 @@ class Generation:
         )
 
     def longest_prompt(self, positions: int) -> int:
-        """Tokens of a prompt that a model of so many positions can answer. Raises ValueError where that is none."""
+        """Most tokens of a prompt that a model with this many positions can answer. Raises ValueError if that is
+        none."""
         if self.room >= positions:
             raise ValueError(
                 f"generation_kwargs.max_gen_toks={self.room}: the model has {positions} positions, "
@@ -190,13 +191,13 @@ class Generation:
         return positions - self.room
 
     def cut(self, text: str) -> str:
-        """What comes before the first string that ends an answer."""
+        """The text before the first string that ends an answer."""
         return str(postprocess_generated_text(text, list(self.until), None))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GenerationRequest:
-    """A prompt, how it is to be answered, what the answer is kept under, and its place among others."""
+    """A prompt, how it is to be answered, the cache key of its answer, and its place among others."""
 
     prompt: list[int]
     generation: Generation
@@ -206,12 +207,13 @@ class GenerationRequest:
 
     @classmethod
     def of(cls, text: str, tokens: list[int], positions: int, generation: Generation, number: int) -> GenerationRequest:
-        """The `number`th time of this request, of a model of so many positions; its seed is the same in every cell."""
+        """The `number`th repetition of this request for a model with this many positions; its seed is equal in all
+        cells."""
         prompt = tokens[-generation.longest_prompt(positions) :]
         seed = generation.seed
         if seed is None:
             seed = int(request_key(prompt, number), 16) % (1 << _SEED_BITS)
-        is_drawn = generation.temperature > 0  # what tokens are drawn by changes no answer without it
+        is_drawn = generation.temperature > 0  # the sampling method affects no answer without it
         sampling = Sampling(
             temperature=generation.temperature,
             top_p=generation.top_p if is_drawn else 1.0,
@@ -225,7 +227,7 @@ class GenerationRequest:
 def grouped(requests: Iterable[GenerationRequest]) -> list[list[GenerationRequest]]:
     """Requests in the groups and the order of lm-eval's `hf` model: equal settings, the longest texts first.
 
-    What shares a batch has a part in how sums are rounded, so batches of the same requests give the same answers.
+    Requests in one batch affect each other's rounding, so equal batches are needed for equal answers.
     """
     groups: dict[Generation, list[GenerationRequest]] = defaultdict(list)
     for request in requests:
@@ -234,7 +236,7 @@ def grouped(requests: Iterable[GenerationRequest]) -> list[list[GenerationReques
 
 
 class Stops:
-    """Decides when answers are complete: at a token that ends them, a stop string, or where there is no room left."""
+    """Decides when answers are complete: at a token that ends them, at a stop string, or without room left."""
 
     def __init__(self, encoder: Encoder, eos_ids: frozenset[int]) -> None:
         self._encoder, self._eos_ids = encoder, eos_ids
@@ -243,7 +245,7 @@ class Stops:
         """Whether an answer ends with the last of these tokens."""
         if len(tokens) >= generation.room or tokens[-1] in self._eos_ids:
             return True
-        # No token is less than a byte, so a stop string has no more tokens than bytes.
+        # Every token has at least a byte, so a stop string has no more tokens than bytes.
         tail = tokens[-max(len(stop.encode()) for stop in generation.until) - _AROUND :]
         text = self._encoder.string(tail, special=True)
         return any(stop in text for stop in generation.until)

@@ -1,4 +1,4 @@
-"""The engine as a model of lm-eval: called as its own `hf` model is, with the same answers.
+"""The engine as an lm-eval model: called like its own `hf` model, with the same answers.
 
 Letters: N tokens of a continuation, V tokens of the vocabulary.
 """
@@ -33,13 +33,13 @@ from ktbench.eval.lm.generation import (
 from ktbench.eval.texts import require_known
 from ktbench.spec.run_spec import RunSpec
 
-_ROOM = 256  # for new tokens, where a task sets no limit; lm-eval's own
+_ROOM = 256  # for new tokens if a task sets no limit; lm-eval's own
 _LOGITS_BYTES = 1 << 30  # of a pass at once
 _LOGIT_BYTES = 6  # in bf16, and then in float32
 _SCORES_BYTES = 1 << 31  # of attention over the prompts of a batch
 _SCORE_BYTES = 12  # in float32, masked, and as weights
 
-# A continuation's log-probability, and whether every token of it is the likeliest.
+# A continuation's log-probability, and whether each of its tokens is the most likely one.
 Likelihood = tuple[float, bool]
 # A continuation to be scored: the strings (unused), the tokens of the context, those of the continuation.
 _Pair = tuple[Any, list[int], list[int]]
@@ -47,9 +47,9 @@ _Pair = tuple[Any, list[int], list[int]]
 
 @dataclass(kw_only=True, slots=True)
 class Tally:
-    """Work since the last `use`. Of `requests`, those `cached` took none, and their tokens are not counted.
+    """Work since the last `use`. `cached` of the `requests` took no work, and their tokens are not counted.
 
-    `cut_answers` have as many tokens as there was room for, `cut_prompts` lost their beginning; cached ones count.
+    `cut_answers` reached their token limit, `cut_prompts` lost their beginning; both include cached ones.
     """
 
     requests: int = 0
@@ -64,7 +64,7 @@ class EngineLM(TemplateLM):  # type: ignore[misc]
     """Answers lm-eval's requests, `batch` of them at a time, or as many as long prompts leave memory for.
 
     `max_length` is the longest context with its continuation (None: that of the model's configuration);
-    `progress(done, of)` is called after every batch. `use` comes before the first request.
+    `progress(done, of)` is called after every batch. Call `use` before the first request.
     """
 
     def __init__(
@@ -99,9 +99,9 @@ class EngineLM(TemplateLM):  # type: ignore[misc]
         return open_lm(arg_dict, additional_config or {})
 
     def use(self, spec: RunSpec, cache: AnswerCache | None = None) -> None:
-        """Switch to this cell and reset the tally. `cache` has to be that of its `identity_of`.
+        """Switch to this cell and reset the tally. `cache` must be that of its `identity_of`.
 
-        Raises as the engine's `use`.
+        Raises like the engine's `use`.
         """
         self.generator.use(spec)
         self._cache, self.tally = cache, Tally()
@@ -130,7 +130,7 @@ class EngineLM(TemplateLM):  # type: ignore[misc]
         return self._encoder.text(string, add_special_tokens)
 
     def loglikelihood(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[Likelihood]:
-        """Of each continuation after its context, see `_loglikelihood_tokens`; reported by `progress`."""
+        """Log-likelihoods of continuations after their contexts, see `_loglikelihood_tokens`; calls `progress`."""
         likelihoods: list[Likelihood] = super().loglikelihood(requests, disable_tqdm=True)
         return likelihoods
 
@@ -151,12 +151,12 @@ class EngineLM(TemplateLM):  # type: ignore[misc]
         return [sum(parts[first:end]) for first, end in pairwise(ends)]
 
     def _loglikelihood_tokens(self, requests: Sequence[_Pair], *, in_order: bool = False, **_: Any) -> list[Likelihood]:
-        """Log-probability of each continuation after its context, and whether it is what greedy decoding would give.
+        """Log-probability of each continuation after its context, and whether greedy decoding would give it.
 
-        Continuations that differ in their last token alone share a pass. What is longer than `max_length` loses its
-        beginning. The longest share a batch or, as in lm-eval's `hf` model, those that follow each other `in_order`:
-        what shares a batch has a part in how sums are rounded. Raises ValueError for a continuation that is empty or
-        longer than that.
+        Continuations that differ only in their last token share a pass. Sequences longer than `max_length` lose their
+        beginning. The longest share a batch or, as in lm-eval's `hf` model, consecutive ones (`in_order`), because
+        sequences in a batch affect each other's rounding. Raises ValueError for a continuation that is empty or longer
+        than that.
         """
         pairs = [(self._row(context, continuation), continuation) for _, context, continuation in requests]
         keys = [request_key("loglikelihood", *pair) for pair in pairs]
@@ -188,7 +188,7 @@ class EngineLM(TemplateLM):  # type: ignore[misc]
         return max(1, min(self.batch_size, _LOGITS_BYTES // (longest * vocab * _LOGIT_BYTES)))
 
     def _row(self, context: list[int], continuation: list[int]) -> tuple[int, ...]:
-        """What goes through the model to predict all of a continuation."""
+        """The tokens to process to predict all of a continuation."""
         if not 0 < len(continuation) <= self.max_length:
             raise ValueError(
                 f"loglikelihood: a continuation has {len(continuation)} tokens, allowed are 1 to {self.max_length}"
@@ -201,8 +201,8 @@ class EngineLM(TemplateLM):  # type: ignore[misc]
     def generate_until(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[str]:
         """A `GeneratedText` for each prompt; equal requests at a temperature are samples of it.
 
-        Raises ValueError for generation arguments that are not known, and where an answer has room for more tokens than
-        `max_length` leaves.
+        Raises ValueError for unknown generation arguments, and if an answer has room for more tokens than `max_length`
+        leaves.
         """
         questions = self._questions(requests)
         answers = self._known([question.key for question in questions])
@@ -243,7 +243,7 @@ class EngineLM(TemplateLM):  # type: ignore[misc]
         }
 
     def _known(self, keys: Sequence[str]) -> dict[str, Any]:
-        """What the cache has of these."""
+        """The cached answers to these keys."""
         cache = self._cache
         cached = {} if cache is None else {key: answer for key in keys if (answer := cache.get(key)) is not None}
         self.tally.requests += len(keys)
@@ -268,7 +268,7 @@ class EngineLM(TemplateLM):  # type: ignore[misc]
                 self._progress(done, of)
 
     def _at_once(self, longest: int, size: int) -> int:
-        """As many as the scores of attention leave room for, which grow with the square of a prompt's length."""
+        """As many as the attention scores leave room for, which grow with the square of a prompt's length."""
         heads: int = self.generator.network.config.num_attention_heads
         return max(1, min(size, _SCORES_BYTES // (_SCORE_BYTES * heads * max(1, longest) ** 2)))
 
@@ -281,7 +281,7 @@ def _longest_first(rows: Sequence[tuple[int, ...]], size: int | None) -> list[li
 
 
 def _likelihood(logits: Tensor, continuation: Sequence[int]) -> Likelihood:
-    """Of a continuation whose last token the last row of `logits` [N or more, V] float32 predicts."""
+    """The likelihood of a continuation whose last token is predicted by the last row of `logits` [≥ N, V] float32."""
     logits, tokens = logits[-len(continuation) :], torch.tensor(continuation)
     chances = torch.log_softmax(logits, dim=-1).gather(1, tokens[:, None])
     return float(chances.sum()), bool((logits.argmax(dim=-1) == tokens).all())

@@ -1,4 +1,4 @@
-"""What lm-eval's own files say of a task: a line for each question and filter, and the facts beside its scores."""
+"""The content of lm-eval's own files about a task: a line per question and filter, and the facts about its scores."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from ktbench.spec.suite import SuiteSpec
 if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
 
-# The results of a question by filter: what the task's grader gives.
+# The results of a question by filter, from the task's grader.
 Results = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoggedQuestion:
-    """A question by the number of its row in the split, and the arguments of its requests as they were answered.
+    """A question by its row number in the split, and the arguments of its requests as they were answered.
 
-    What a row has for a grader of ours alone, such as the tests of a program, is not logged.
+    Fields only for our own graders, such as the tests of a program, are not logged.
     """
 
     index: int
@@ -36,7 +36,7 @@ class LoggedQuestion:
     asked: Sequence[tuple[Any, ...]]
 
     def line(self, task: Any, instances: Sequence[Instance], name: str) -> dict[str, Any]:
-        """What lm-eval logs of its answer under the filter `name`, without metrics."""
+        """lm-eval's log line for its answer under the filter `name`, without metrics."""
         from lm_eval.utils import hash_string, sanitize_list
 
         target = str(task.doc_to_target(self.row))
@@ -57,14 +57,14 @@ class LoggedQuestion:
 
 @dataclass(frozen=True, slots=True)
 class SampleLog:
-    """Gathers what is logged of the answers to one task: lines as lm-eval's EvaluationTracker writes them."""
+    """Collects the log lines of the answers to one task, as lm-eval's EvaluationTracker writes them."""
 
     loaded: LoadedTask
     _lines: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
     _values: dict[tuple[str, str], list[float]] = field(default_factory=lambda: defaultdict(list))
 
     def add(self, question: LoggedQuestion, instances: Sequence[Instance], results: Results) -> None:
-        """The results of one answer to a question, which its instances hold."""
+        """Add the results of one answer to a question, held by its instances."""
         for name, result in results.items():
             metrics = _plain_metrics(result)
             line = question.line(self.loaded.built.task, instances, name)
@@ -79,7 +79,7 @@ class SampleLog:
             file.writelines(f"{_dumped(line)}\n" for line in chain(*self._lines.values()))
 
     def facts(self, lm: Any, suite: SuiteSpec) -> dict[str, Any]:
-        """Plain content of the task's entries in a file of results, and what that says of the model's tokenizer."""
+        """Plain content of the task's entries in a results file, including those about the model's tokenizer."""
         from lm_eval.loggers.utils import add_tokenizer_info
         from lm_eval.utils import hash_string
 
@@ -103,7 +103,7 @@ class SampleLog:
         return dict(_finite(json.loads(_dumped(content))))
 
     def _aggregated(self) -> dict[str, Any]:
-        """Metrics over all answers with their standard errors; those that lm-eval would draw at random are left out."""
+        """Metrics over all answers with their standard errors, except those that lm-eval would bootstrap."""
         from lm_eval.api.metrics import mean, mean_stderr
 
         by_metric = self.loaded.built.task.aggregation()
@@ -124,7 +124,7 @@ def _numbered(name: str, values: Iterable[Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _plain_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Values by metric; of a grader of ours the value and, where there is one, the reason."""
+    """Values by metric; for our own graders the value and the reason, if any."""
     graded = metrics.get(SCORE)
     if not isinstance(graded, Grade):
         return dict(metrics)
@@ -139,7 +139,7 @@ def _dumped(content: Any, indent: int | None = None) -> str:
 
 
 def _finite(content: Any) -> Any:
-    """The content with None for numbers that JSON does not know."""
+    """The content with None for numbers that JSON cannot represent."""
     if isinstance(content, dict):
         return {key: _finite(value) for key, value in content.items()}
     if isinstance(content, list):

@@ -1,1 +1,1 @@
-"""Generated programs run in a process of their own, restricted by the kernel: no network, no files, no processes."""
+"""Generated programs run in a separate process, restricted by the kernel: no network, no files, no processes."""

@@ -1,4 +1,4 @@
-"""The child: applies the restrictions, runs a program and reports. Imports little, as each program pays for it."""
+"""The child: applies the restrictions, runs a program and reports. Imports little, since every program pays for it."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
 def stop_attempts(readable: Sequence[str], stop: Callable[[str], None]) -> None:
-    """Call `stop` with words at the first attempt to do what is denied.
+    """Call `stop` with a description of the first forbidden attempt.
 
-    Reading below `readable` is no such attempt, nor is opening the standard input by name, nor writing /dev/null.
+    Reading below `readable`, opening the standard input by name, and writing /dev/null are allowed.
     """
     whole_path = os.path.realpath
     within = tuple(whole_path(path) for path in readable)
@@ -81,16 +81,16 @@ def _path_text(path: object) -> str:
     return os.fsdecode(path) if isinstance(path, bytes) else str(path)
 
 
-_RESERVE_BYTES = 8 * 2**20  # so that a program that has used up its memory can still be reported
+_RESERVE_BYTES = 8 * 2**20  # so that a program that ran out of memory can still be reported
 
 Line = Mapping[str, object]
 Report = Callable[[Line], None]
 
 
 def main(root: str) -> None:
-    """Run the job that lies in the file argv[1], and report to the file argv[2], one JSON object on each line.
+    """Run the job in the file argv[1], and report to the file argv[2], one JSON object per line.
 
-    The last line has the job's token as `end`, or holds the reason of a failure as `why`. `root` leaves sys.path.
+    The last line has the job's token as `end`, or the reason of a failure as `why`. `root` is removed from sys.path.
     """
     with os.fdopen(int(sys.argv[1]), encoding="utf-8") as file:
         job: Job = json.load(file)
@@ -100,7 +100,7 @@ def main(root: str) -> None:
         mechanisms = restrict_process(job["restrictions"])
     except OSError as error:
         _leave(report, {"refused": error.strerror})
-    # A traceback that the program prints quotes this file: no attempt to leave, though it is denied.
+    # Printing a traceback reads this file: that is denied, but not an attempt to escape.
     stop_attempts([*job["restrictions"]["readable"], ".", __file__], lambda words: _leave(report, {"why": words}))
     _pipe_for_asyncio()
     report({"mechanisms": mechanisms})
@@ -108,7 +108,7 @@ def main(root: str) -> None:
 
 
 def _reporter(fd: int) -> Report:
-    """Holds on to what it calls: a program may replace any function of any module."""
+    """Keeps references to the functions it calls: a program may replace any function of any module."""
     dumps, write = json.dumps, os.write
 
     def report(line: Line) -> None:
@@ -120,21 +120,21 @@ def _reporter(fd: int) -> Report:
 
 
 def _leave(report: Report, line: Line, leave: Callable[[int], NoReturn] = os._exit) -> NoReturn:
-    """The last line, and no code of the program after it."""
+    """Write the last line; no code of the program runs after it."""
     with suppress(BaseException):
         report(line)
     leave(0)
 
 
 def _tidy(root: str, libraries: Sequence[str]) -> None:
-    """The program finds an interpreter as if it had been started for it alone."""
+    """Make the interpreter look as if it had been started for the program alone."""
     sys.argv = ["program.py"]
     sys.dont_write_bytecode = True
     sys.path.remove(root)
     sys.path += libraries
     for name in [name for name in sys.modules if name.partition(".")[0] == "ktbench"]:
         del sys.modules[name]
-    vars(builtins).update(exit=sys.exit, quit=sys.exit)  # as `site` would
+    vars(builtins).update(exit=sys.exit, quit=sys.exit)  # like `site`
 
 
 class _PipeEnd:
@@ -148,7 +148,8 @@ class _PipeEnd:
 
 
 def _pipe_for_asyncio() -> None:
-    """A pair of pipe ends for the pair of sockets with which asyncio wakes its own loop, as sockets are denied."""
+    """A pair of pipe ends instead of the socket pair with which asyncio wakes its own loop, since sockets are
+    denied."""
 
     def watch(event: str, arguments: tuple[object, ...]) -> None:
         if event == "import" and arguments[0] == "asyncio.selector_events":
@@ -192,7 +193,7 @@ def _execute(program: PythonProgram, report: Report) -> None:
 
 
 def _as_json(value: object) -> object:
-    """What JSON holds that equals a value. Raises TypeError for a value that nothing in JSON equals."""
+    """The JSON value that equals a value. Raises TypeError if there is none."""
     if value is None or isinstance(value, bool | str):
         return value
     if isinstance(value, list):
@@ -201,13 +202,13 @@ def _as_json(value: object) -> object:
         return {key: _as_json(item) for key, item in value.items()}
     if isinstance(value, Number):
         return _as_number(value)
-    if getattr(value, "size", 0) == 1 and hasattr(value, "item"):  # of numpy and the like, which need not be imported
+    if getattr(value, "size", 0) == 1 and hasattr(value, "item"):  # from numpy and the like, which need not be imported
         return _as_json(value.item())
     raise TypeError(f"the value holds a {type(value).__name__}, which is not JSON serializable")
 
 
 def _as_number(value: Any) -> int | float:
-    """The whole number or float that a number equals: numpy's, a fraction, a decimal, a complex one."""
+    """The int or float equal to a number: numpy's, a fraction, a decimal, a complex number."""
     real = value.real if isinstance(value, complex) else value
     for kind in (int, float):
         with suppress(TypeError, ValueError, OverflowError):
@@ -217,7 +218,7 @@ def _as_number(value: Any) -> int | float:
 
 
 def _finish() -> None:
-    """What an interpreter does at its end."""
+    """Do what an interpreter does at its end."""
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join()

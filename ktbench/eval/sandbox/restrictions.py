@@ -1,7 +1,7 @@
 """Restricts this process for good: limits, Landlock (files) and seccomp (system calls).
 
-Runs in the child: imports little. All system calls but a list fail with EPERM: sockets, processes, signals to others,
-tracing, mounting, changing files by name, io_uring.
+Runs in the child: imports little. System calls that are not listed fail with EPERM: sockets, processes, signals to
+others, tracing, mounting, changing files by name, io_uring.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ def prctl(option: int, *arguments: int | ctypes.Array[ctypes.c_char]) -> None:
 
 
 def leave_namespaces() -> None:
-    """Become an unprivileged user in a user namespace, without a network. Raises OSError where refused."""
+    """Become an unprivileged user in a user namespace, without a network. Raises OSError if refused."""
     call(_SYS_UNSHARE, _CLONE_NEWUSER | _CLONE_NEWNET)
 
 
 def drop_capabilities() -> None:
-    """Give up what root may do. Raises OSError."""
+    """Give up root's capabilities. Raises OSError."""
     header = ctypes.create_string_buffer(_CAPABILITY_VERSION_3.to_bytes(4, "little") + bytes(4), 8)
     call(_SYS_CAPSET, header, ctypes.create_string_buffer(bytes(24), 24))
 
@@ -67,14 +67,14 @@ _ALL_SCOPES = 0b11  # abstract UNIX sockets, signals
 
 
 def landlock_version() -> int:
-    """The version of the kernel's Landlock. Raises OSError where there is none."""
+    """The version of the kernel's Landlock. Raises OSError without Landlock."""
     return call(_CREATE_RULESET, None, 0, _ASK_VERSION)
 
 
 def deny_files(readable: Iterable[str], writable: Iterable[str]) -> None:
-    """Deny every file for good, but for reading below `readable`, and `writable` files. Raises OSError.
+    """Deny every file permanently, except reading below `readable`, and `writable` files. Raises OSError.
 
-    Names of files stay visible, as Landlock does not restrict `stat`. Needs PR_SET_NO_NEW_PRIVS.
+    File names stay visible, since Landlock does not restrict `stat`. Needs PR_SET_NO_NEW_PRIVS.
     """
     handled = _handled(landlock_version())
     ruleset = call(_CREATE_RULESET, ctypes.create_string_buffer(handled, len(handled)), len(handled), 0)
@@ -93,7 +93,7 @@ def _handled(abi: int) -> bytes:
 
 
 def _allow(ruleset: int, path: str, of_files: int, of_folders: int) -> None:
-    """Nothing to allow where there is no such file."""
+    """Allow access to a file, if it exists."""
     try:
         opened = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -110,7 +110,7 @@ _LOAD, _EQUAL, _RETURN = 0x20, 0x15, 0x06  # BPF: ld [k]; jeq k; ret k
 _NUMBER_AT, _ARCH_AT, _FIRST_ARGUMENT_AT = 0, 4, 16  # in struct seccomp_data
 _ARCH_X86_64 = 0xC000003E
 
-# Numbers of x86-64. None of these opens, names or reaches what Landlock does not guard.
+# Numbers of x86-64. None of these opens, names or reaches anything that Landlock does not guard.
 _CALLS = {
     "read": 0, "write": 1, "open": 2, "close": 3, "stat": 4, "fstat": 5, "lstat": 6, "poll": 7, "lseek": 8,
     "mmap": 9, "mprotect": 10, "munmap": 11, "brk": 12, "rt_sigaction": 13, "rt_sigprocmask": 14,
@@ -126,11 +126,11 @@ _CALLS = {
     "rseq": 334, "openat2": 437, "faccessat2": 439,
 }  # fmt: skip
 
-_CLONE3 = 435  # its flags lie in memory, where a filter cannot read; without it libc takes clone
+_CLONE3 = 435  # its flags are in memory, which a filter cannot read; without it libc uses clone
 
 
 def deny_calls() -> None:
-    """Deny all but a list of system calls for good. Raises OSError. Needs PR_SET_NO_NEW_PRIVS, and to be one thread."""
+    """Permanently deny unlisted system calls. Raises OSError. Needs PR_SET_NO_NEW_PRIVS and a single thread."""
     program = _program()
     code = ctypes.create_string_buffer(program, len(program))
     header = struct.pack("HxxxxxxQ", len(program) // 8, ctypes.addressof(code))  # struct sock_fprog
@@ -139,7 +139,7 @@ def deny_calls() -> None:
 
 def _program() -> bytes:
     code = [_step(_LOAD, _ARCH_AT), _step(_EQUAL, _ARCH_X86_64, 1, 0), _step(_RETURN, _KILL_PROCESS)]
-    code.append(_step(_LOAD, _NUMBER_AT))  # numbers of x32, the other ABI, are large and in no list
+    code.append(_step(_LOAD, _NUMBER_AT))  # numbers of x32, the other ABI, are large and not listed
     for number in _CALLS.values():
         code += [_step(_EQUAL, number, 0, 1), _step(_RETURN, _ALLOW)]
     for number, place, values in _where_arguments():
@@ -152,7 +152,7 @@ def _where_arguments() -> list[tuple[int, int, tuple[int, ...]]]:
     """Calls that are allowed for some values of an argument: number, place, values."""
     own = (os.getpid(),)
     threads_only = (0x3D0F00, 0x7D0F00)  # the flags of glibc's and musl's threads
-    own_flags = (0, 1, 2, 3, 4, 1030)  # F_DUPFD, F_GETFD … F_SETFL; not F_SETOWN, which has signals sent to others
+    own_flags = (0, 1, 2, 3, 4, 1030)  # F_DUPFD, F_GETFD … F_SETFL; not F_SETOWN, which makes the kernel signal others
     harmless = (
         0x5401,
         0x5413,
@@ -186,9 +186,9 @@ def _step(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
 
 
 class Restrictions(TypedDict):
-    """What the child is held to: files below `readable` may be read, and it dies with `parent`.
+    """The child's restrictions: it may read files below `readable`, and dies with `parent`.
 
-    `address_bytes` bound what it maps; the memory that it really uses is for its parent to watch.
+    `address_bytes` limits what it maps; its parent watches the memory that it really uses.
     """
 
     parent: int
@@ -198,15 +198,15 @@ class Restrictions(TypedDict):
     readable: Sequence[str]
 
 
-_STACK_BYTES = 64 * 2**20  # deep recursion is no error
+_STACK_BYTES = 64 * 2**20  # deep recursion is not an error
 _OPEN_FILES = 64
 
 
 def restrict_process(limits: Restrictions) -> list[str]:
     """Deny this process network, files, processes and signals, and limit it; the mechanisms in force, in words.
 
-    Only files below `readable` and in the present folder may be read, and only /dev/null written. Raises OSError with
-    one line where the kernel cannot deny files or network: nothing may be run then.
+    Only files below `readable` and in the current folder may be read, and only /dev/null written. Raises OSError with
+    one line if the kernel cannot deny files or network: nothing may run then.
     """
     if (machine := os.uname().machine) != "x86_64":
         raise OSError(errno.ENOSYS, f"the list of harmless system calls is one of x86-64, and this is {machine}")
@@ -225,7 +225,7 @@ def _limit(cpu_s: int, address_bytes: int, output_bytes: int) -> None:
         resource.RLIMIT_CPU: cpu_s,
         resource.RLIMIT_AS: address_bytes,
         resource.RLIMIT_STACK: _STACK_BYTES,
-        resource.RLIMIT_FSIZE: output_bytes,  # what it prints goes to a file in memory
+        resource.RLIMIT_FSIZE: output_bytes,  # its output goes to a file in memory
         resource.RLIMIT_NOFILE: _OPEN_FILES,
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_MEMLOCK: 0,
@@ -237,7 +237,7 @@ def _limit(cpu_s: int, address_bytes: int, output_bytes: int) -> None:
 
 
 def _namespaces() -> list[str]:
-    """A second barrier to the network, where it is granted; seccomp denies the network by itself."""
+    """A second barrier to the network, if granted; seccomp alone denies the network."""
     with suppress(OSError):
         leave_namespaces()
         return ["namespaces (user, network)"]
@@ -252,7 +252,7 @@ def _die_with(parent: int) -> None:
 
 
 def _landlock(readable: Sequence[str]) -> int:
-    """The version of Landlock that holds this process."""
+    """The version of Landlock that restricts this process."""
     try:
         version = landlock_version()
         deny_files(readable, ["/dev/null"])

@@ -23,16 +23,16 @@ from ktbench.eval.sandbox.restrictions import Restrictions
 
 
 class SandboxUnavailable(RuntimeError):
-    """The machine cannot keep a program from its files or its network, so none is run."""
+    """The machine cannot isolate a program from files or network, so none is run."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """What one program may use.
+    """Limits of one program.
 
-    For each of its tests it has `seconds` of processor time, and may sleep for `sleep_s`: what it waits for a processor
-    counts for nothing, so that a busy machine does not fail a right answer. `memory_bytes` are resident: what it maps
-    and does not touch is free, up to ADDRESSES times as much. `output_bytes` bound what it prints and what it returns.
+    For each of its tests it has `seconds` of processor time, and may sleep for `sleep_s`: waiting for a processor does
+    not count, so that a busy machine does not fail a right answer. `memory_bytes` are resident: mapped but untouched
+    memory is free, up to ADDRESSES times as much. `output_bytes` limits its output and its results.
     """
 
     seconds: int = 6
@@ -49,9 +49,9 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProgramResult:
-    """How a program ended. `why` is what kept it from finishing, '' where it `finished`.
+    """How a program ended. `why` is what kept it from finishing, '' if it `finished`.
 
-    `values` are what its function returned, as JSON holds it, one for each call that came back.
+    `values` are its function's results as JSON, one for each call that returned.
     """
 
     finished: bool
@@ -61,9 +61,9 @@ class ProgramResult:
 
 
 class PythonProgram(TypedDict):
-    """What to run: `sources` one after the other in one namespace, then `function` with each of `arguments`.
+    """What to run: `sources` in turn in one namespace, then `function` with each of `arguments`.
 
-    `function` is '' for none, and a method where there is a class Solution. The program sees `name` as `__name__`.
+    `function` is '' for none, and a method if there is a class Solution. The program sees `name` as `__name__`.
     `may_exit` allows sys.exit as an end.
     """
 
@@ -75,9 +75,9 @@ class PythonProgram(TypedDict):
 
 
 class Job(TypedDict):
-    """What the parent gives the child, as JSON.
+    """The parent's request to the child, as JSON.
 
-    `token` comes back from a program that has come to its end; `libraries` are folders that it may import from.
+    A program that reached its end returns `token`; `libraries` are folders from which it may import.
     """
 
     program: PythonProgram
@@ -92,13 +92,13 @@ _POLL_S = 0.02
 _ROOT = str(Path(__file__).parents[3])
 _START = f"import sys; sys.path.insert(0, {_ROOT!r}); from ktbench.eval.sandbox.jail import main; main({_ROOT!r})"
 _PYTHON = ("-P", "-s", "-S", "-X", "utf8", "-c", _START)
-# One order of sets in every run; no thread for each core in a program that imports numpy.
+# The same order of sets in every run; only one thread in a program that imports numpy.
 _ENVIRONMENT = {"PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChildResult:
-    """What a child has left behind. `stopped` is why it was killed, '' where it ended by itself."""
+    """The results of a child. `stopped` is why it was killed, '' if it ended by itself."""
 
     report: bytes
     stdout: bytes
@@ -107,9 +107,9 @@ class ChildResult:
 
 
 def run_child(job: Job, stdin: str, limits: Limits) -> ChildResult:
-    """Run a job in an empty folder until it ends or takes more than `limits` between two of its reports.
+    """Run a job in an empty folder until it ends or exceeds `limits` between two of its reports.
 
-    It gets no file of ours but four that lie in memory: job, standard input, what it prints, what it reports.
+    It gets only four files from us, all in memory: job, standard input, output and report.
     """
     reports = 2 + len(job["program"]["sources"]) + len(job["program"]["arguments"])  # start, each of these, end
     with ExitStack() as opened:
@@ -138,7 +138,7 @@ def run_child(job: Job, stdin: str, limits: Limits) -> ChildResult:
 
 
 def _memory(opened: ExitStack) -> int:
-    """An open file in memory, whose number is none of a standard stream, though these may be closed here."""
+    """An open file in memory whose number is not that of a standard stream, even if these are closed here."""
     made = os.memfd_create("program", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     fd = fcntl.fcntl(made, fcntl.F_DUPFD_CLOEXEC, 3)
     os.close(made)
@@ -158,7 +158,7 @@ def _sealed(opened: ExitStack, content: bytes) -> int:
 
 
 def _watched(process: subprocess.Popen[bytes], report: int, limits: Limits, reports: int) -> str:
-    """Wait until a child ends; the reason where it has to be killed. The limits apply between two of its `reports`."""
+    """Wait until a child ends; the reason if it must be killed. The limits apply between two of its `reports`."""
     reported, report_cpu_s, report_slept_s = 0, 0.0, 0.0
     slept_s, seen = 0.0, monotonic()
     while not _has_ended(process):
@@ -179,14 +179,14 @@ def _watched(process: subprocess.Popen[bytes], report: int, limits: Limits, repo
 
 
 def _has_ended(process: subprocess.Popen[bytes]) -> bool:
-    """Whether it ends within the time between two looks at it."""
+    """Whether it ends within the polling interval."""
     with suppress(subprocess.TimeoutExpired):
         process.wait(_POLL_S)
     return process.returncode is not None
 
 
 class _Usage(NamedTuple):
-    """What a process uses. It `sleeps` where it neither runs nor is about to."""
+    """A process's resource usage. It `sleeps` if it is neither running nor runnable."""
 
     sleeps: bool
     cpu_s: float
@@ -207,9 +207,9 @@ def _usage(pid: int) -> _Usage:
 
 
 def _hidden_bytes(pid: int, usage: _Usage, limits: Limits) -> int:
-    """What may lie in shared mappings though it is not resident: a process can drop the pages and keep the memory.
+    """Memory that may be in shared mappings without being resident: a process can drop pages and keep the memory.
 
-    Those are counted in full where a process maps more than its limit.
+    Shared mappings are counted in full if a process maps more than its limit.
     """
     if usage.mapped_bytes <= limits.memory_bytes:
         return 0
@@ -221,14 +221,14 @@ def _hidden_bytes(pid: int, usage: _Usage, limits: Limits) -> int:
 
 
 def _states(pid: int) -> Iterator[str]:
-    """The state of each thread, but those that end at this moment."""
+    """The state of each thread, except those that are just ending."""
     for path in Path(f"/proc/{pid}/task").glob("*/stat"):
         with suppress(FileNotFoundError, ProcessLookupError):
             yield _stat(path)[0]
 
 
 def _stat(path: Path) -> list[str]:
-    """The fields behind the name, which may hold blanks."""
+    """The fields after the name, which may contain blanks."""
     return path.read_text().rpartition(")")[2].split()
 
 
@@ -243,12 +243,12 @@ Line = Mapping[str, object]  # of a child's report
 
 
 def run_program(source: str, *, stdin: str = "", tests: str = "", limits: Limits = _DEFAULT) -> ProgramResult:
-    """Run a Python program, and after it `tests` in its namespace, which pass when they raise nothing.
+    """Run a Python program, then `tests` in its namespace, which pass if they raise nothing.
 
-    Without tests it is a whole program: `__name__` is `__main__` and sys.exit is a fine end. With tests an exit before
-    their end is not. Tests share the process, so a program that is out to pass them can, by objects that equal all or
-    by what it finds in the frames that call it. Raises SandboxUnavailable where the machine cannot
-    keep it from files and network.
+    Without tests it is a whole program: `__name__` is `__main__`, and it may end with sys.exit. With tests, it may not
+    exit before they end. Tests share the process, so a malicious program can pass them, with objects that equal
+    everything or by inspecting the calling frames. Raises SandboxUnavailable if the machine cannot isolate it from
+    files and network.
     """
     sources = [source, tests] if tests else [source]
     name = "solution" if tests else "__main__"
@@ -260,8 +260,8 @@ def call_program(
 ) -> ProgramResult:
     """Run a Python program, then call its function with each of `arguments`, in one process; each call has `limits`.
 
-    `function` is a method where the program has a class Solution. Arguments and values are JSON.
-    Raises SandboxUnavailable.
+    `function` is a method if the program has a class Solution. Arguments and values are JSON. Raises
+    SandboxUnavailable.
     """
     program = PythonProgram(sources=[source], name="solution", function=function, arguments=arguments, may_exit=False)
     return _run(program, "", limits)
@@ -269,7 +269,7 @@ def call_program(
 
 @cache
 def sandbox_mechanisms() -> tuple[str, ...]:
-    """What keeps a program in on this machine, in words. Raises SandboxUnavailable where nothing may be run."""
+    """The isolation mechanisms of this machine, in words. Raises SandboxUnavailable if nothing may be run."""
     program = PythonProgram(sources=["import decimal"], name="solution", function="", arguments=(), may_exit=False)
     if not sys.platform.startswith("linux"):
         raise SandboxUnavailable(f"{_REFUSED}: what keeps them in is Linux's (seccomp, Landlock)")
@@ -284,7 +284,7 @@ def sandbox_mechanisms() -> tuple[str, ...]:
 
 
 def _run(program: PythonProgram, stdin: str, limits: Limits) -> ProgramResult:
-    sandbox_mechanisms()  # refuses here: the report of a program may be forged by it
+    sandbox_mechanisms()  # checked here, since a program may forge its report
     job = _job(program, limits)
     left = run_child(job, stdin, limits)
     lines = list(_lines(left.report))
@@ -310,7 +310,7 @@ def _job(program: PythonProgram, limits: Limits) -> Job:
 
 @cache
 def _libraries() -> tuple[str, ...]:
-    """Folders of installed packages: this environment's, and those that it takes from elsewhere."""
+    """Folders of installed packages: this environment's, and others on its path."""
     own = [sysconfig.get_path(name) for name in ("purelib", "platlib")]
     return tuple(
         dict.fromkeys([*own, *(path for path in sys.path if path.endswith(("site-packages", "dist-packages")))])
@@ -325,7 +325,7 @@ def _readable() -> tuple[str, ...]:
 
 
 def _lines(report: bytes) -> Iterator[Line]:
-    """The lines of a report up to the first that the program has spoilt."""
+    """The lines of a report up to the first corrupted one."""
     for text in report.splitlines():
         try:
             line = json.loads(text)
@@ -337,7 +337,7 @@ def _lines(report: bytes) -> Iterator[Line]:
 
 
 def _why(left: ChildResult, lines: Sequence[Line], token: str, limits: Limits) -> str:
-    """What kept the program from finishing; '' where nothing did."""
+    """What kept the program from finishing; '' for nothing."""
     last = lines[-1] if lines else {}
     if left.stopped:
         return left.stopped
@@ -355,7 +355,7 @@ def _over_memory(limits: Limits) -> str:
 
 
 def _of_signal(number: int, limits: Limits) -> str:
-    if number in {signal.SIGKILL, signal.SIGXCPU}:  # the kernel's own watch over processor time
+    if number in {signal.SIGKILL, signal.SIGXCPU}:  # the kernel's own limit of processor time
         return f"took more than {limits.seconds} s"
     named = number in set(signal.Signals)  # real-time signals have no names
     return f"ended by {signal.Signals(number).name if named else f'signal {number}'}"
