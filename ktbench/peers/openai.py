@@ -1,8 +1,8 @@
 """A running server with an OpenAI-compatible API, such as vLLM's, SGLang's or KTransformers': requests over HTTP.
 
-Prompts are token ids (`/v1/completions`). Answers must have their lengths: `ignore_eos` is asked for. Where the server
-gives token ids (`return_token_ids`), pieces of text stand for no others; elsewhere a piece counts as one token, and
-what its count of tokens (`usage`) has more came with the last piece.
+Prompts are token ids (`/v1/completions`). Answers must have the drawn lengths, so `ignore_eos` is requested. If the
+server returns token ids (`return_token_ids`), they are the tokens of a piece of text; otherwise a piece counts as one
+token, and additional tokens in its `usage` are counted with the last piece.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from ktbench.spec.run_spec import RunSpec
 
 _CONNECT_S = 10.0
 _ANSWER_S = 600.0
-_POLL_S = 0.01  # arrivals are noticed after so long at the latest
+_POLL_S = 0.01  # arrivals are noticed after at most this long
 _MOST_LINE = 1 << 24
 _NO_SUCCESS = 300
 
 
 def open_serving(specs: Sequence[RunSpec], host: HostRole) -> OpenAIServing:
-    """The server at `peer.url`. Raises Unsupported where it does not answer, or serves no model of that name."""
+    """The server at `peer.url`. Raises Unsupported if it does not answer, or serves no model of that name."""
     spec = specs[0]
     assert spec.peer.url is not None
     server = Server.at(spec.peer.url)
-    # As many positions as the model was made for; the server refuses what it does not take.
+    # As many positions as the model supports; the server rejects longer requests.
     return OpenAIServing(server, spec.peer.served_model or server.first_model(), spec.model.shape.positions)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Server:
-    """Where a server is; `path` is in front of `/completions`."""
+    """The address of a server; `path` precedes `/completions`."""
 
     host: str
     port: int | None
@@ -50,7 +50,7 @@ class Server:
 
     @classmethod
     def at(cls, url: str) -> Server:
-        """Of `http://host:port`, with or without `/v1`. Raises Unsupported for what is no such address."""
+        """From `http://host:port`, with or without `/v1`. Raises Unsupported for other addresses."""
         parts = urlsplit(url)
         try:
             port = parts.port
@@ -64,7 +64,7 @@ class Server:
 
     @property
     def url(self) -> str:
-        """As it is written in messages."""
+        """The address for messages."""
         port = "" if self.port is None else f":{self.port}"
         return f"http{'s' if self.encrypted else ''}://{self.host}{port}{self.path}"
 
@@ -79,7 +79,7 @@ class Server:
 
     @contextmanager
     def request(self, method: str, path: str, content: Any, timeout_s: float) -> Iterator[HTTPResponse]:
-        """The answer to a request. Raises OSError, HTTPException, and OSError for a status that is none of success."""
+        """The answer to a request. Raises HTTPException, and OSError, also for a status other than success."""
         kind = HTTPSConnection if self.encrypted else HTTPConnection
         connection = kind(self.host, self.port, timeout=timeout_s)
         body = None if content is None else json.dumps(content).encode()
@@ -92,11 +92,11 @@ class Server:
 
 
 class OpenAIServing:
-    """Implements `ServingEngine`. A thread reads each answer; a step waits for what comes next of any."""
+    """Implements `ServingEngine`. A thread reads each answer; a step waits for the next piece of any."""
 
     def __init__(self, server: Server, model: str, max_positions: int) -> None:
         self._server, self._model, self.max_positions = server, model, max_positions
-        self._salt = uuid4().hex  # what vLLM's prefix cache knows of other replays is not found
+        self._salt = uuid4().hex  # hides other replays in vLLM's prefix cache
         self._events: SimpleQueue[TokenEvent] = SimpleQueue()
         self._running: set[str] = set()
 
@@ -106,11 +106,11 @@ class OpenAIServing:
         Thread(target=self._answer, args=(request,), daemon=True).start()
 
     def cancel(self, key: str) -> None:
-        """What still comes of an answer is left out."""
+        """Ignore the rest of an answer."""
         self._running.discard(key)
 
     def step(self) -> list[TokenEvent]:
-        """See `ServingEngine`: empty where nothing comes for a while."""
+        """See `ServingEngine`: empty if nothing arrives for a while."""
         try:
             events = [self._events.get(timeout=_POLL_S)]
         except Empty:
@@ -123,7 +123,7 @@ class OpenAIServing:
 
     @property
     def state(self) -> ServingState:
-        """The server does not say which requests wait: all that are sent count as running."""
+        """The server does not say which requests wait: all sent ones count as running."""
         return ServingState(waiting=0, running=len(self._running), pages=0, free_pages=0, cached_pages=0, page_tokens=1)
 
     def counters(self) -> Mapping[str, int]:
@@ -135,11 +135,11 @@ class OpenAIServing:
         return ()
 
     def close(self) -> None:
-        """The server goes on."""
+        """The server keeps running."""
         self._running.clear()
 
     def _answer(self, request: ServeRequest) -> None:
-        """Read an answer to its end; what fails is its end."""
+        """Read an answer to its end; a failure ends it."""
         try:
             with self._server.request("POST", "/completions", self._content(request), _ANSWER_S) as response:
                 for event in events_of(request, _messages(response)):
@@ -163,7 +163,7 @@ class OpenAIServing:
 
 
 def events_of(request: ServeRequest, messages: Iterator[Mapping[str, Any]]) -> Iterator[TokenEvent]:
-    """The tokens of an answer, each as soon as its message is there, then its end without one.
+    """The tokens of an answer, each as soon as its message arrives, then its end without a token.
 
     Raises ValueError for an answer without a token or without an end.
     """
@@ -192,7 +192,7 @@ def events_of(request: ServeRequest, messages: Iterator[Mapping[str, Any]]) -> I
 
 
 def _tokens(choice: Mapping[str, Any]) -> Sequence[int]:
-    """Ids of the tokens of a piece; one that stands for its text where there are none."""
+    """Token ids of a piece; a single one that stands for its text if there are none."""
     ids = choice.get("token_ids")
     if ids:
         return [int(token) for token in ids]

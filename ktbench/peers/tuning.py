@@ -1,4 +1,4 @@
-"""Finds the fastest settings of a peer within a budget of seconds, and reports what the choice rests on."""
+"""Finds the fastest settings of a peer within a budget of seconds, and reports the basis of the choice."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from statistics import median
 from time import perf_counter
 from typing import Any, Generic, Protocol, TypeVar
 
-# Timed steps with each settings: at least three, more for steps so short that they take less than 0.2 s together.
+# Timed steps per settings: at least three, more for short steps until they take 0.2 s together.
 _MIN_STEPS, _MAX_STEPS, _TIMED_S = 3, 50, 0.2
-# A walk ends where fewer threads, say, are slower than the best settings by this factor.
+# A walk ends when, for example, fewer threads are slower than the best settings by this factor.
 _SLOWER = 1.25
 
 
 class TunableSettings(Protocol):
-    """What a peer is tuned in; `str` gives the text for notes."""
+    """The tunable settings of a peer; `str` gives the text for notes."""
 
     @property
     def threads(self) -> int:
@@ -38,7 +38,7 @@ class Bench(Protocol[S_contra]):
     """Runs steps of one workload on a loaded model."""
 
     def prepare(self, settings: S_contra) -> None:
-        """Run the next steps on these settings; slow where their `context` is a new one."""
+        """Use these settings for the next steps; slow if their `context` is new."""
         ...
 
     def step(self) -> object:
@@ -51,7 +51,7 @@ class Bench(Protocol[S_contra]):
 
 
 class StepsBench(Generic[S]):
-    """Implements `Bench` where nothing has to be released: `steps_on` prepares settings and gives endless steps."""
+    """Implements `Bench` if nothing must be released: `steps_on` prepares settings and yields endless steps."""
 
     def __init__(self, steps_on: Callable[[S], Iterator[None]]) -> None:
         self._steps_on = steps_on
@@ -70,7 +70,7 @@ class StepsBench(Generic[S]):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ThreadCount:
-    """Settings of a peer that is tuned in its number of threads alone."""
+    """Settings of a peer for which only the number of threads is tuned."""
 
     threads: int
     context: None = None
@@ -95,7 +95,7 @@ def vary(field: str, values: Sequence[Any]) -> Walk[Any]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trial(Generic[S]):
-    """Settings, and the median seconds of a step on them."""
+    """Settings, and the median seconds of a step with them."""
 
     settings: S
     step_s: float
@@ -103,7 +103,7 @@ class Trial(Generic[S]):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tuned(Generic[S]):
-    """The settings chosen in `took_s` seconds; without trials those that tuning would have begun with."""
+    """The settings chosen in `took_s` seconds; without trials, the initial ones."""
 
     settings: S
     took_s: float = 0.0
@@ -140,7 +140,7 @@ def search(
     """The fastest of `first` and the candidates of each walk, which begins at the best settings so far.
 
     `measure(best, candidates, left_s)` tries candidates in order, as many as fit in `left_s` seconds and make sense
-    after `best`; the first settings (best None) whatever they take. Nothing is tried without a budget or a choice.
+    after `best`; the first settings (best None) are always tried. Nothing is tried without a budget or a choice.
     """
     if budget_s <= 0 or not any(walk(first) for walk in walks):
         return Tuned(settings=first)
@@ -156,9 +156,9 @@ def search(
 class Tuner(Generic[S]):
     """Tunes a peer whose steps can be run one at a time.
 
-    The first step with each settings is a warm-up, counted only where the budget has no room for another. A candidate
-    that would not fit in what is left of the budget is not begun. The budget begins once `first` is prepared: that is
-    needed in any case.
+    The first step with each settings is a warm-up, counted only if the budget has no room for another. A candidate that
+    would not fit in the remaining budget is not started. The budget begins once `first` is prepared, which is needed in
+    any case.
     """
 
     def __init__(self, bench: Bench[S], budget_s: float, clock: Callable[[], float] = perf_counter) -> None:
@@ -166,7 +166,7 @@ class Tuner(Generic[S]):
         self._prepare_s = 0.0
 
     def tune(self, first: S, walks: Sequence[Walk[S]]) -> Tuned[S]:
-        """The fastest settings, on which the bench is left prepared."""
+        """The fastest settings, for which the bench is left prepared."""
         self._prepare(first)
         tuned = search(first, walks, self._budget_s, self._measure, self._clock)
         if tuned.trials:
@@ -187,7 +187,7 @@ class Tuner(Generic[S]):
         return trials
 
     def _expected_s(self, candidate: S, best: Trial[S]) -> float:
-        """Seconds of a warm-up and one timed step, where fewer threads are slower in proportion."""
+        """Seconds of a warm-up and one timed step, assuming that fewer threads are slower in proportion."""
         prepare_s = self._prepare_s if candidate.context != best.settings.context else 0.0
         return prepare_s + 2 * best.step_s * max(1.0, best.settings.threads / candidate.threads)
 

@@ -1,1 +1,1 @@
-"""Tasks of suites: where their questions come from, and the lm-eval tasks built of them."""
+"""Tasks of suites: the sources of their questions, and the lm-eval tasks built from them."""

@@ -14,14 +14,14 @@ from ktbench.eval.tasks.rows import Row, Rows, Splits, csv_rows, find_file, find
 from ktbench.spec.suite import SuiteSpec
 
 _MMLU_CHOICES = ("choice0", "choice1", "choice2", "choice3")
-_MMLU_LETTERS = "0123"  # what stands in the files for A to D
+_MMLU_LETTERS = "0123"  # how the files write A to D
 _PRO_FIELDS = {"question": str, "options": list, "answer": str, "cot_content": str, "category": str}
 _PRO_LETTERS = "ABCDEFGHIJ"
 _PRO_SPLITS = ("validation", "test")
 _GSM8K_FIELDS = {"question": str, "answer": str}
 _STRATEGYQA_FIELDS = {"question": str, "answer": bool}
-_STRATEGYQA_FILES = ("strategyqa_train.json", "test.jsonl")  # one JSON list, as published; or an object to a line
-# The artifact's worked examples (strategy_qa/shots.md): the first four of six in Wei et al. 2022, arXiv:2201.11903.
+_STRATEGYQA_FILES = ("strategyqa_train.json", "test.jsonl")  # one JSON list, as published, or one object per line
+# The artifact's few-shot examples (strategy_qa/shots.md): the first four of six in Wei et al. 2022, arXiv:2201.11903.
 _HINT = "Yes or no: "
 STRATEGYQA_SHOTS = (
     (
@@ -108,7 +108,7 @@ def _build_pro(name: str, splits: Splits, suite: SuiteSpec) -> BuiltTask:
         "doc_to_target": utils.fewshot_to_target,
     }
     config = shipped_config("mmlu_pro", f"mmlu_pro_{name}")
-    del config["process_docs"]  # the rows are those of the subject already
+    del config["process_docs"]  # the rows are already those of the subject
     config |= {"doc_to_text": utils.doc_to_text, "fewshot_config": shots}
     return BuiltTask(
         task=build(config, splits),
@@ -135,7 +135,7 @@ def _build_gsm8k(name: str, splits: Splits, suite: SuiteSpec, *, config: str) ->
 
 
 def _build_paper_gsm8k(name: str, splits: Splits, suite: SuiteSpec) -> BuiltTask:
-    """The chains of thought, in the artifact's words, with its length and up to its stop string."""
+    """The chains of thought in the artifact's words, with its length and stop string."""
     config = shipped_config("gsm8k", "gsm8k_cot")
     generation = {**config["generation_kwargs"], "until": ["\nQuestion"], "max_gen_toks": 1024}
     return _gsm8k({**config, "doc_to_text": "Question: {{question}}\nAnswer:", "generation_kwargs": generation}, splits)
@@ -147,7 +147,7 @@ def _gsm8k(config: Config, splits: Splits) -> BuiltTask:
 
 
 def _read_strategyqa(name: str, suite: SuiteSpec) -> Splits:
-    """All 2,290 published questions that have answers, without those shown as worked examples."""
+    """All 2,290 published questions that have answers, except those shown as few-shot examples."""
     if suite.data_dir is None:
         splits = hub_rows("ChilleD/StrategyQA")  # this copy has divided them
         questions = Rows(row for split in ("train", "test") for row in splits[split])
@@ -159,7 +159,7 @@ def _read_strategyqa(name: str, suite: SuiteSpec) -> Splits:
 
 
 def _build_strategyqa(name: str, splits: Splits, suite: SuiteSpec) -> BuiltTask:
-    """An answer that contains neither yes nor no is wrong; the artifact takes it for a no."""
+    """An answer that contains neither yes nor no is wrong; the artifact counts it as no."""
     yes_or_no = {"function": "regex", "regex_pattern": r"(?i)\b(yes|no)\b", "group_select": -1}
     config = {
         "task": "strategyqa",

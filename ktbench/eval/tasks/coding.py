@@ -14,14 +14,14 @@ from ktbench.spec.record import SCORE
 from ktbench.spec.suite import SuiteSpec
 
 HUMANEVAL_STOPS = ("\nclass", "\ndef", "\n#", "\nif", "\nprint")  # Chen et al. 2021, section 3.2
-MBPP_STOPS = ("[DONE]",)  # what ends the worked examples of its prompt, Austin et al. 2021
+MBPP_STOPS = ("[DONE]",)  # ends the few-shot examples of its prompt, Austin et al. 2021
 _HUMANEVAL_FIELDS = {"task_id": str, "prompt": str, "entry_point": str, "test": str}
 _HUMANEVAL_FILES = ("HumanEval.jsonl.gz", "HumanEval.jsonl")
 _MBPP_FIELDS = {"task_id": int, "text": str, "code": str, "test_setup_code": str, "test_list": list}
-# Austin et al. 2021, arXiv:2108.07732: tasks 1 to 10 are for prompts, 11 to 510 the test.
+# Austin et al. 2021, arXiv:2108.07732: tasks 1 to 10 are for prompts, 11 to 510 for testing.
 _MBPP_PROMPT, _MBPP_TEST = range(1, 11), range(11, 511)
-_SHOTS = (2, 3, 4)  # what lm-eval shows first
-# What the paper's artifact shows (ktransformers-utils/data/mbpp/shots.md of KTransformers' branch sosp25-ae).
+_SHOTS = (2, 3, 4)  # shown first by lm-eval
+# Shown by the paper's artifact (ktransformers-utils/data/mbpp/shots.md of KTransformers' branch sosp25-ae).
 _PAPER_SHOTS = (2, 3, 8)
 _SETTING = "right where the program passes all tests, in a sandbox"
 
@@ -30,7 +30,7 @@ def grade_humaneval(row: Row, completion: str, *, confirm_unsafe: bool) -> Grade
     """Whether prompt and completion pass the tests of a row of HumanEval.
 
     The completion ends before the first of HUMANEVAL_STOPS. Raises ValueError without `confirm_unsafe`,
-    SandboxUnavailable where the sandbox cannot be closed.
+    SandboxUnavailable if the sandbox cannot be closed.
     """
     _require_confirmation(confirm_unsafe)
     program = row["prompt"] + until(completion, HUMANEVAL_STOPS)
@@ -40,8 +40,8 @@ def grade_humaneval(row: Row, completion: str, *, confirm_unsafe: bool) -> Grade
 def grade_mbpp(row: Row, code: str, *, confirm_unsafe: bool) -> Grade:
     """Whether code passes the tests of a row of MBPP.
 
-    It ends before the first of MBPP_STOPS. `test_setup_code` runs between code and tests, as it calls the code. Raises
-    ValueError without `confirm_unsafe`, SandboxUnavailable where the sandbox cannot be closed.
+    It ends before the first of MBPP_STOPS. `test_setup_code` runs between code and tests, since it calls the code.
+    Raises ValueError without `confirm_unsafe`, SandboxUnavailable if the sandbox cannot be closed.
     """
     _require_confirmation(confirm_unsafe)
     return _grade_of(run_program(until(code, MBPP_STOPS), tests="\n".join([row["test_setup_code"], *row["test_list"]])))
@@ -53,7 +53,7 @@ def until(text: str, stops: Iterable[str]) -> str:
 
 
 def _grade_of(ended: ProgramResult) -> Grade:
-    """A program that finished, its tests included, is right."""
+    """A program that finished, including its tests, is right."""
     return Grade(1.0 if ended.finished else 0.0, ended.why)
 
 
@@ -91,7 +91,7 @@ def _check_tests(row: Row) -> None:
 def _build_mbpp(
     name: str, splits: Splits, suite: SuiteSpec, *, shots: Sequence[int] = _SHOTS, **changed: Any
 ) -> BuiltTask:
-    """With worked examples of the prompt split, `shots` first: lm-eval has copies of its three in its code."""
+    """With few-shot examples from the prompt split, `shots` first: lm-eval has copies of its three in its code."""
     config = shipped_config("mbpp", "mbpp", graded_by=_grader(grade_mbpp, suite))
     order = [*shots, *(number for number in _MBPP_PROMPT if number not in shots)]
     held = {row["task_id"]: row for row in splits["prompt"]}
@@ -101,7 +101,7 @@ def _build_mbpp(
 
 
 def _build_paper_mbpp(name: str, splits: Splits, suite: SuiteSpec) -> BuiltTask:
-    """As the artifact: its three worked examples, indented by four, and up to 1,024 tokens (eval_accuracy.py)."""
+    """As in the artifact: its three few-shot examples, indented by four, and up to 1,024 tokens (eval_accuracy.py)."""
     prompt = Rows({**row, "code": _indented(row["code"])} for row in splits["prompt"])
     generation = {"until": ["[DONE]"], "max_gen_toks": 1024, "do_sample": False}
     build_mbpp = partial(_build_mbpp, shots=_PAPER_SHOTS, generation_kwargs=generation)
@@ -109,7 +109,7 @@ def _build_paper_mbpp(name: str, splits: Splits, suite: SuiteSpec) -> BuiltTask:
 
 
 def _indented(code: str) -> str:
-    """The code with four blanks for each level."""
+    """The code with four spaces per level."""
     lines = code.splitlines()
     widths = [len(line) - len(line.lstrip()) for line in lines]
     step = min(filter(None, widths), default=1)

@@ -25,11 +25,12 @@ from ktbench.spec.suite import SuiteSpec, TaskSpec
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QuestionSource:
-    """Where the questions of some tasks come from, and how they are worded and graded.
+    """The source of some tasks' questions, and how they are worded and graded.
 
-    A task's source is `prefix`, or `prefix/name` with one of `names` (None: any). `read(name, suite)` gives the rows by
-    split, checked: of `suite.data_dir`, else of the hub, or what ships (`ships`). `build(name, rows, suite)` makes
-    lm-eval's task of them, with the questions of the split `question_split`. Answers that are `programs` are run.
+    A task's source is `prefix`, or `prefix/name` with one of `names` (None: any). `read(name, suite)` gives the checked
+    rows by split: from `suite.data_dir`, else from the hub, or shipped ones (`ships`). `build(name, rows, suite)`
+    builds lm-eval's task from them, with the questions of the split `question_split`. Answers that are `programs` are
+    run.
     """
 
     prefix: str
@@ -44,7 +45,7 @@ class QuestionSource:
 
 @dataclass(frozen=True, slots=True)
 class Grade:
-    """The value of an answer, 0 to 1. None is one that cannot be graded here; `why` is the reason it is not 1."""
+    """The value of an answer, 0 to 1, None if it cannot be graded here; `why` is the reason it is not 1."""
 
     value: float | None
     why: str = ""
@@ -54,10 +55,10 @@ class Grade:
 class BuiltTask:
     """lm-eval's `task` object, and how its results are read.
 
-    `metric` is what it calls the score, of the answers that `filter` lets through. `identity` is the field that names a
-    question; without one it is the row's number. `lacks(row)` is why no answer to it can be graded here ("" where it
-    can). `right(row)` is the prompt and the one right answer to it, whose predictions can be compared; None where there
-    is more than one. `setting` describes what the task's spec leaves open.
+    `metric` is its name of the score, for answers after `filter`. `identity` is the field that names a question;
+    without one it is the row's number. `lacks(row)` is why no answer to it can be graded here ("" if it can).
+    `right(row)` is the prompt and its single right answer, whose predictions can be compared; None if there are
+    several. `setting` describes what the task's spec leaves open.
     """
 
     task: Any
@@ -73,7 +74,7 @@ class BuiltTask:
 class LoadedTask:
     """A task with its questions: `questions` names the question of each row in use, `clusters` the cluster of each.
 
-    `decodes`: whether answers are generated; those judged by loglikelihood take a prefill only.
+    `decodes`: whether answers are generated; those scored by loglikelihood need only a prefill.
     """
 
     spec: TaskSpec
@@ -83,7 +84,7 @@ class LoadedTask:
     clusters: Mapping[str, str] = field(default_factory=dict)
 
     def right_answers(self) -> tuple[TextDocument, ...]:
-        """The questions, to be continued with their right answers. Raises ValueError where they have several."""
+        """The questions, to be continued with their right answers. Raises ValueError if they have several."""
         if (right := self.built.right) is None:
             raise ValueError(f"suite.tasks.{self.spec.name}: its questions have no single right answer to predict")
         rows = self.built.task.eval_docs
@@ -93,17 +94,17 @@ class LoadedTask:
 
 Config = dict[str, Any]
 
-# Of a task that a function of ours grades: it gives {SCORE: value or Grade}.
+# Of a task with our own grading function, which returns {SCORE: value or Grade}.
 GRADED: Mapping[str, Any] = {"metric_list": [{"metric": SCORE, "aggregation": "mean", "higher_is_better": True}]}
-# What only lm-eval's list of tasks reads, and what only its own grader does.
+# Keys read only by lm-eval's list of tasks, and keys read only by its own grader.
 _LISTING = ("tag", "task_alias", "group", "task_list", "unsafe_code")
 _GRADING = ("metric_list", "filter_list", "process_results")
 
 
 def shipped_config(folder: str, name: str, *, graded_by: Any = None) -> Config:
-    """The configuration of the task `name` in lm-eval's `folder`; functions that it names are left as text.
+    """The configuration of the task `name` in lm-eval's `folder`; functions that it names stay text.
 
-    With `graded_by` its prompts and stop strings stay, and that function grades: (row, answers) → {"score": ...}.
+    With `graded_by`, its prompts and stop strings are kept, and that function grades: (row, answers) → {"score": ...}.
     """
     if name not in (configs := _configs(folder)):
         raise ValueError(f"{name}: lm-eval has no such task{instead(name, sorted(configs))}")
@@ -124,7 +125,7 @@ def _configs(folder: str) -> Mapping[str, Config]:
 
 @cache
 def hub_rows(path: str, name: str | None = None) -> Splits:
-    """A data set of the hub by splits. Raises ValueError where it cannot be loaded, such as without a network."""
+    """A data set from the hub by splits. Raises ValueError if it cannot be loaded, for example without a network."""
     import datasets
 
     with hub_errors(path):
@@ -133,12 +134,12 @@ def hub_rows(path: str, name: str | None = None) -> Splits:
 
 @contextmanager
 def hub_errors(path: str) -> Iterator[None]:
-    """Replaces errors of the hub's clients by a ValueError of one line."""
+    """Turns errors of the hub's clients into a one-line ValueError."""
     try:
         yield
     except ImportError as error:
         raise ValueError(f"{path}: needs {error.name}, which is not installed") from None
-    except Exception as error:  # the hub's clients raise errors of many families
+    except Exception as error:  # the hub's clients raise many kinds of errors
         reason = str(error).partition("\n")[0]
         raise ValueError(
             f"{path}: cannot be loaded from the hub ({reason}); give data_dir=FOLDER of local files"
@@ -146,7 +147,7 @@ def hub_errors(path: str) -> Iterator[None]:
 
 
 def build(config: Mapping[str, Any], splits: Splits) -> Any:
-    """lm-eval's task of this configuration, with rows of ours for a data set."""
+    """lm-eval's task of this configuration, with our rows as its data set."""
     from lm_eval.api.task import ConfigurableTask
 
     with quiet():
@@ -155,7 +156,8 @@ def build(config: Mapping[str, Any], splits: Splits) -> Any:
 
 @contextmanager
 def templates_compiled_once() -> Iterator[None]:
-    """lm-eval compiles its templates anew for every row and every worked example, which would take most of the time."""
+    """Caches compiled templates: lm-eval compiles them for every row and few-shot example, which takes most of the
+    time."""
     from lm_eval.utils import env
 
     before = env.from_string
@@ -171,7 +173,7 @@ _SEED, _NUMPY_SEED = 0, 1234  # those of lm-eval's evaluator
 
 @contextmanager
 def seeded() -> Iterator[None]:
-    """Functions of lm-eval's tasks draw from the global generators: here alike in every cell and process."""
+    """Seeds the global generators used by lm-eval's tasks, so that every cell and process draws the same."""
     before, numpy_before = random.getstate(), np.random.get_state()
     random.seed(_SEED)
     np.random.seed(_NUMPY_SEED)
@@ -203,12 +205,12 @@ _NAMED = re.compile(
 
 
 def registered_decodes(name: str) -> bool:
-    """Whether the task's answers are generated. Raises ValueError for what is no task."""
+    """Whether the task's answers are generated. Raises ValueError for an unknown task."""
     return str(_config(name).get("output_type", "generate_until")) == "generate_until"
 
 
 def _read_registered(name: str, suite: SuiteSpec) -> Splits:
-    """Files `<split>.jsonl` with the fields that the task's templates name."""
+    """Files `<split>.jsonl` with the fields used by the task's templates."""
     if suite.data_dir is None:
         return {}
     paths = [path for folder in (name, ".") for path in sorted((Path(suite.data_dir) / folder).glob("*.jsonl"))]
@@ -236,7 +238,7 @@ def _on_hub(name: str) -> Any:
 
 
 def _on_files(name: str, config: Config, splits: Splits) -> Any:
-    """The task with its functions, but another data set: lm-eval takes both of a group's entry."""
+    """The task with its functions but another data set: lm-eval takes both from a group's entry."""
     if "class" in config:
         raise ValueError(f"{REGISTERED_PREFIX}/{name}: has a data set of its own, leave out data_dir")
     scored = config.get("test_split") or config.get("validation_split")
@@ -250,12 +252,12 @@ def _on_files(name: str, config: Config, splits: Splits) -> Any:
 
 
 def _tables(name: str, splits: Splits) -> Mapping[str, Any]:
-    """As data sets, which functions of a task may filter and map."""
+    """The rows as data sets, which a task's functions may filter and map."""
     import datasets
 
     try:
         return {split: datasets.Dataset.from_list(list(rows)) for split, rows in splits.items()}
-    except (ValueError, TypeError) as error:  # of Arrow, which has a type for each column
+    except (ValueError, TypeError) as error:  # from Arrow, which has a type for each column
         raise ValueError(
             f"{REGISTERED_PREFIX}/{name}: the rows differ in form ({str(error).partition(chr(10))[0]})"
         ) from None
@@ -281,7 +283,7 @@ def _config(name: str) -> Config:
 
 @cache
 def _manager(name: str) -> Any:
-    """lm-eval's manager of the tasks in one folder. That of all 13,000 would parse for a minute."""
+    """lm-eval's manager of the tasks in one folder; for all 13,000 it would parse for a minute."""
     from lm_eval.tasks import TaskManager
 
     if name not in (places := _places()):

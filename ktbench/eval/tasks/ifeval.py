@@ -1,6 +1,6 @@
 """IFEval: instructions that a program can check, by lm-eval's checks; the score is whether an answer follows all.
 
-Sentences are counted here by the rules of Punkt (Kiss & Strunk 2006), as nltk's own needs a download of trained tables.
+Sentences are counted by the rules of Punkt (Kiss & Strunk 2006), since nltk's own version needs downloaded tables.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _RELATIONS = ("less than", "at least")
 
 
 def follow(ids: Sequence[str], kwargs: Sequence[Mapping[str, object]], answer: str) -> tuple[bool, ...]:
-    """Whether `answer` follows each instruction, by the strict rules of IFEval. A blank answer follows none.
+    """Whether `answer` follows each instruction, by IFEval's strict rules. A blank answer follows none.
 
-    `kwargs` are the arguments of each, as IFEval's and LiveBench's rows hold them; arguments that are None count as
-    absent. Raises ValueError for an unknown id and for arguments that are missing, malformed or too many.
+    `kwargs` are the arguments of each, as in IFEval's and LiveBench's rows; arguments that are None count as absent.
+    Raises ValueError for an unknown id and for missing, malformed or extra arguments.
     """
     checked = check_arguments(ids, kwargs)
     if not answer.strip():
@@ -35,7 +35,7 @@ def follow(ids: Sequence[str], kwargs: Sequence[Mapping[str, object]], answer: s
 
 
 def check_arguments(ids: Sequence[str], kwargs: Sequence[Mapping[str, object]]) -> list[dict[str, Any]]:
-    """The arguments of each instruction. Raises ValueError where `follow` would refuse these instructions."""
+    """The arguments of each instruction. Raises ValueError if `follow` would reject these instructions."""
     if unknown := next((name for name in ids if name not in _checks()), None):
         raise ValueError(f"instruction {unknown} is not known; allowed are {', '.join(_checks())}")
     if len(ids) != len(kwargs):
@@ -49,7 +49,7 @@ def detector() -> str:
 
 
 def argument_names(instruction: str) -> tuple[str, ...]:
-    """The arguments of an instruction, by the names of IFEval's rows, `section_spliter` included."""
+    """The arguments of an instruction, by the names in IFEval's rows, including `section_spliter`."""
     return tuple(_checks()[instruction](instruction).get_instruction_args_keys())
 
 
@@ -100,17 +100,17 @@ def _follows(name: str, arguments: dict[str, Any], answer: str) -> bool:
             return _holds(arguments["relation"], count_sentences(answer), arguments["num_sentences"])
         case "change_case:capital_word_frequency":  # as well
             return _holds(arguments["capital_relation"], count_capital_words(answer), arguments["capital_frequency"])
-        case "keywords:letter_frequency":  # lm-eval draws a letter at random in place of one outside a to z
+        case "keywords:letter_frequency":  # lm-eval draws a random letter instead of one outside a to z
             count = answer.lower().count(arguments["letter"].strip().lower())
             return _holds(arguments["let_relation"], count, arguments["let_frequency"])
         case "length_constraints:nth_paragraph_first_word" if arguments["nth_paragraph"] > arguments["num_paragraphs"]:
-            return False  # lm-eval draws a paragraph at random
+            return False  # lm-eval draws a random paragraph
     check = _checks()[name](name)
     check.build_description(**_escaped(arguments))
     try:
         with quiet():
             return bool(check.check_following(answer))
-    except RecursionError:  # of JSON that is nested too deeply
+    except RecursionError:  # for JSON that is nested too deeply
         return False
 
 
@@ -132,7 +132,7 @@ def _escaped(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 def _languages() -> list[str]:
     """The codes of the languages that an instruction may name."""
-    _checks()  # imports the instructions without a download
+    _checks()  # imports the instructions without downloads
     from lm_eval.tasks.ifeval.instructions_util import LANGUAGE_CODES
 
     return sorted(LANGUAGE_CODES)
@@ -140,7 +140,7 @@ def _languages() -> list[str]:
 
 @cache
 def _checks() -> Mapping[str, Any]:
-    """lm-eval's class of each instruction; its import would download tables that no check used here needs."""
+    """lm-eval's class of each instruction; importing it would download tables that no check here needs."""
     import langdetect
     import nltk
 
@@ -155,7 +155,7 @@ def _checks() -> Mapping[str, Any]:
 
 
 def count_capital_words(text: str) -> int:
-    """Tokens of nltk's word tokenizer without a small letter that have a capital one: `DON'T` is two."""
+    """Tokens of nltk's word tokenizer with capital but no small letters: `DON'T` is two."""
     from nltk.tokenize import NLTKWordTokenizer
 
     return sum(token.isupper() for token in NLTKWordTokenizer().tokenize(text))
@@ -164,7 +164,7 @@ def count_capital_words(text: str) -> int:
 _QUOTES = "'‘’“”«»?!"
 _BRACKETS = ')";}]*:@({['
 _INNER_MARK = rf"(.*)([.?!])(?=[{re.escape(_QUOTES + _BRACKETS)}]"
-# The last mark of a word that may end a sentence: one with a sign after it or, unless it is the last word, the end.
+# A word's last mark that may end a sentence: followed by a sign or, unless it is the last word, at the word's end.
 _MARK = re.compile(_INNER_MARK + "|$)")
 _MARK_OF_LAST = re.compile(_INNER_MARK + ")")
 _NON_BLANK = re.compile(r"\S+")
@@ -185,9 +185,9 @@ _ABBREVIATIONS = _words(
 )
 # Like u.s and j.k; Punkt lacks i.e and e.g, and ends sentences after them.
 _ACRONYM = re.compile(r"(?!i\.e$|e\.g$)[a-z](\.[a-z])+")
-_INITIALS = frozenset("cdefghklmnprstvw")  # those of Punkt: they end no sentence, whatever comes next
+_INITIALS = frozenset("cdefghklmnprstvw")  # Punkt's: they end no sentence, whatever follows
 _NUMBER = re.compile(r"-?[\d.,]*\d")
-# Words that newspapers write with a capital letter only where they begin a sentence.
+# Words that newspapers capitalise only at the beginning of a sentence.
 _STARTERS = _words(
     "above according along although always among between beyond both but despite does either even eventually finally "
     "furthermore he hence her here however i if in indeed instead it many meanwhile moreover most neither nevertheless "
@@ -195,7 +195,7 @@ _STARTERS = _words(
     "therefore these they this though through throughout thus tomorrow ultimately under unless upon were when whether "
     "which while within without yes yesterday yet your"
 )
-# No names, so that a letter before one of them is no initial.
+# Not names, so a letter before one of them is not an initial.
 _COMMON = _STARTERS | _words(
     "a after again all also an and another any are as at be because before by can could did do during each every find "
     "first for from get give had has have her his how is its last let like make may might more must my next no not now "
@@ -223,7 +223,8 @@ def count_sentences(text: str) -> int:
 
 
 def _ends(before: str, mark: str, following: str) -> bool:
-    """Whether a mark ends a sentence: `before` are the signs before it back to a space, `following` the next word."""
+    """Whether a mark ends a sentence; `before` are the characters before it back to a space, `following` the next
+    word."""
     if mark != ".":
         return True
     start = max(before.rfind(sign) for sign in _QUOTES + _BRACKETS)

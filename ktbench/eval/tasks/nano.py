@@ -12,16 +12,16 @@ from ktbench.spec.record import SCORE
 from ktbench.spec.suite import SuiteSpec
 
 SEED = 7  # of the published evaluation
-MOST = 500  # questions of each task, whose contents are all different
-PER_TASK = 200  # questions where the suite sets no limit
+MOST = 500  # questions of each task, all with different contents
+PER_TASK = 200  # questions if the suite sets no limit
 
 
 @cache
 def questions(per_task: int, seed: int = SEED) -> tuple[Question, ...]:
     """The first `per_task` evaluation questions of each task; a longer list begins with a shorter one.
 
-    No two of a task have one content, and training shows no question of any of their contents. The same on every
-    platform: all draws are `random.Random`'s, seeded by text. Raises ValueError for less than 1 or more than `MOST`.
+    All contents within a task differ, and training uses none of them. The same on every platform: all draws come from
+    `random.Random`, seeded by text. Raises ValueError for less than 1 or more than `MOST`.
     """
     if not 1 <= per_task <= MOST:
         raise ValueError(f"per_task={per_task} must be from 1 to {MOST}")
@@ -62,7 +62,7 @@ def _build(name: str, splits: Splits, suite: SuiteSpec) -> BuiltTask:
         "doc_to_text": "prompt",
         "doc_to_target": lambda row: row["question"].answer,
         "process_results": lambda row, answers: {SCORE: float(grade(row["question"], answers[0]))},
-        # A token is a byte. An answer twice as long as the longest right one is wrong however it continues.
+        # A token is a byte. An answer twice as long as the longest right one is wrong in any case.
         "generation_kwargs": {"until": [STOP], "max_gen_toks": 2 * longest, "do_sample": False, "temperature": 0.0},
     }
     return BuiltTask(

@@ -12,7 +12,7 @@ from string import ascii_lowercase
 
 STOP = "\n"  # ends every answer in training, and every generated answer
 LEVELS = (1, 2, 3, 4, 5)  # from short and plain to long, rare or noisy
-_HELD_OUT_OF = 8  # of that many contents, one is for evaluation alone
+_HELD_OUT_OF = 8  # one content in this many is reserved for evaluation
 
 _PAIRS = ("()", "[]", "{}", "<>")
 _VARIABLES = "abcdefgh"
@@ -44,10 +44,10 @@ _BY_INITIAL = {initial: [word for word in LEXICON if word[0] == initial] for ini
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Question:
-    """A prompt with its one right answer; the model continues the prompt with the answer and `STOP`.
+    """A prompt with its single right answer; the model continues the prompt with the answer and `STOP`.
 
-    `content` is what the question is about, whatever its order and its wording: questions that a reader would call
-    variants of each other have one content. `level` is one of `LEVELS`.
+    `content` is independent of order and wording: questions that a reader would call variants of each other share it.
+    `level` is one of `LEVELS`.
     """
 
     category: str
@@ -65,13 +65,14 @@ class Question:
 
     @property
     def held_out(self) -> bool:
-        """Whether it is for evaluation alone: a hash of task and content says so, whatever seed drew the question."""
+        """Whether it is reserved for evaluation, decided by a hash of task and content, whatever seed drew the
+        question."""
         drawn = blake2b(f"{self.task}/{self.content}".encode(), digest_size=8).digest()
         return int.from_bytes(drawn, "big") % _HELD_OUT_OF == 0
 
 
 def grade(question: Question, answer: str) -> bool:
-    """Whether the generated text is the answer, up to white space around it."""
+    """Whether the generated text is the answer, ignoring white space around it."""
     return answer.strip() == question.answer.strip()
 
 
@@ -82,7 +83,7 @@ Drawn = tuple[str, str, str]  # prompt, answer and content
 class NanoTask:
     """A task of a category; `generate` draws prompt, answer and content of a level.
 
-    `mix` weighs the levels of the evaluation, such that the shipped model answers neither all nor none.
+    `mix` weights the levels of the evaluation so that the shipped model answers some but not all questions.
     """
 
     category: str
@@ -99,7 +100,7 @@ class NanoTask:
             )
 
     def evaluated(self, random: Random, level: int | None = None) -> Question:
-        """One question that is held out, of the given level or one drawn by `mix`."""
+        """One held-out question, of the given level or one drawn by `mix`."""
         level = level or random.choices(LEVELS, self.mix)[0]
         return next(question for question in self.drawn(random, level) if question.held_out)
 
@@ -110,7 +111,7 @@ def _size(random: Random, level: int, *ranges: tuple[int, int]) -> int:
 
 
 def brackets(random: Random, level: int) -> Drawn:
-    """`close [{(<: ` → `>)}]`; some pairs are closed already and need no answer, at most as many as the level."""
+    """`close [{(<: ` → `>)}]`; some pairs are already closed and need no answer, at most as many as the level."""
     opened = [random.choice(_PAIRS) for _ in range(_size(random, level, (4, 6), (7, 9), (10, 12), (13, 16), (17, 20)))]
     shown = [pair[0] for pair in opened]
     for _ in range(random.randint(0, level)):
@@ -135,7 +136,7 @@ def trace(random: Random, level: int) -> Drawn:
 
 
 def lookup(random: Random, level: int) -> Drawn:
-    """`table k3 q7 z0 get z,k: ` → `z0 k3`; at level 5 keys are two of six letters, so that many look alike."""
+    """`table k3 q7 z0 get z,k: ` → `z0 k3`; at level 5 keys are two of six letters, so many look alike."""
     count = _size(random, level, (3, 5), (6, 8), (9, 11), (12, 14), (5, 7))
     keys = list(ascii_lowercase) if level < 5 else [first + second for first in _FEW_LETTERS for second in _FEW_LETTERS]
     table = {key: str(random.randrange(10)) for key in random.sample(keys, count)}
@@ -181,7 +182,7 @@ def _word(random: Random, syllables: int) -> str:
 def typos(random: Random, level: int) -> Drawn:
     """`mend hosue rievr: ` → `house river`: common words with two neighbours swapped, then rare and noisier ones.
 
-    Levels 1 and 2 swap two neighbours after the first letter; 3 and 4 mix all letters after it; 5 also masks one.
+    Levels 1 and 2 swap two neighbours after the first letter; 3 and 4 shuffle all letters after it; 5 also masks one.
     Words are rare at levels 2, 4 and 5.
     """
     lexicon = COMMON if level in {1, 3} else LEXICON
@@ -191,7 +192,7 @@ def typos(random: Random, level: int) -> Drawn:
 
 
 def _damaged(random: Random, word: str, level: int) -> str:
-    """The word with a typo of the level, which is no typo of another word."""
+    """The word with a typo of the level that is not a typo of another word."""
     while True:
         damaged = _swapped(random, word) if level < 3 else word[0] + "".join(random.sample(word[1:], len(word) - 1))
         if level == 5:
@@ -204,7 +205,7 @@ def _damaged(random: Random, word: str, level: int) -> str:
 
 
 def _may_be(damaged: str, word: str) -> bool:
-    """Whether the letters are those of a word with the same initial, masked ones any."""
+    """Whether the letters, except masked ones, are those of a word with the same initial."""
     return (Counter(damaged) - Counter(word)).keys() <= {MASK}
 
 
@@ -254,7 +255,7 @@ def products(random: Random, level: int) -> Drawn:
 
 
 def _operands(random: Random, level: int, ranges: Sequence[tuple[_Range, _Range]]) -> list[tuple[int, int]]:
-    """Two pairs, at level 1 also three; either number may be the larger one."""
+    """Two pairs, or three at level 1; either number may be the larger one."""
     first, second = ranges[level - 1]
     count = random.randint(2, 3 if level == 1 else 2)
     pairs = [(random.randint(*first), random.randint(*second)) for _ in range(count)]
@@ -276,8 +277,8 @@ def chain(random: Random, level: int) -> Drawn:
 def liars(random: Random, level: int) -> Drawn:
     """`who kT mLk zLm: ` → `kT mL zT`: k is honest, m claims that k lies, z claims that m lies.
 
-    The first letter is what the first person is; every other is that person's claim about the one named after it: the
-    person before at levels 1 and 2, any earlier one at 3 and 4. At level 5 people come in any order.
+    The first letter says what the first person is; every other is that person's claim about the one named after it: the
+    previous person at levels 1 and 2, any earlier one at 3 and 4. At level 5 people come in any order.
     """
     names = random.sample(ascii_lowercase, _size(random, level, (3, 5), (6, 7), (4, 5), (6, 7), (4, 6)))
     honest = {names[0]: random.random() < 0.5}

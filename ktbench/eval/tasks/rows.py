@@ -17,7 +17,7 @@ Fields = Mapping[str, type]
 
 
 class Rows(list[Row]):
-    """The rows of one split, with what lm-eval needs of a dataset."""
+    """The rows of one split, with the parts of a dataset that lm-eval needs."""
 
     @property
     def features(self) -> Row:
@@ -29,7 +29,7 @@ Splits = Mapping[str, Rows]
 
 
 def find_folder(data_dir: str, name: str, files: Sequence[str]) -> Path:
-    """`data_dir`, or the folder `name` in it: the first that holds all the files. Raises ValueError."""
+    """`data_dir`, or the folder `name` in it: the first that contains all the files. Raises ValueError."""
     for folder in (Path(data_dir), Path(data_dir) / name):
         if all((folder / file).is_file() for file in files):
             return folder
@@ -45,9 +45,9 @@ def find_file(data_dir: str, name: str, files: Sequence[str]) -> Path:
 
 
 def json_lines(path: Path, fields: Fields, check: Check = lambda row: None) -> Rows:
-    """The JSON objects of a file, one to a line; `.gz` is unpacked.
+    """The JSON objects of a file, one per line; `.gz` is unpacked.
 
-    Each must have the `fields` with values of these types; `check` raises ValueError for what else is wrong. Raises
+    Each must have the `fields` with values of these types; `check` raises ValueError for other errors. Raises
     ValueError as `file:line: what`, and for a file without rows.
     """
     rows = Rows()
@@ -59,9 +59,9 @@ def json_lines(path: Path, fields: Fields, check: Check = lambda row: None) -> R
 
 
 def json_list(path: Path, fields: Fields, check: Check = lambda row: None) -> Rows:
-    """The JSON objects of a file that is one list, checked as those of `json_lines`.
+    """The JSON objects of a file that is one list, checked like those of `json_lines`.
 
-    Raises ValueError as `file:line: what` for what is no JSON, as `file: row number: what` for a malformed row.
+    Raises ValueError as `file:line: what` for invalid JSON, as `file: row number: what` for a malformed row.
     """
     with at(path, 1):
         text = path.read_bytes().decode()
@@ -82,7 +82,7 @@ def json_list(path: Path, fields: Fields, check: Check = lambda row: None) -> Ro
 
 
 def csv_rows(path: Path, fields: Sequence[str], check: Check = lambda row: None) -> Rows:
-    """The rows of a CSV file whose first line names these fields, all text; a field may hold line breaks.
+    """The rows of a CSV file whose first line names these fields, all text; a field may contain line breaks.
 
     Raises ValueError as `file:line: what`, with the line on which the row begins, and for a file without rows.
     """
@@ -105,7 +105,7 @@ def csv_rows(path: Path, fields: Sequence[str], check: Check = lambda row: None)
 
 
 def check_row(row: Row, fields: Fields, check: Check) -> None:
-    """Raises ValueError where a field lacks or has another type, and what `check` raises."""
+    """Raises ValueError if a field is missing or has another type, and what `check` raises."""
     for name, kind in fields.items():
         if name not in row:
             raise ValueError(f"no field {name}; wanted are {', '.join(fields)}")
@@ -115,7 +115,7 @@ def check_row(row: Row, fields: Fields, check: Check) -> None:
 
 
 def some(rows: Rows, path: Path) -> Rows:
-    """The rows. Raises ValueError where there are none."""
+    """The rows. Raises ValueError if there are none."""
     if not rows:
         raise ValueError(f"{path}: holds no questions")
     return rows
@@ -123,7 +123,7 @@ def some(rows: Rows, path: Path) -> Rows:
 
 @contextmanager
 def at(path: Path, line: int) -> Iterator[None]:
-    """Errors of the reader, and ValueErrors, as a ValueError that begins with file and line."""
+    """Turns errors of the reader, and ValueErrors, into a ValueError that begins with file and line."""
     try:
         yield
     except UnicodeDecodeError:
@@ -155,7 +155,7 @@ def read_object(text: str | bytes) -> Row:
 
 
 def require_object(value: object) -> Row:
-    """The value. Raises ValueError where it is no JSON object."""
+    """The value. Raises ValueError if it is not a JSON object."""
     if not isinstance(value, dict):
         raise ValueError(f"expected a JSON object, got {type(value).__name__}")
     return value

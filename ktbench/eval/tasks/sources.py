@@ -25,8 +25,8 @@ SOURCES: Mapping[str, QuestionSource] = {source.prefix: source for module in _MO
 def load_task(task: TaskSpec, suite: SuiteSpec) -> LoadedTask:
     """A task with the questions that the suite draws from it.
 
-    Raises ValueError for a source or a data folder that is not there, a malformed file (`file:line: what`), a hub that
-    does not answer, more worked examples than there are, and programs that may not be run.
+    Raises ValueError for a missing source or data folder, a malformed file (`file:line: what`), a hub that does not
+    answer, more few-shot examples than there are, and programs that may not be run.
     """
     source, name = find_source(task)
     splits = read_rows(task, suite)
@@ -48,7 +48,7 @@ def load_task(task: TaskSpec, suite: SuiteSpec) -> LoadedTask:
 
 
 def _cluster(task: TaskSpec, row: Mapping[str, Any]) -> str:
-    """The cluster of a row's question, empty for one of its own. Raises ValueError for a field that there is not."""
+    """The cluster of a row's question, empty for a cluster of its own. Raises ValueError for an unknown field."""
     if task.cluster and task.cluster not in row:
         raise ValueError(
             f"suite.tasks.{task.name}.cluster={task.cluster}: no such field; allowed are {', '.join(map(str, row))}"
@@ -64,7 +64,7 @@ def read_rows(task: TaskSpec, suite: SuiteSpec) -> Splits:
 
 
 def require_permission(task: TaskSpec, suite: SuiteSpec) -> None:
-    """Raises ValueError where answers are programs that may not be run, or cannot be run in a sandbox."""
+    """Raises ValueError if answers are programs that may not be run, or cannot be run in a sandbox."""
     source, _ = find_source(task)
     if source.programs and not suite.confirm_unsafe:
         raise ValueError(
@@ -92,7 +92,7 @@ def find_source(task: TaskSpec) -> tuple[QuestionSource, str]:
 
 
 def needs_decode(task: TaskSpec) -> bool:
-    """Whether a task takes decode steps; else prefill passes do. Raises ValueError."""
+    """Whether a task needs decode steps, not only prefill passes. Raises ValueError."""
     if task.is_measured:
         return MEASURED[task.source]
     source, name = find_source(task)
@@ -100,7 +100,7 @@ def needs_decode(task: TaskSpec) -> bool:
 
 
 def inactive_feature(spec: RunSpec, task: TaskSpec) -> str:
-    """Why a task would not see a feature of a cell; empty where it sees all."""
+    """Why a feature of a cell has no effect on a task; empty if all have."""
     engine = spec.engine
     if needs_decode(task):
         return ""
@@ -117,7 +117,7 @@ def _written(source: QuestionSource) -> str:
 
 
 def _set_shots(task: TaskSpec, built: BuiltTask) -> None:
-    """Puts worked examples before each question. Raises ValueError where there are too few."""
+    """Puts few-shot examples before each question. Raises ValueError if there are too few."""
     held = _worked_examples(built.task)
     if task.shots > held:
         raise ValueError(f"suite.tasks.{task.name}.shots={task.shots}: there are {held} worked examples")
@@ -125,7 +125,7 @@ def _set_shots(task: TaskSpec, built: BuiltTask) -> None:
 
 
 def _worked_examples(task: Any) -> int:
-    """How many rows there are to show. Without a split of them lm-eval would show the questions themselves."""
+    """The number of few-shot examples. Without a split for them lm-eval would show the questions themselves."""
     config, shown = task.config, task.config.fewshot_config
     if not (shown.split or shown.samples or task.has_training_docs() or task.has_validation_docs()):
         return 0
@@ -133,7 +133,7 @@ def _worked_examples(task: Any) -> int:
     scored = config.test_split or config.validation_split
     if shown.samples or (shown.split or config.training_split or config.validation_split) != scored:
         return held
-    # Of the questions themselves lm-eval leaves out the one that is asked only where these two names are the same.
+    # lm-eval leaves out the asked question from its examples only if these two names are the same.
     return held - 1 if shown.split == config.test_split else 0
 
 
@@ -141,10 +141,10 @@ _REQUIRED = ("lm_eval", "datasets")
 
 
 def describe_suite(suite: SuiteSpec) -> str:
-    """A suite in words: its tasks and, where they are on this machine, its questions.
+    """A suite in words: its tasks and, if they are on this machine, its questions.
 
-    Raises ValueError, one line, for what is not installed, a source or a task that there is not, files that are missing
-    or malformed, a release without questions, and programs that may not be run. No hub is contacted.
+    Raises a one-line ValueError for missing packages, unknown sources or tasks, files that are missing or malformed, a
+    release without questions, and programs that may not be run. No hub is contacted.
     """
     if missing := next((name for name in _REQUIRED if find_spec(name) is None), None):
         raise ValueError(f"suite={suite.name}: needs {missing}, which is not installed: {install_command('accuracy')}")
@@ -169,7 +169,7 @@ def _questions(task: TaskSpec, suite: SuiteSpec) -> int | None:
 
 
 def _documents(task: TaskSpec, suite: SuiteSpec) -> int | None:
-    """How many texts there are to be measured."""
+    """The number of texts to be measured."""
     if task.source != "wikitext2":
         return len(drift_texts(suite.data_dir).documents)
     return None if suite.data_dir is None else len(wikitext2(suite.data_dir).documents)

@@ -1,1 +1,1 @@
-"""kt-kernel, the CPU kernels of KTransformers, from its installed wheel."""
+"""kt-kernel, KTransformers' CPU kernels, from the installed wheel."""

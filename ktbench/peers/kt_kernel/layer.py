@@ -26,7 +26,7 @@ from ktbench.spec.run_spec import RunSpec, WorkloadSpec
 from ktbench.spec.support import unsupported
 from ktbench.spec.weights import Precision
 
-# By then the workers of other settings sleep; until then they would disturb the next ones.
+# By then the workers of other settings sleep; before that they would disturb the next ones.
 _ASLEEP_S = BY_NAME["kt-kernel"].spin_s + 0.01
 
 
@@ -47,7 +47,7 @@ class KtLoader:
         return f"kt-kernel {self.library.version} ({self.library.variant})"
 
     def settings(self, cores: int) -> dict[Setting, CacheColdReplicas]:
-        """The copies for each setting that may be tried on so many cores: weights belong to the pools of one."""
+        """The copies for each setting that may be tried on this many cores: weights belong to one setting's pools."""
         cpus = self.host.usable_cpus[:cores]
         copies_bytes = self.weights.count(self.precision, self.host) * self.weights.nbytes(self.precision)
         settings = settings_for(cores, self.host.nodes, copies_bytes)
@@ -89,7 +89,7 @@ class KtLayer(LoadedLayer):
         held, key = self._held[cores], (spec.workload, cores)
         if key not in self._tuned:
             first, *others = held
-            walks = [lambda _best, other=other: [other] for other in others]  # each is tried
+            walks = [lambda _best, other=other: [other] for other in others]  # all of them are tried
 
             def steps_on(setting: Setting) -> Iterator[None]:
                 sleep(_ASLEEP_S)
@@ -113,14 +113,14 @@ class KtLayer(LoadedLayer):
         )
 
     def close(self) -> None:
-        """See `LoadedLayer`. Threads end here, but weights with the process only: kt-kernel does not free them."""
+        """See `LoadedLayer`. Ends threads, but weights stay until the process ends: kt-kernel does not free them."""
         self._held.clear()
 
 
 def open_peer(specs: Sequence[RunSpec], host: HostRole) -> LayerSystem:
     """The first MoE layer of a model for cells that share it, loaded once for each setting that may be tried.
 
-    Raises Unsupported where kt-kernel is missing, or cannot run this format, activation, size or set of NUMA nodes;
+    Raises Unsupported if kt-kernel is missing, or cannot run this format, activation, size or set of NUMA nodes;
     ValueError for more threads than cores.
     """
     weights = LayerWeights.of(specs[0].model)

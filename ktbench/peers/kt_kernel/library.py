@@ -1,8 +1,8 @@
 """The parts of kt-kernel that are called: settings, pools of workers, and experts loaded and run on them.
 
-Letters: T tokens, k experts of a token, H hidden width. How it stores weights is from its sources,
-kt-kernel/operators/amx/la: `BufferB::_pack_block` of amx_kernels.hpp for int8, `BufferBInt4Impl` of amx_buffers.hpp
-for int4.
+Letters: T tokens, k experts of a token, H hidden width. Its weight layouts are from its sources,
+kt-kernel/operators/amx/la: `BufferB::_pack_block` of amx_kernels.hpp for int8, `BufferBInt4Impl` of amx_buffers.hpp for
+int4.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ktbench.resources import in_checkout
 from ktbench.spec.peers import BY_NAME, KT_MOST_BYTES
 from ktbench.spec.shape import MoEShape
 
-# Up to so many cores, one without a worker is too great a loss to begin with.
+# Up to this many cores, starting with a core without a worker would lose too much.
 _FEW_CORES = 4
 
 # By the peer's format, the fastest first; those of AMX run AVX-512 on CPUs without AMX.
@@ -51,7 +51,7 @@ class Setting:
 
     @property
     def context(self) -> None:
-        """Nothing is slow to change: the weights of every setting are loaded beforehand."""
+        """Empty: nothing is slow to change, since the weights of every setting are loaded beforehand."""
         return None
 
     def __str__(self) -> str:
@@ -61,12 +61,13 @@ class Setting:
 
 
 def settings_for(cores: int, nodes: Sequence[int], copies_bytes: int) -> tuple[Setting, ...]:
-    """Settings to try on `cores` cores of these NUMA nodes, first the one to take without tuning.
+    """Settings to try on `cores` cores of these NUMA nodes, beginning with the default.
 
-    The thread that hands a call over spins until the workers are done. So a worker on every core is one thread too
-    many, and on few cores a core without a worker is much lost: both are tried, and on one node a pool for each half
-    of the cores, which meet once a call and not after each of its phases. There are as many as fit into 8 GiB with the
-    weights of each, `copies_bytes`, but one at least. Raises Unsupported for nodes that kt-kernel cannot count.
+    The thread that submits a call spins until the workers are done. So a worker on every core is one thread too many,
+    while on few cores a core without a worker is a large loss: both are tried, and on one node also a pool for each
+    half of the cores, which synchronise once per call instead of after each phase. As many settings as fit into 8 GiB
+    with the weights of each, `copies_bytes`, but at least one. Raises Unsupported for nodes that kt-kernel cannot
+    number.
     """
     pools = len(nodes)
     if tuple(nodes) != tuple(range(pools)):
@@ -88,7 +89,7 @@ def _shared(cores: int, pools: int) -> tuple[int, ...]:
 
 
 def as_stored(expert: ExpertMatrices, kind: str, pools: int) -> ExpertMatrices:
-    """An expert's matrices as they count once stored as bf16, int8 or int4.
+    """The values of an expert's matrices when stored as bf16, int8 or int4.
 
     Each row has one scale. The columns of `down` are split over the pools, and each pool scales its own part.
     """
@@ -98,7 +99,7 @@ def as_stored(expert: ExpertMatrices, kind: str, pools: int) -> ExpertMatrices:
 
 
 def _int4(matrix: Tensor) -> Tensor:
-    """An int8 of up to 112 in magnitude, rounded to a multiple of 16, ties away from 0: -7 to 7 of them."""
+    """An int8 of up to 112 in magnitude, rounded to a multiple of 16 (-7 to 7 times 16), ties away from 0."""
     fine, scales = Rounding(most=112).numbers(matrix)
     coarse = torch.sign(fine) * torch.floor((fine.float().abs() + 8) / 16) * 16
     return coarse * scales
@@ -113,7 +114,7 @@ _STORED: Mapping[str, Callable[[Tensor], Tensor]] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KtExperts(BoundBackend):
-    """One layer on one pool: `experts` is kt-kernel's object, `store` gives the bf16 weights that went into it.
+    """One layer on one pool: `experts` is kt-kernel's object, `store` gives its original bf16 weights.
 
     Implements `BindableBackend`.
     """
@@ -128,7 +129,7 @@ class KtExperts(BoundBackend):
     def bind(self, hidden: Tensor, routing: Routing, output: Tensor) -> Call:
         """The call on `hidden` [T, H] that writes `output` [T, H], both bf16 and contiguous.
 
-        Raises ValueError for more tokens than there is room for: kt-kernel does not look.
+        Raises ValueError for more tokens than there is room for, which kt-kernel does not check.
         """
         if len(hidden) > self.most_tokens:
             raise ValueError(f"kt-kernel was given room for {self.most_tokens} tokens, this call has {len(hidden)}")
@@ -145,7 +146,7 @@ class KtExperts(BoundBackend):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Task:
-    """A task of kt-kernel and the memory that it points at."""
+    """A kt-kernel task and the memory to which it points."""
 
     pool: Pool
     task: Any
@@ -159,7 +160,7 @@ class _Task:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KtLibrary:
-    """The package: `extension` is its compiled module, `variant` the instruction sets that this was built for."""
+    """The package: `extension` is its compiled module, `variant` the instruction sets for which it was built."""
 
     extension: Any
     version: str
@@ -167,7 +168,7 @@ class KtLibrary:
 
     @classmethod
     def load(cls) -> KtLibrary:
-        """Imports kt-kernel. Raises Unsupported where it is not installed or has no build for this CPU."""
+        """Imports kt-kernel. Raises Unsupported if it is not installed or has no build for this CPU."""
         try:
             import kt_kernel
         except (ImportError, RuntimeError) as error:
@@ -178,7 +179,7 @@ class KtLibrary:
         return cls(extension=kt_kernel.kt_kernel_ext, version=kt_kernel.__version__, variant=kt_kernel.__cpu_variant__)
 
     def experts_class(self, kind: str) -> Any:
-        """The class that runs experts stored as bf16, int8 or int4. Raises Unsupported where the build has none."""
+        """The class that runs experts stored as bf16, int8 or int4. Raises Unsupported if the build has none."""
         names = [name for name in _CLASSES[kind] if hasattr(self.extension.moe, name)]
         if not names:
             raise Unsupported(f"kt-kernel {self.version} ({self.variant}): has no {_CLASSES[kind][-1]} on this CPU")
@@ -186,9 +187,9 @@ class KtLibrary:
 
 
 class Pool:
-    """Workers on one cpu of each core, and the thread that hands calls over to them.
+    """Workers on one cpu of each core, and the thread that submits calls to them.
 
-    That thread spins while they work: it is kept to the cores without a worker, or else to the last one.
+    That thread spins while they work: it is restricted to the cores without a worker, or else to the last core.
     """
 
     def __init__(self, library: KtLibrary, setting: Setting, cpus: Sequence[int]) -> None:
@@ -201,20 +202,20 @@ class Pool:
         _place({thread: name for thread, name in _threads().items() if thread not in before}, setting, cpus)
 
     def run(self, task: Any) -> None:
-        """A task from begin to end."""
+        """Run a task to its end."""
         self.cpu_infer.submit(task)
         self.cpu_infer.sync()
 
 
 def _threads() -> dict[int, str]:
-    """Name of each thread of this process by its id."""
+    """Names of this process's threads by id."""
     return {int(task.name): (task / "comm").read_text().strip() for task in _TASKS.iterdir()}
 
 
 def _place(threads: dict[int, str], setting: Setting, cpus: Sequence[int]) -> None:
-    """Workers call themselves after node and core, such as `numa_0_t_1`, and count the cores of the whole node.
+    """Workers are named after node and core, such as `numa_0_t_1`, numbering the cores of the whole node.
 
-    On one node they are sent to the cores that were given; on several they stay where they are.
+    On one node they are pinned to the given cores; on several they stay where they are.
     """
     spare = set(cpus[sum(setting.workers) :]) or {cpus[-1]}
     for thread, name in threads.items():
@@ -229,8 +230,8 @@ def load_experts(
 ) -> Any:
     """The experts of one layer in kt-kernel's own memory, for calls of up to `most_tokens` tokens.
 
-    Weights come from `store`, which need not hold more than one expert; for the time of loading all are here as bf16.
-    Raises Unsupported for sizes that its tiles cannot hold.
+    Weights come from `store`, which need not hold more than one expert; while loading, all are held as bf16. Raises
+    Unsupported for sizes that its tiles cannot hold.
     """
     gate, up, down = _stacked(store, shape)
     config = library.extension.moe.MOEConfig(shape.experts, shape.top_k, shape.hidden, shape.expert_ffn, 0)

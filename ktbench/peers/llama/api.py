@@ -1,4 +1,4 @@
-"""The few functions of llama.cpp's C interface (llama.h) that are needed, close to as they are."""
+"""The few required functions of llama.cpp's C interface (llama.h), as a thin wrapper."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ktbench.resources import in_checkout
 
 _WARN, _ERROR, _CONTINUED = 3, 4, 5  # ggml_log_level of ggml.h
 _KEPT_LINES = 3
-# The names used here that came last.
+# The most recent of the names used here.
 _NEWEST = ("LLAMA_LOAD_MODE_MMAP", "llama_get_memory", "LLAMA_FLASH_ATTN_TYPE_ENABLED")
 _NO_MEMORY = ("failed to allocate", "unable to allocate")
 
@@ -30,7 +30,7 @@ class LlamaLog:
     def __init__(self, library: ModuleType) -> None:
         self._lines: deque[str] = deque(maxlen=_KEPT_LINES)
         self._level = 0
-        self._callback = library.llama_log_callback(self._receive)  # called for as long as the library lives
+        self._callback = library.llama_log_callback(self._receive)  # called as long as the library lives
         library.llama_log_set(self._callback, None)
 
     def _receive(self, level: int, text: bytes, _data: object) -> None:
@@ -47,23 +47,23 @@ class LlamaLog:
             self._lines[-1] = f"{self._lines[-1]} {words.strip()}"
 
     def forget(self) -> None:
-        """Drop the lines so far."""
+        """Drop all lines so far."""
         self._lines.clear()
 
     @property
     def last_lines(self) -> str:
-        """The last lines in one, what is repeated left out."""
+        """The last lines joined, without repetitions."""
         return "; ".join(dict.fromkeys(line for line in self._lines if line)) or "no reason given"
 
     def failure(self, what: str, kind: type[Exception]) -> Exception:
-        """What to raise where something has failed, with the last lines: MemoryError where they are about that."""
+        """The error to raise after a failure, with the last lines: MemoryError if they are about memory."""
         lines = self.last_lines
         is_memory = any(words in lines for words in _NO_MEMORY)
         return (MemoryError if is_memory else kind)(f"{what}: {lines}")
 
 
 class LlamaLibrary:
-    """llama_cpp, quiet. Raises Unsupported where it is older than what is called here."""
+    """llama_cpp, quiet. Raises Unsupported if it is older than the functions called here."""
 
     _loaded: LlamaLibrary | None = None
 
@@ -78,19 +78,19 @@ class LlamaLibrary:
 
     @classmethod
     def load(cls) -> LlamaLibrary:
-        """The one of this process, where there can be only one log. Raises ImportError where it is not installed."""
+        """The instance of this process, which can have only one log. Raises ImportError if it is not installed."""
         if cls._loaded is None:
             cls._loaded = cls(importlib.import_module("llama_cpp"))
         return cls._loaded
 
     @property
     def version(self) -> str:
-        """Of the package llama-cpp-python."""
+        """The version of the package llama-cpp-python."""
         return str(self.calls.__version__)
 
     @property
     def flags(self) -> str:
-        """What it was built for, by the names of llama_print_system_info that are on: `CPU AVX512 OPENMP REPACK`."""
+        """Its build features, the names that are on in llama_print_system_info: `CPU AVX512 OPENMP REPACK`."""
         words = self.calls.llama_print_system_info().decode().replace(":", "= 1 |").split("|")
         pairs = (word.split("=") for word in words if "=" in word)
         return " ".join(name.strip() for name, value in pairs if value.strip() != "0")
@@ -102,9 +102,9 @@ class LlamaLibrary:
 
 
 class Model:
-    """Weights of a GGUF file, mapped from it; what llama.cpp repacks for its kernels lies in memory.
+    """Weights of a GGUF file, mapped from it; weights that llama.cpp repacks for its kernels are in memory.
 
-    Raises ValueError in one line for a file that llama.cpp does not load, MemoryError where it does not fit.
+    Raises ValueError in one line for a file that llama.cpp does not load, MemoryError if it does not fit.
     """
 
     def __init__(self, library: LlamaLibrary, path: Path) -> None:
@@ -124,7 +124,7 @@ class Model:
 
     @property
     def vocab(self) -> int:
-        """Tokens, as many as there are logits."""
+        """Number of tokens, equal to the number of logits."""
         calls = self.library.calls
         return int(calls.llama_vocab_n_tokens(calls.llama_model_get_vocab(self._handle)))
 
@@ -136,7 +136,7 @@ class Model:
         return text.value.decode()
 
     def open(self, script: Script, settings: LlamaSettings) -> Context:
-        """A context of its own on these weights. Raises MemoryError where it does not fit, RuntimeError otherwise."""
+        """A new context on these weights. Raises MemoryError if it does not fit, RuntimeError otherwise."""
         return Context(self.library, self._handle, script, (script.workload.batch, self.vocab), settings)
 
     def close(self) -> None:
@@ -150,7 +150,7 @@ class Context:
     def __init__(
         self, library: LlamaLibrary, model: Any, script: Script, logits: tuple[int, int], settings: LlamaSettings
     ) -> None:
-        """On the handle of a model, with room for the calls of `script`; `logits` is [sequences, vocab]."""
+        """A context for the handle of a model, with room for the calls of `script`; `logits` is [sequences, vocab]."""
         self._calls, self._log, self._shape = library.calls, library.log, logits
         self._log.forget()
         self._handle = self._calls.llama_init_from_model(model, _params(self._calls, script, settings))
@@ -159,11 +159,11 @@ class Context:
         self._memory = self._calls.llama_get_memory(self._handle)
 
     def use(self, threads: int) -> None:
-        """From now on calls of one token and of more run on so many threads."""
+        """Set the number of threads for all later calls."""
         self._calls.llama_set_n_threads(self._handle, threads, threads)
 
     def decode(self, batch: Batch) -> None:
-        """Put a call's tokens through. Raises RuntimeError with llama.cpp's last messages where that fails."""
+        """Process a call's tokens. Raises RuntimeError with llama.cpp's last messages if that fails."""
         if code := self._calls.llama_decode(self._handle, batch.call):
             raise self._log.failure(f"llama_decode gave {code}", RuntimeError)
 
@@ -176,20 +176,20 @@ class Context:
         return np.ctypeslib.as_array(self._calls.llama_get_logits(self._handle), self._shape).copy()
 
     def forget(self) -> None:
-        """Empty the memory: its table of positions, no keys or values are touched."""
+        """Empty the memory: clears its table of positions without touching keys or values."""
         self._calls.llama_memory_clear(self._memory, False)
 
     def keep(self, positions: int) -> bool:
-        """Forget what comes after so many positions of every sequence; False where the memory cannot go back."""
+        """Keep only this many positions of every sequence; False if the memory cannot go back."""
         return bool(self._calls.llama_memory_seq_rm(self._memory, -1, positions, -1))
 
     def restart_clock(self) -> None:
-        """From now on `own_s` counts anew."""
+        """Restart the count of `own_s`."""
         self._calls.llama_perf_context_reset(self._handle)
 
     @property
     def own_s(self) -> float:
-        """Seconds in calls by llama.cpp's own clock, from the begin of one to the end of the wait for it."""
+        """Seconds in calls by llama.cpp's own clock, from the beginning of a call to the end of the wait for it."""
         times = self._calls.llama_perf_context(self._handle)
         return float(times.t_p_eval_ms + times.t_eval_ms) / 1e3  # calls of more than one token, and of one
 
@@ -199,11 +199,11 @@ class Context:
 
 
 class Batch:
-    """A call's arguments as llama.cpp takes them, in the memory of the layout."""
+    """A call's arguments for llama.cpp, in the memory of the layout."""
 
     def __init__(self, library: LlamaLibrary, layout: TokenLayout) -> None:
         calls, count = library.calls, len(layout)
-        self._held = layout  # what the pointers point to
+        self._held = layout  # the memory behind the pointers
         self._ones = np.ones(count, np.int32)
         first = layout.sequences.ctypes.data
         self._sequences = (ctypes.POINTER(ctypes.c_int32) * count)(
@@ -224,7 +224,7 @@ def _pointer(values: NDArray[Any], kind: Any) -> Any:
 
 
 def _params(calls: ModuleType, script: Script, settings: LlamaSettings) -> Any:
-    """Each sequence has its own part of the memory, as llama.h advises for those that share no prefix."""
+    """Each sequence has its own part of the memory, as llama.h advises for sequences without a shared prefix."""
     params = calls.llama_context_default_params()
     params.n_ctx, params.n_seq_max = script.cells, script.workload.batch
     params.n_batch, params.n_ubatch = script.call_tokens, min(settings.ubatch, script.call_tokens)

@@ -28,7 +28,7 @@ B = TypeVar("B", bound="LlamaBench")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BenchRow:
-    """One test: the settings that it ran on, seconds of each repetition, and the program's own description."""
+    """One test: its settings, seconds of each repetition, and the program's own description."""
 
     settings: LlamaSettings
     samples_s: tuple[float, ...]
@@ -43,8 +43,8 @@ class BenchRow:
 class Dialect:
     """What differs between llama.cpp's program and a fork's.
 
-    `options` requests the test of a workload and the form of the output, in which `row` finds each whole row. Of the
-    repetitions of a prefill the first `warm_ups` are left out. `shown` are the settings of a row that notes tell.
+    `options` requests the test of a workload and the form of the output, in which `row` matches each complete row. The
+    first `warm_ups` repetitions of a prefill are left out. `shown` are the settings of a row that appear in notes.
     """
 
     options: Callable[[WorkloadSpec], Mapping[str, object]]
@@ -68,7 +68,7 @@ LLAMA_CPP = Dialect(options=_options, row=re.compile(r"^\{.*\n", re.MULTILINE))
 
 
 def read_rows(output: str, dialect: Dialect = LLAMA_CPP) -> tuple[BenchRow, ...]:
-    """The rows of an output, in order; a last one without an end is that of a program that was ended, and left out.
+    """The rows of an output, in order; an incomplete last one, from a program that was ended, is left out.
 
     Raises ValueError in one line for a row without samples or settings.
     """
@@ -80,7 +80,7 @@ _Count = Annotated[int, Meta(ge=1)]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Printed:
-    """What a row must say, as the program names it; in older programs backends are a flag for each but the CPU."""
+    """Required fields of a row, by the program's names; older programs have a flag for each backend except the CPU."""
 
     n_threads: _Count
     n_ubatch: _Count
@@ -113,7 +113,7 @@ def _row(text: str, shown: Iterable[str]) -> BenchRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Program:
-    """llama-bench and the GGUF file that it is to load."""
+    """llama-bench and the GGUF file to load."""
 
     program: str
     file: Path
@@ -122,10 +122,10 @@ class Program:
     def run(
         self, workload: WorkloadSpec, candidates: Sequence[LlamaSettings], limit_s: float, *, whole: bool = True
     ) -> tuple[BenchRow, ...]:
-        """The rows of the tests of settings that differ in one field at most, one for each.
+        """A row for each of several settings that differ in at most one field.
 
-        After `limit_s` seconds the program is ended. Raises ValueError where it cannot be run; where `whole`,
-        RuntimeError with its last line if it fails or is ended, else the rows that were done are given.
+        After `limit_s` seconds the program is ended. Raises ValueError if it cannot be run; if it fails or is ended,
+        raises RuntimeError with its last line if `whole`, else returns the completed rows.
         """
         command = [self.program, "-m", str(self.file), *options(workload, candidates, self.dialect)]
         why = ""
@@ -144,7 +144,8 @@ class Program:
         return read_rows(output, self.dialect)
 
     def step_samples_s(self, row: BenchRow, workload: WorkloadSpec) -> tuple[float, ...]:
-        """Seconds of each step that is no warm-up. Raises RuntimeError for another number of samples than requested."""
+        """Seconds of each step except warm-ups. Raises RuntimeError if the number of samples is not the requested
+        one."""
         requested = int(str(self.dialect.options(workload)["-r"]))
         if len(row.samples_s) != requested:
             raise RuntimeError(f"llama-bench printed {len(row.samples_s)} samples, {requested} were expected")
@@ -156,10 +157,10 @@ class Program:
 def options(
     workload: WorkloadSpec, candidates: Sequence[LlamaSettings], dialect: Dialect = LLAMA_CPP
 ) -> tuple[str, ...]:
-    """Its options for a workload of one sequence and settings that differ in one field at most, which become a list.
+    """Its options for a workload of one sequence; settings that differ in at most one field become a list.
 
-    A prefill is one test of as many repetitions as steps, a decode one test that generates as many tokens as steps at
-    context depth `prompt`: llama-bench does not report what each took.
+    A prefill is one test with a repetition per step, a decode one test that generates a token per step at context depth
+    `prompt`: llama-bench does not report single tokens.
     """
     tried: dict[str, object] = {
         "-b": max(workload.prompt, *(candidate.ubatch for candidate in candidates)),
@@ -189,22 +190,22 @@ def _last_line(output: bytes | str | None) -> str:
 def open_peer(specs: Sequence[RunSpec], host: HostRole) -> LlamaBench:
     """The program of `peer.llama_bench` on the GGUF file of these cells, with at most the cores of `host`.
 
-    Raises ValueError for a file that is not whole or holds other weights, Unsupported for one of another precision.
+    Raises ValueError for a file that is incomplete or holds other weights, Unsupported for one of another precision.
     """
     program = specs[0].peer.llama_bench
-    assert program is not None  # without one its cells are not run
+    assert program is not None  # otherwise its cells do not run
     return open_program(LlamaBench, program, LLAMA_CPP, specs[0], host)
 
 
 def open_program(kind: type[B], program: str, dialect: Dialect, spec: RunSpec, host: HostRole) -> B:
-    """A system that runs a program; raises as `open_peer`."""
+    """A system that runs a program; raises like `open_peer`."""
     file = file_of(spec)
     header = read_weights(file.path, file.weights)
     return kind(Program(program=program, file=file.path, dialect=dialect), spec.model, host, header)
 
 
 class LlamaBench(BlackBoxMixin):
-    """A `System` that cannot be stepped: `own_samples_s` runs the program and gives what it has timed."""
+    """A `System` that cannot be stepped: `own_samples_s` runs the program and returns its times."""
 
     name = "llama-bench"
 
@@ -223,10 +224,10 @@ class LlamaBench(BlackBoxMixin):
         self._settings, self._spec, self._row = self._tuned[key], spec, None
 
     def own_samples_s(self) -> tuple[float, ...]:
-        """Seconds of the steps as llama-bench timed them, on token ids of its own.
+        """Seconds of the steps as timed by llama-bench, on its own token ids.
 
-        Of a prefill one for each step, of a decode one that is the mean over all steps. Raises RuntimeError with the
-        program's last line where it fails, or takes longer than the deadline of a trial.
+        For a prefill one value per step, for a decode the mean over all steps. Raises RuntimeError with the program's
+        last line if it fails or takes longer than the deadline of a trial.
         """
         spec = configured(self._spec)
         rows = self._program.run(spec.workload, [self._settings.settings], spec.measure.turn_timeout_s)
@@ -236,10 +237,10 @@ class LlamaBench(BlackBoxMixin):
         return self._program.step_samples_s(self._row, spec.workload)
 
     def start(self) -> None:
-        """Nothing: every run of the program begins anew."""
+        """Nothing: every run of the program starts from scratch."""
 
     def step(self) -> NoReturn:
-        """Raises Unsupported: a run of the program loads the weights, too."""
+        """Raises Unsupported: a run of the program also loads the weights."""
         raise Unsupported("llama-bench times its own steps, see own_samples_s")
 
     def logits(self) -> NoReturn:
@@ -247,7 +248,7 @@ class LlamaBench(BlackBoxMixin):
         raise Unsupported("llama-bench shows no logits")
 
     def notes(self) -> tuple[str, ...]:
-        """How it was tuned; what it was built for and holds; what its samples are."""
+        """How it was tuned, its build and weights, and what its samples are."""
         tuned = self._settings.explain(self.name)
         if self._row is None:
             return (tuned,)
@@ -257,7 +258,7 @@ class LlamaBench(BlackBoxMixin):
             f"{self.name} of build {row.build} for {row.backends}; weights {row.weights}, "
             f"keys and values {row.cache}{row.options}"
         )
-        return tuned, built, f"timed by llama-bench itself after loading, {sample}, on token ids of its own"
+        return tuned, built, f"timed by llama-bench itself after loading, {sample}, on its own token ids"
 
     def work(self) -> Work | None:
         """See `System`; see `work_of`."""
@@ -270,7 +271,7 @@ class LlamaBench(BlackBoxMixin):
 def tune(program: Program, spec: RunSpec, cores: int) -> Tuned[LlamaSettings]:
     """Tries the candidates of each walk in one run of the program, which is ended when `peer.tune_s` is over.
 
-    The first settings are tried whatever they take. Raises as `Program.run`.
+    The first settings are always tried. Raises like `Program.run`.
     """
     work = spec.workload
 

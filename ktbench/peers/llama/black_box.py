@@ -1,4 +1,4 @@
-"""What llama.cpp and llama-bench share: a GGUF file, limits, and internals that cannot be observed."""
+"""Shared by llama.cpp and llama-bench: a GGUF file, limits, and internals that cannot be observed."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class BlackBoxMixin:
 
 
 def require(spec: RunSpec, most_sequences: int) -> None:
-    """Raises Unsupported for what its cell cannot be run as, and for more than so many sequences."""
+    """Raises Unsupported for settings that it cannot run, and for more than this many sequences."""
     if why := unsupported(spec):
         raise Unsupported(why)
     if spec.workload.batch > most_sequences:
@@ -56,10 +56,10 @@ def require(spec: RunSpec, most_sequences: int) -> None:
 
 
 def work_of(workload: WorkloadSpec, shape: MoEShape, tensors: Iterable[TensorInfo]) -> Work | None:
-    """Work of a decode step of one sequence, exactly; None where several tokens share experts that are not counted.
+    """Exact work of a decode step of one sequence; None if several tokens share experts, which are not counted.
 
-    Bytes are those of the file, each read once: all tensors, of the routed experts k of E, of the embedding one row
-    where it is not the head as well. FLOPs: two for each weight, attention scores left out.
+    Bytes are those of the file, each read once: all tensors, k of E routed experts, and one row of the embedding unless
+    it is also the head. FLOPs: two for each weight, without attention scores.
     """
     if workload.phase != "decode" or workload.batch != 1:
         return None
@@ -69,7 +69,7 @@ def work_of(workload: WorkloadSpec, shape: MoEShape, tensors: Iterable[TensorInf
     products = sum(
         _share(tensor, shape, tied) * math.prod(tensor.shape)
         for tensor in listed
-        if tied or tensor.name != _EMBEDDING  # a row of it is looked up, not multiplied
+        if tied or tensor.name != _EMBEDDING  # one row is looked up, nothing is multiplied
     )
     return Work(weight_bytes=int(nbytes), flops=2 * int(products), tokens=1)
 
@@ -84,9 +84,9 @@ def _share(tensor: TensorInfo, shape: MoEShape, tied: bool) -> Fraction:
 
 
 def read_weights(path: Path, weights: str | None) -> GgufHeader:
-    """The header of a file that names `weights`, a digest, as its own (None: any).
+    """The header of a file whose digest of weights is `weights` (None: any).
 
-    Raises ValueError in one line for other weights, and as `read_header` for a file that is not whole.
+    Raises ValueError in one line for other weights, and like `read_header` for an incomplete file.
     """
     header = read_header(path)
     digest = header.metadata.get(OUR_WEIGHTS, "none named")
@@ -96,10 +96,10 @@ def read_weights(path: Path, weights: str | None) -> GgufHeader:
 
 
 def file_of(spec: RunSpec) -> CachedFile:
-    """The GGUF file of a cell, which must be there.
+    """The GGUF file of a cell, which must exist.
 
-    Raises Unsupported where its routed experts are of another type than the precision needs; a file in super-blocks,
-    which mixes types, has some of that type. Raises ValueError as `read_header`.
+    Raises Unsupported if its routed experts have a type other than the precision needs; a file in super-blocks, which
+    mixes types, must have some of that type. Raises ValueError like `read_header`.
     """
     file = kept_file(spec)
     tensors = read_header(file.path).tensors.items()

@@ -10,14 +10,14 @@ from ktbench.peers.llama.bench import Dialect, LlamaBench, open_program
 from ktbench.resources import built_program
 from ktbench.spec.run_spec import RunSpec, WorkloadSpec
 
-# Before its repetitions a prefill test runs a single token, so that the first one meets memory that is not mapped yet.
+# Before its repetitions a prefill test runs only a single token, so the first one touches unmapped memory.
 _WARM_UPS = 1
-# Weights repacked for its kernels as they are loaded, which needs them unmapped; gate and up of the experts in one.
+# Weights are repacked for its kernels while loading, which excludes mmap; gate and up of the experts are fused.
 _FASTEST = {"-rtr": 1, "-mmp": 0, "-fmoe": 1, "-thp": 1}
 
 
 def _options(workload: WorkloadSpec) -> dict[str, object]:
-    """`-gp` generates after a prompt outside of the clock (llama-bench.cpp: TEST_KIND_GP), as llama.cpp's `-d`."""
+    """`-gp` generates after an untimed prompt (llama-bench.cpp: TEST_KIND_GP), like llama.cpp's `-d`."""
     if workload.phase == "prefill":
         test: dict[str, object] = {"-p": workload.prompt, "-n": 0, "-r": workload.steps + _WARM_UPS}
     else:
@@ -43,5 +43,5 @@ def open_peer(specs: Sequence[RunSpec], host: HostRole) -> IkLlama:
     """The llama-bench in `peer.ik_llama` on the GGUF file of these cells; raises as that of `LlamaBench`."""
     folder = specs[0].peer.ik_llama
     program = None if folder is None else built_program("llama-bench", folder)
-    assert program is not None  # without one its cells are not run
+    assert program is not None  # otherwise its cells do not run
     return open_program(IkLlama, program, IK_LLAMA, specs[0], host)

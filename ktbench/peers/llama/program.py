@@ -1,4 +1,4 @@
-"""Programs of a llama.cpp build as children of a worker: they end with it."""
+"""Programs of a llama.cpp build as children of a worker, which end with it."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ _STANDARD_ERROR = 2
 _HERE = "127.0.0.1"
 _POLL_S, _ANSWER_S = 0.05, 10.0
 _LAST_LINES = 4
-# For the last output to be read, once the process has ended.
+# Time to read the last output after the process has ended.
 _READ_S = 1.0
-# Settings by environment, which a user may have made for another server. What was served is kept in memory otherwise,
-# even where no request asks for it; older programs do not know the option and leave out the variable.
+# Environment settings, which a user may have made for another server. Without this one, served prompts are kept in
+# memory even if no request asks for it; older programs lack the option and ignore the variable.
 _SETTINGS, _OWN_SETTINGS = "LLAMA_ARG_", {"LLAMA_ARG_CACHE_RAM": "0"}
 
 
 def tied() -> Callable[[], None]:
-    """What a child of this process does before it runs its program, for `subprocess`: the kernel ends it with this one.
+    """A pre-exec function for `subprocess`, which makes the kernel end the child with this process (Linux, prctl(2)).
 
-    Left alone it would go on loading every core beside the next timing (Linux, prctl(2)).
+    Otherwise the child would keep every core busy during the next timing.
     """
     return partial(_tie, os.getpid())
 
@@ -49,7 +49,7 @@ def _tie(parent: int) -> None:
 
 
 class RunningServer:
-    """llama-server on a free port of this machine; ends with this process. What it prints goes to standard error.
+    """llama-server on a free port of this machine; ends with this process. Its output goes to standard error.
 
     Raises Unsupported for a program that cannot be run.
     """
@@ -76,7 +76,7 @@ class RunningServer:
         atexit.register(self.end)
 
     def wait_ready(self, limit_s: float) -> None:
-        """Raises Unsupported where it ends, or does not say within `limit_s` seconds that it is ready."""
+        """Raises Unsupported if it ends, or does not report within `limit_s` seconds that it is ready."""
         ends_s = monotonic() + limit_s
         while not self._is_ready(min(_ANSWER_S, max(_POLL_S, ends_s - monotonic()))):
             if monotonic() > ends_s:
@@ -86,7 +86,7 @@ class RunningServer:
                 raise Unsupported(why)
 
     def ending(self, grace_s: float = 0.0) -> str:
-        """How it has ended, with its last lines; empty where it runs on after `grace_s` seconds."""
+        """How it has ended, with its last lines; empty if it still runs after `grace_s` seconds."""
         try:
             code = self._process.wait(grace_s)
         except subprocess.TimeoutExpired:
@@ -95,7 +95,7 @@ class RunningServer:
         return f"llama-server exited with {code}: {self._said()}"
 
     def build(self) -> str:
-        """The build that it says it is."""
+        """The build that it reports."""
         try:
             with replace(self.address, path="").request("GET", "/props", None, _ANSWER_S) as response:
                 return str(json.load(response)["build_info"])
@@ -103,7 +103,7 @@ class RunningServer:
             return "unknown"
 
     def end(self) -> None:
-        """Kill it and everything that it started."""
+        """Kill it and everything it started."""
         atexit.unregister(self.end)
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""The input of llama.cpp, token by token: the same ids at the same positions as our engine's script."""
+"""The input of llama.cpp, token by token: the same ids at the same positions as in our engine."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ktbench.spec.serving.pages import whole_cells
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenLayout:
-    """One call of llama_decode over N tokens, sequence after sequence: all arrays are [N].
+    """One call of llama_decode over N tokens, sequence by sequence: all arrays are [N].
 
-    `wanted` is 1 where logits are requested.
+    `wanted` is 1 if logits are requested.
     """
 
     tokens: NDArray[np.int32]
@@ -48,17 +48,17 @@ class Script:
 
     @property
     def cells(self) -> int:
-        """Positions that the memory of all sequences has to hold."""
+        """Positions that the memory of all sequences must hold."""
         work = self.workload
         deepest = work.prompt + (work.steps if work.phase == "decode" else 0)
         return work.batch * whole_cells(deepest)
 
 
 def write_script(workload: WorkloadSpec, vocab: int) -> Script:
-    """Prompt and steps with the ids that `ktbench.engine.workload_trace` gives our engine.
+    """Prompt and steps with the same ids that `ktbench.engine.workload_trace` gives our engine.
 
-    Each prefill step has new prompts, a decode step one forced token of each sequence; with `workload.chunk` a call
-    takes so many tokens of each sequence.
+    Each prefill step has new prompts, a decode step one forced token per sequence; with `workload.chunk` a call takes
+    that many tokens of each sequence.
     """
     work = workload
     if work.phase == "prefill":
@@ -71,7 +71,7 @@ def write_script(workload: WorkloadSpec, vocab: int) -> Script:
 
 
 def _calls(ids: NDArray[np.int64], first: int, chunk: int | None) -> tuple[TokenLayout, ...]:
-    """Calls over [B, T] ids from position `first` on; the last position of the last wants logits."""
+    """Calls over [B, T] ids from position `first` on; the last position of the last call requests logits."""
     tokens = ids.shape[1]
     size = chunk or tokens
     return tuple(

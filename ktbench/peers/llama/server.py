@@ -18,22 +18,22 @@ from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.serving.pages import whole_cells
 
 _NAME = "llama-server"
-# The server has this part of the deadline for loading, so that its own words are the reason where it is too slow.
+# The server gets this share of the loading deadline, so that its own message is the reason if it is too slow.
 _PATIENCE = 0.8
-# Between the end of its connections and that of the process.
+# Time between the end of its connections and that of the process.
 _GRACE_S = 1.0
-# Tokens that each request of a step of tuning is answered with.
+# Tokens of each answer in a tuning step.
 _TUNING_ANSWER = 4
 
 
 def open_serving(specs: Sequence[RunSpec], host: HostRole) -> LlamaServing:
-    """The server of `peer.llama_server` on the GGUF file of these cells, with room for the most that any of them asks.
+    """The server of `peer.llama_server` on the GGUF file of these cells, with room for the maximum of any of them.
 
-    Raises ValueError for a file that is not whole or holds other weights, Unsupported for one of another precision and
-    where the server does not start.
+    Raises ValueError for a file that is incomplete or holds other weights, Unsupported for one of another precision and
+    if the server does not start.
     """
     spec = specs[0]
-    assert spec.peer.llama_server is not None  # without one its cells are not run
+    assert spec.peer.llama_server is not None  # otherwise its cells do not run
     file = file_of(spec)
     read_weights(file.path, file.weights)
     streams = [draw_stream(other.workload, other.model.shape.vocab) for other in specs]
@@ -63,14 +63,14 @@ def _tuned(trials: Trials, cores: int, budget_s: float) -> LlamaServing:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Slots:
-    """What the server has room for: `requests` at once, each of up to `tokens` with its answer."""
+    """The server's capacity: `requests` at once, each of up to `tokens` including its answer."""
 
     requests: int
     tokens: int
 
     @classmethod
     def of(cls, specs: Sequence[RunSpec], streams: Sequence[Sequence[StreamRequest]]) -> Slots:
-        """For the most that run at once in any of the cells, within their limits, and the longest request of any."""
+        """For the most concurrent requests in any of the cells, within their limits, and the longest request of any."""
         return cls(
             requests=max(spec.most_at_once for spec in specs),
             tokens=whole_cells(1 + max(map(longest_request, streams))),
@@ -79,17 +79,17 @@ class Slots:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServerSettings(LlamaSettings):
-    """Other threads need another server, too."""
+    """Settings for which a change, even of threads, needs a new server."""
 
     @property
     def context(self) -> tuple[int, int, bool]:  # type: ignore[override]
-        """What a server is started with."""
+        """The settings with which a server is started."""
         return self.threads, self.ubatch, self.flash
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Launch:
-    """What is the same for all settings that are tried; `limit_s` is how long the server may take to be ready."""
+    """The parameters that all tried settings share; `limit_s` is how long the server may take to be ready."""
 
     program: str
     file: Path
@@ -97,7 +97,7 @@ class Launch:
     limit_s: float
 
     def start(self, settings: ServerSettings) -> RunningServer:
-        """Raises Unsupported with its last lines where it ends, or is not ready in time."""
+        """Raises Unsupported with its last lines if it ends or is not ready in time."""
         running = RunningServer([self.program, *self._options(settings)])
         try:
             running.wait_ready(self.limit_s)
@@ -122,7 +122,7 @@ class Launch:
 
 
 class LlamaServing(OpenAIServing):
-    """Implements `ServingEngine` with a server of its own; `tuned` is how its settings were found."""
+    """Implements `ServingEngine` with its own server; `tuned` says how its settings were chosen."""
 
     def __init__(self, running: RunningServer, slots: Slots) -> None:
         super().__init__(running.address, _NAME, slots.tokens)
@@ -134,7 +134,7 @@ class LlamaServing(OpenAIServing):
         )
 
     def step(self) -> list[TokenEvent]:
-        """See `ServingEngine`. Raises RuntimeError where the server has ended."""
+        """See `ServingEngine`. Raises RuntimeError if the server has ended."""
         events = super().step()
         failed = any(event.finish == "error" for event in events)
         if (failed or not events) and (why := self._running_server.ending(_GRACE_S if failed else 0.0)):
@@ -142,7 +142,7 @@ class LlamaServing(OpenAIServing):
         return events
 
     def notes(self) -> tuple[str, ...]:
-        """How it was tuned; what it was built as and has room for."""
+        """How it was tuned, its build and its capacity."""
         return (*(() if self.tuned is None else (self.tuned.explain(_NAME),)), self._built)
 
     def close(self) -> None:
@@ -165,7 +165,7 @@ class Trials:
 
     @property
     def prompt_tokens(self) -> int:
-        """Of all prompts of a step."""
+        """Tokens of all prompts of a step."""
         return sum(len(request.prompt) for request in self._requests)
 
     def prepare(self, settings: ServerSettings) -> None:
@@ -186,7 +186,7 @@ class Trials:
                 left -= event.finish is not None
 
     def keep(self, settings: ServerSettings) -> None:
-        """See `Bench`: there is no other."""
+        """See `Bench`: there is no other server."""
 
     def close(self) -> None:
         """End the server."""

@@ -1,4 +1,4 @@
-"""llama.cpp's own settings: where tuning begins, and what it varies."""
+"""llama.cpp's own settings: the starting point of tuning, and its variations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LEAST_UBATCH, _USUAL_UBATCH, _MOST_UBATCH = 64, 512, 2048
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LlamaSettings:
-    """Threads, the most tokens that are computed together (n_ubatch), and whether attention is the fused one."""
+    """Threads, the most tokens computed together (n_ubatch), and whether flash attention is used."""
 
     threads: int
     ubatch: int = _USUAL_UBATCH
@@ -20,7 +20,7 @@ class LlamaSettings:
 
     @property
     def context(self) -> tuple[int, bool]:
-        """What a context is made with; threads may change under it."""
+        """The settings of a context; threads may change within it."""
         return self.ubatch, self.flash
 
     def __str__(self) -> str:
@@ -28,12 +28,12 @@ class LlamaSettings:
 
 
 def first_settings(cores: int, call_tokens: int) -> LlamaSettings:
-    """A thread on every core, and llama.cpp's usual ubatch where a call, of the prompt or a step, has the tokens."""
+    """A thread on every core, and llama.cpp's default ubatch, if a call of the prompt or a step has as many tokens."""
     return LlamaSettings(threads=cores, ubatch=min(_USUAL_UBATCH, _most_ubatch(call_tokens)))
 
 
 def walks(cores: int, step_tokens: int) -> tuple[Walk[Any], ...]:
-    """Larger and smaller ubatch where a step has the tokens for either; flash attention off; fewer threads."""
+    """Larger and smaller ubatch, if a step has enough tokens; flash attention off; fewer threads."""
     most = _most_ubatch(step_tokens)
     sizes = [_LEAST_UBATCH << power for power in range(6) if _LEAST_UBATCH << power <= most]
     return (
@@ -45,6 +45,6 @@ def walks(cores: int, step_tokens: int) -> tuple[Walk[Any], ...]:
 
 
 def _most_ubatch(tokens: int) -> int:
-    """The smallest size that takes so many tokens at once."""
+    """The smallest size that takes this many tokens at once."""
     needed = 1 << (tokens - 1).bit_length()
     return max(_LEAST_UBATCH, min(_MOST_UBATCH, needed))

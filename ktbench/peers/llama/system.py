@@ -21,7 +21,7 @@ from ktbench.spec.record import Work
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
 
 _MOST_RUNNERS = 4
-# Positions that the contexts of other workloads may hold together: 1.6 GB of keys and values of Qwen3-30B-A3B.
+# Positions that the contexts of other workloads may hold together: 1.6 GB of keys and values for Qwen3-30B-A3B.
 _MOST_CELLS = 16_384
 
 
@@ -35,7 +35,7 @@ class Calls:
 
 
 class Runner:
-    """Opens a `context` and runs the prompt of a decode workload through it. Raises as `Model.open` and `Context`."""
+    """Opens a `context` and runs the prompt of a decode workload through it. Raises like `Model.open` and `Context`."""
 
     def __init__(self, model: Model, calls: Calls, settings: LlamaSettings) -> None:
         script = calls.script
@@ -48,7 +48,7 @@ class Runner:
         self.context.finish()
 
     def start(self) -> None:
-        """Back to step 0: decode has the prompt in its memory and nothing after it.
+        """Return to step 0: for decode, the memory then holds the prompt and nothing after it.
 
         Raises Unsupported for a model whose memory cannot go back, such as a recurrent state.
         """
@@ -58,7 +58,7 @@ class Runner:
         self.done = 0
 
     def step(self) -> None:
-        """The calls of the next step, and the wait for them. A prefill begins with an empty memory.
+        """Run the calls of the next step and wait for them. A prefill begins with an empty memory.
 
         Raises ValueError past the last step of the workload.
         """
@@ -80,7 +80,7 @@ class Runner:
 class Trials:
     """Implements `ktbench.peers.tuning.Bench[LlamaSettings]`: at most two contexts are open at a time.
 
-    `runner` is the one that was prepared last.
+    `runner` is the last prepared one.
     """
 
     def __init__(self, model: Model, calls: Calls) -> None:
@@ -115,7 +115,7 @@ class Trials:
 
 
 def open_peer(specs: Sequence[RunSpec], host: HostRole) -> LlamaSystem:
-    """llama.cpp with the GGUF file of these cells. Raises Unsupported for one of another precision, else as below."""
+    """llama.cpp with the GGUF file of these cells. Raises Unsupported for another precision, else like `open_llama`."""
     file = file_of(specs[0])
     return open_llama(file.path, specs[0].model, host, file.weights)
 
@@ -123,9 +123,9 @@ def open_peer(specs: Sequence[RunSpec], host: HostRole) -> LlamaSystem:
 def open_llama(path: Path, model: ModelSpec, host: HostRole, weights: str | None = None) -> LlamaSystem:
     """llama.cpp with the weights of the GGUF file at `path` in memory, on the cores of `host`.
 
-    `weights` is the digest that the file has to name as its own (None: any). Raises ValueError in one line for a file
-    that is not whole, holds other weights or another model, and where this thread may not run on all those cores, which
-    its threads would share; ImportError without llama-cpp-python; MemoryError.
+    `weights` is the required digest in the file (None: any). Raises ValueError in one line for a file that is
+    incomplete or holds other weights or another model, and if this thread may not run on all those cores, which its
+    threads would share; ImportError without llama-cpp-python; MemoryError.
     """
     header = read_weights(path, weights)
     if len(os.sched_getaffinity(0)) < host.cores:
@@ -147,7 +147,7 @@ def _require_same(path: Path, what: str, actual: int, expected: int) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ready:
-    """A workload that is tuned and can be run."""
+    """A workload that is tuned and ready to run."""
 
     runner: Runner
     tuned: Tuned[LlamaSettings]
@@ -161,7 +161,7 @@ class LlamaSystem(BlackBoxMixin):
     def __init__(self, loaded: Model, model: ModelSpec, host: HostRole, header: GgufHeader) -> None:
         self.model, self._loaded, self._host, self._header = model, loaded, host, header
         self._tuned: dict[tuple[WorkloadSpec, int], Tuned[LlamaSettings]] = {}
-        self._ready: dict[tuple[WorkloadSpec, int], Ready] = {}  # last used last
+        self._ready: dict[tuple[WorkloadSpec, int], Ready] = {}  # most recently used last
         self._workload: WorkloadSpec | None = None
 
     def configure(self, spec: RunSpec) -> None:
@@ -178,7 +178,7 @@ class LlamaSystem(BlackBoxMixin):
         self.start()
 
     def _make_room(self, cells: int) -> None:
-        """Closes the contexts that were used longest ago; their settings are kept."""
+        """Closes the least recently used contexts; their settings are kept."""
         while self._ready and (len(self._ready) >= _MOST_RUNNERS or self._cells + cells > _MOST_CELLS):
             self._ready.pop(next(iter(self._ready))).runner.context.close()
 
@@ -200,7 +200,7 @@ class LlamaSystem(BlackBoxMixin):
         return Ready(runner=trials.runner, tuned=tuned)
 
     def start(self) -> None:
-        """See `System`. Decode removes what came after the prompt from the memory."""
+        """See `System`. Decode removes everything after the prompt from the memory."""
         self._current.runner.start()
 
     def step(self) -> None:
@@ -212,7 +212,7 @@ class LlamaSystem(BlackBoxMixin):
         return self._current.runner.context.logits()
 
     def notes(self) -> tuple[str, ...]:
-        """How it was tuned; what it was built for and holds."""
+        """How it was tuned, its build and its weights."""
         library, ready = self._loaded.library, self._current
         return (
             ready.tuned.explain(f"llama.cpp {library.version}"),
@@ -221,7 +221,7 @@ class LlamaSystem(BlackBoxMixin):
         )
 
     def own_step_s(self) -> float:
-        """See `HasClock`; of llama_perf_context, over the steps since `start`."""
+        """See `HasClock`; from llama_perf_context, over the steps since `start`."""
         return self._current.runner.own_step_s
 
     def work(self) -> Work | None:

@@ -26,7 +26,7 @@ def open_layer(model: ModelSpec, host: HostRole) -> LayerSystem:
 
 
 class TransformersLayer(LoadedLayer):
-    """A family's own experts module, run by whichever of Transformers' ways a cell names."""
+    """A family's own experts module, run by the Transformers implementation that a cell names."""
 
     def __init__(self, weights: LayerWeights, host: HostRole) -> None:
         self._cpus = host.usable_cpus
@@ -35,7 +35,7 @@ class TransformersLayer(LoadedLayer):
         self._copies: CacheColdReplicas | None = CacheColdReplicas(self._experts, weights.form.experts)
 
     def choose(self, spec: RunSpec, trial: Trial) -> CacheColdReplicas:
-        """See `LoadedLayer`. Runs a step: kernels refuse shapes when they are called."""
+        """See `LoadedLayer`. Runs a step: kernels reject shapes when they are called."""
         if why := unsupported(spec):
             raise Unsupported(why)
         if self._copies is None:
@@ -58,7 +58,7 @@ class TransformersLayer(LoadedLayer):
 
 
 def _run_as(experts: OriginalExperts, peer: PeerSpec) -> None:
-    """Modules that Transformers' `use_experts_implementation` has not seen have their own loop alone."""
+    """Modules without Transformers' `use_experts_implementation` have only their own loop."""
     run_experts(experts, peer)
     if peer.implementation == OWN:
         return

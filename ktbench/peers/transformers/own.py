@@ -18,13 +18,13 @@ _MADE, _FORWARD, _GUARDED = "_ktbench_own", "forward", "_ktbench_guarded"
 
 
 def run_experts(experts: OriginalExperts, peer: PeerSpec) -> None:
-    """From now on a family's experts module runs the operator of the file that a peer names; its own way without one.
+    """Make a family's experts module run the operator in the peer's file, or its own implementation without one.
 
-    The operator is made once for each module and content of the file. Its weights are those of the module, which the
-    reference and other rows read as well: from then on a write to them ends the process. Raises Unsupported with what
-    the file raises.
+    The operator is constructed once for each module and content of the file. Its weights are those of the module, which
+    the reference and other rows read as well: from then on a write to them ends the process. Raises Unsupported with
+    the file's error.
     """
-    kept = experts.module.__dict__  # not attributes: a module would register the operator as a part of itself
+    kept = experts.module.__dict__  # not attributes: the module would register the operator as its submodule
     kept.pop(_FORWARD, None)
     if peer.implementation != OWN or peer.operator is None:
         return
@@ -52,7 +52,7 @@ def _made(file: str, module: nn.Module) -> nn.Module:
 
 
 def _lent(module: nn.Module) -> nn.Module:
-    """A module of the same weights: an operator may put others in their place, but not write to them."""
+    """A module with the same weights: an operator may replace them, but not write to them."""
     if not module.__dict__.get(_GUARDED):
         for parameter in module.parameters(recurse=False):
             parameter.data = _guarded(parameter.data)
@@ -65,7 +65,7 @@ def _lent(module: nn.Module) -> nn.Module:
 
 
 def _guarded(numbers: Tensor) -> Tensor:
-    """The same numbers on pages of their own that cannot be written. Raises Unsupported without the extension."""
+    """The same values on separate read-only pages. Raises Unsupported without the extension."""
     try:
         from ktbench import _kernels
     except ImportError as error:

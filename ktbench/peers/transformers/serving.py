@@ -1,4 +1,4 @@
-"""Transformers' own continuous batching as an engine that serves: its own thread generates and hands out tokens."""
+"""Transformers' own continuous batching as a serving engine: its own thread generates and delivers tokens."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ktbench.peers.transformers.system import open_transformers
 from ktbench.spec.run_spec import RunSpec
 
 _PAGE = 256  # the manager's own default
-_POLL_S = 0.01  # arrivals are noticed after so long at the latest
+_POLL_S = 0.01  # arrivals are noticed after at most this long
 
 
 def open_serving(specs: Sequence[RunSpec], host: HostRole) -> TransformersServing:
-    """Plain Transformers with its manager. Raises as `open_transformers`, and Unsupported where it does not start."""
+    """Plain Transformers with its manager. Raises like `open_transformers`, and Unsupported if it does not start."""
     spec = specs[0]
     network: Any = open_transformers(spec.model, host).network
     network.set_experts_implementation(spec.peer.implementation)
@@ -28,7 +28,7 @@ def open_serving(specs: Sequence[RunSpec], host: HostRole) -> TransformersServin
 
 
 class TransformersServing:
-    """Implements `ServingEngine` over a `ContinuousBatchingManager`, without sharing of prefixes."""
+    """Implements `ServingEngine` with a `ContinuousBatchingManager`, without prefix sharing."""
 
     def __init__(self, network: Any, positions: int, cache_tokens: int) -> None:
         self.max_positions = min(positions, cache_tokens)
@@ -56,7 +56,7 @@ class TransformersServing:
             self._manager.cancel_request(key)
 
     def step(self) -> list[TokenEvent]:
-        """See `ServingEngine`: empty where nothing comes for a while. Raises RuntimeError without its thread."""
+        """See `ServingEngine`: empty if nothing arrives for a while. Raises RuntimeError if its thread has ended."""
         output = self._manager.get_result(timeout=_POLL_S)
         if output is None:
             if self._given and not self._manager.is_running():
@@ -82,7 +82,7 @@ class TransformersServing:
 
     @property
     def state(self) -> ServingState:
-        """The manager does not say which requests wait: all that are sent count as running."""
+        """The manager does not say which requests wait: all sent ones count as running."""
         return ServingState(waiting=0, running=len(self._given), pages=0, free_pages=0, cached_pages=0, page_tokens=1)
 
     def counters(self) -> Mapping[str, int]:

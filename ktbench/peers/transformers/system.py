@@ -1,4 +1,4 @@
-"""Plain Transformers under measurement: on the same ids and context depths as our engine, untuned but for threads."""
+"""Plain Transformers as a system: on the same ids and context depths as our engine, tuned only in threads."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from ktbench.spec.timeline import Timeline
 
 
 class PlainExperts:
-    """The experts modules of all layers, by decoder layer. Nothing is put in their place.
+    """The experts modules of all layers, by decoder layer. They are not replaced.
 
-    Raises ValueError for experts that `read_form` refuses.
+    Raises ValueError for experts that `read_form` rejects.
     """
 
     def __init__(self, network: PreTrainedModel, top_k: int) -> None:
@@ -43,7 +43,7 @@ class PlainExperts:
         }
 
     def run_as(self, peer: PeerSpec) -> None:
-        """All experts run so from now on. Raises Unsupported where they do not, or cannot on this machine."""
+        """Make all experts run this implementation. Raises Unsupported if they do not, or cannot on this machine."""
         implementation = peer.implementation
         for experts in self.layers.values():
             run_experts(experts, peer)
@@ -59,7 +59,7 @@ class PlainExperts:
         self._try(f"experts_implementation={implementation}", RuntimeError)
 
     def _try(self, what: str, kind: type[Exception]) -> None:
-        """A token through the experts of one layer: kernels refuse shapes when they are called."""
+        """Run a token through the experts of one layer: kernels reject shapes when they are called."""
         experts = next(iter(self.layers.values()))
         hidden = torch.zeros(1, experts.form.hidden, dtype=experts.module.get_parameter("down_proj").dtype)
         gates = torch.full((1, self._top_k), 1 / self._top_k, dtype=hidden.dtype)
@@ -68,9 +68,9 @@ class PlainExperts:
 
     @contextmanager
     def tapped(self, tap: Tap) -> Iterator[None]:
-        """Meanwhile `tap` sees every call: the layer, hidden [T, H], the routing and the output [T, H].
+        """Inside, `tap` sees every call: the layer, hidden [T, H], the routing and the output [T, H].
 
-        The inputs are those with which a call began, whatever it made of them.
+        The inputs are as they were when the call began, even if it changed them.
         """
         with ExitStack() as stack:
             for layer, experts in self.layers.items():
@@ -81,7 +81,7 @@ class PlainExperts:
 
 
 class _Call:
-    """A call of the experts of a layer that is seen by a tap."""
+    """A call of a layer's experts that a tap observes."""
 
     def __init__(self, tap: Tap, layer: int) -> None:
         self._tap, self._layer = tap, layer
@@ -92,13 +92,13 @@ class _Call:
         self._inputs = tuple(tensor.clone() for tensor in inputs)
 
     def end(self, _module: nn.Module, _inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        """After it has given its output."""
+        """After it has returned its output."""
         hidden, ids, gates = self._inputs
         self._tap(self._layer, hidden, from_router(ids, gates), output)
 
 
 def _implementation(module: nn.Module) -> str:
-    """What a call would run: modules that Transformers' `use_experts_implementation` has not seen have one way only."""
+    """The implementation of a call: modules without Transformers' `use_experts_implementation` have only one."""
     if not hasattr(module, "is_concatenated"):
         return "eager"
     runs: Any = module.config
@@ -106,7 +106,7 @@ def _implementation(module: nn.Module) -> str:
 
 
 def open_peer(specs: Sequence[RunSpec], host: HostRole) -> System:
-    """Plain Transformers for cells that share weights. Raises as `open_transformers` and `open_layer`."""
+    """Plain Transformers for cells that share weights. Raises like `open_transformers` and `open_layer`."""
     model = specs[0].model
     return open_layer(model, host) if specs[0].workload.phase == "layer" else open_transformers(model, host)
 
@@ -114,8 +114,8 @@ def open_peer(specs: Sequence[RunSpec], host: HostRole) -> System:
 def open_transformers(model: ModelSpec, host: HostRole) -> PlainTransformers:
     """Plain Transformers on the cores of `host`, for cells of prefill and decode with any experts implementation.
 
-    Raises ValueError for a checkpoint that is not whole and for experts that `read_form` refuses: their calls could not
-    be checked.
+    Raises ValueError for an incomplete checkpoint and for experts that `read_form` rejects: their calls could not be
+    checked.
     """
     return PlainTransformers(model, load_network(model, keep_experts=True).network, host)
 
@@ -132,7 +132,7 @@ class PlainTransformers(ReplaySystem):
         self._tunings: dict[tuple[WorkloadSpec, Implementation, str, int], Tuned[ThreadCount]] = {}
 
     def configure(self, spec: RunSpec) -> None:
-        """See `System`. Raises Unsupported, and ValueError for a model or a thread count that is not there."""
+        """See `System`. Raises Unsupported, and ValueError for a model or a thread count that is not loaded."""
         require(spec, self.model)
         self._experts.run_as(spec.peer)
         self._trace = self._traces.of(spec.workload, lambda: self._write(spec))
@@ -145,9 +145,9 @@ class PlainTransformers(ReplaySystem):
         self.start()
 
     def _write(self, spec: RunSpec) -> WorkloadTrace:
-        """All implementations go on from the cache of one prompt; eager fits in memory for any prompt, and is base's.
+        """All implementations continue from the cache of one prompt, run by eager, which fits in memory and is base's.
 
-        The routing is recorded for `work` alone: the network routes every step itself.
+        The routing is recorded only for `work`: the network routes every step itself.
         """
         torch.set_num_threads(self._host.threads_of(spec.engine))
         self._experts.run_as(PeerSpec(implementation="eager"))
@@ -162,7 +162,7 @@ class PlainTransformers(ReplaySystem):
         self._state.record.append(routing)
 
     def _tuned(self, spec: RunSpec) -> Tuned[ThreadCount]:
-        """Before the first trial of a workload with an implementation."""
+        """Tune before the first trial of a workload with an implementation."""
         most = self._host.threads_of(spec.engine)
         key = (spec.workload, spec.peer.implementation, spec.peer.operator_id, most)
         if key not in self._tunings:
@@ -204,7 +204,7 @@ class PlainTransformers(ReplaySystem):
         return self._experts.layers[layer](hidden, routing)
 
     def counters(self) -> Mapping[str, int]:
-        """See `System`. None: it has no feature of ours."""
+        """See `System`. None: it has none of our features."""
         return {}
 
     def timeline(self) -> Timeline:
