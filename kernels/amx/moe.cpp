@@ -1,5 +1,5 @@
-// AMX BF16 and INT8: blocks of 32 rows x 2 strips, sums in tiles 0..3, A in 4 and 5, B in 6 and 7. Packed lines are B
-// operands as they lie in memory, activations are A operands as rows; int4 is unpacked to int8 a piece at a time.
+// AMX BF16 and INT8: blocks of 32 rows x 2 strips, sums in tiles 0..3, A in 4 and 5, B in 6 and 7. Packed lines are
+// used as B operands directly, rows of activations as A operands; int4 is unpacked to int8 a piece at a time.
 //
 // The weights of a piece of k stay in L1 while every block of rows is multiplied with them; activations come from L2
 // with a hint that keeps them out of L1. Formats with block or tile scales become bf16, a piece at a time, too. Sums stay
@@ -36,7 +36,7 @@ constexpr int pair_sums = chunk_rows * c_stride;
 constexpr int block_sums = block_rows * c_stride;
 constexpr std::size_t sums_bytes = group_pairs * pair_sums * sizeof(float);
 constexpr int piece_tiles = 16;    // of k at a time: the weights of a pair, 32 KiB, stay in L1
-constexpr int whole_tiles = 24;    // of k that are not cut
+constexpr int whole_tiles = 24;    // of k that are not split
 constexpr int unpacked_tiles = 8;  // of k at a time, of int4
 constexpr int finished_rows = 2;   // of the previous block, with every tile of k
 
@@ -49,8 +49,8 @@ struct Operands {
   int tiles;
 };
 
-// Weights to prefetch into L2: with every tile of k, `step` lines further on, `lines` of each strip of a pair, `apart`
-// bytes from one another.
+// Weights to prefetch into L2: with every tile of k, `lines` of each strip of a pair, `step` lines ahead; the strips
+// are `apart` bytes from each other.
 template <int lines, int step>
 struct Prefetched {
   const std::byte* from;
@@ -120,11 +120,11 @@ struct Bf16 {
   }
 };
 
-// Numbers with block or tile scales, as bf16: a tile of int8 would span two blocks, whose sums are scaled apart.
+// Values with block or tile scales, as bf16: a tile of int8 would span two blocks, whose sums have different scales.
 template <Format format>
 struct Widened : Bf16 {
   static constexpr int tile_k = 32;
-  // About so many, to prefetch.
+  // An estimate, for prefetching.
   static constexpr int lines_per_tile = format.has_supers() ? std::max(4, format.bits()) : tile_k / format.line_depth();
   static std::size_t packed_bytes(const Format&, int tiles) {
     return format.bytes_before(tiles * tile_k / format.group);
@@ -159,8 +159,8 @@ struct Int4 : Int8 {
 
 int row_tiles(const Rows& x) { return static_cast<int>(x.scale_at / line_bytes); }
 
-// As few pieces of k as L1 allows, of nearly equal length; one piece where sums would cost more than weights from L2 do,
-// or where only one block of rows uses them. A piece of int4 begins with a record whatever its groups.
+// As few pieces of k as L1 allows, of nearly equal length; one piece if sums would cost more than weights from L2, or
+// if only one block of rows uses them. A piece of int4 begins with a record, whatever its groups.
 template <class P>
 int tiles_at_a_time(int tiles, int rows) {
   if (P::lines_per_tile < tile_lines) return unpacked_tiles;
@@ -169,8 +169,8 @@ int tiles_at_a_time(int tiles, int rows) {
   return (tiles + pieces - 1) / pieces;
 }
 
-// Converts the integer sums of a strip to floats in place. Out of line: the many loops that finish rows would each have a
-// long copy.
+// Converts the integer sums of a strip to floats in place. Not inlined: the many loops that finish rows would each get
+// a long copy.
 [[gnu::noinline]] void to_floats(const Rows& x, int row, int rows, const std::byte* strip, float* c) {
   StripScales w;  // a copy, which cannot alias c
   __builtin_memcpy(&w, strip, sizeof w);
@@ -182,7 +182,7 @@ int tiles_at_a_time(int tiles, int rows) {
   }
 }
 
-// to += from, where the floats may hold the bits of integers.
+// to += from, where the floats may hold integer bits.
 template <class Number>
 void add_up(const float* from, int count, float* to) {
   for (int i = 0; i < count; ++i)
@@ -251,7 +251,7 @@ class GroupProduct {
     if constexpr (P::lines_per_tile >= 8) multiply_fetching<8>(o, next, b, rows, c);
   }
 
-  // A long piece is read at many places at a time, which keeps more of the memory busy than one after the other.
+  // A long piece is read at many places at a time, which uses more of the memory than reading it in order.
   template <int parts>
   void multiply_fetching(const Operands& o, const std::byte* next, int b, int rows, float* c) {
     if (b >= parts) return multiply(o, Nothing{}, rows, c);
@@ -266,7 +266,7 @@ class GroupProduct {
 
   template <class Ahead>
   void multiply(const Operands& o, const Ahead& ahead, int rows, float* c) {
-    asm volatile("" : : : "memory");  // tile loads do not tell the compiler what they read
+        asm volatile("" : : : "memory");  // the compiler does not know what tile loads read
     const auto overlapped = [this] { finish(finished_rows); };
     if (rows <= tile_rows) return multiply_16<Dot>(o, ahead, c, overlapped);
     multiply_32<Dot>(o, ahead, c, overlapped);
@@ -335,13 +335,13 @@ template <class P>
   counters.*tiles_counter += tile_dots(job.h, job.weights);
 }
 
-// From how many rows on dequantising pays for itself: vectors multiply blocks well, super-blocks less, e4m3 least. A
-// thread of Granite Rapids, 24 rows: q4_0 0.68 TOPS by vectors and 0.55 by tiles, q4_k 0.49 and 0.51, fp8 0.20 and 0.53.
+// From how many rows on dequantising pays: vectors multiply blocks well, super-blocks less, e4m3 least. A thread of
+// Granite Rapids, 24 rows: q4_0 0.68 TOPS by vectors and 0.55 by tiles, q4_k 0.49 and 0.51, fp8 0.20 and 0.53.
 constexpr int widened_from(const Format& format) {
   return format.scales == Scales::tile ? 8 : format.has_supers() ? 20 : 40;
 }
 
-// `from` so many rows on by default.
+// By default `from` this many rows on.
 template <class P, int from = 5>
 constexpr Kernels kernels_on{P::activation, tiles_enter, tiles_leave, gate_up_amx<P>, down_amx<P>, prepare_row,
                              round_all, {1, from}};

@@ -1,5 +1,5 @@
-// Eight tile registers of 16 rows x 64 bytes. The same kernel source compiles on the real ones and, with
-// KTBENCH_TILES_EMULATED, on plain C++ that any machine runs.
+// Eight tile registers of 16 rows x 64 bytes. The same kernel source compiles with the real ones and, with
+// KTBENCH_TILES_EMULATED, with plain C++ that runs on any machine.
 #pragma once
 
 #include "core/kernels.h"
@@ -53,7 +53,7 @@ void tile_add(Dot dot) {
           std::uint32_t, __builtin_bit_cast(Sum, tile[c].row[m][n]) + dot(tile[a].row[m], tile[b], n));
 }
 
-// tdpbf16ps: even and odd products are summed apart within the tile, then added (Intel SDM, volume 2).
+// tdpbf16ps: even and odd products are summed separately within the tile, then added (Intel SDM, volume 2).
 struct DotBf16 {
   static float dot(const std::uint32_t* a, const Tile& b, int n) {
     float even = 0, odd = 0;

@@ -56,7 +56,7 @@ struct StreamsTiles<P, std::integer_sequence<int, r...>, std::integer_sequence<i
   static constexpr Stream singles[] = {stream_tiles<P, r + 1, 1, split(r + 1), false>...};
 };
 
-// Sums of a group and of the whole for each row. All prefetch: a build of other loops would take long for nothing.
+// Sums of a group and of the whole for each row. All prefetch: compiling other loops would take long for no gain.
 constexpr int few_supers = 8;
 template <class P, int group, bool minima, class Heights = std::make_integer_sequence<int, few_supers>,
           class PairHeights = std::make_integer_sequence<int, few_supers / 2>>
@@ -69,7 +69,7 @@ struct StreamsSupers<P, group, minima, std::integer_sequence<int, r...>, std::in
 };
 
 struct Loops {
-  // `Wide` multiplies many rows, on panels that `Panels` makes for it.
+  // `Wide` multiplies many rows, on panels made by `Panels`.
   template <class P, class Wide = P, class Panels = PackedPanels>
   using ByRow =
       KernelsOf<P, StreamKernel<Streams<P>, tallest>, BlockKernel<Wide, Panels>, Crossover{1, tallest + 1}, &Counters::avx512_calls>;

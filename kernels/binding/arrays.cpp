@@ -21,7 +21,7 @@ bool fits(const std::vector<py::ssize_t>& shape, const std::vector<py::ssize_t>&
 // Bytes between rows, whose elements lie next to each other.
 std::size_t between_rows(const py::array& array, const char* name) {
   const py::ssize_t item = array.itemsize(), bytes = array.strides(0);
-  if (array.size() == 0) return 0;  // numpy's strides of nothing are any
+    if (array.size() == 0) return 0;  // numpy's strides of empty arrays are arbitrary
   if ((array.shape(1) > 1 && array.strides(1) != item) || bytes < 0 || bytes % item)
     throw py::value_error(std::string(name) + " must have contiguous rows; its strides are " + std::to_string(bytes) +
                           " and " + std::to_string(array.strides(1)) + " bytes");

@@ -12,13 +12,13 @@ namespace ktbench::binding {
 
 namespace py = pybind11;
 
-// Throws ValueError for what no int holds once it is padded.
+// Throws ValueError for sizes that no int can hold once padded.
 inline int checked_count(const char* name, py::ssize_t n) {
   if (n > largest_size) throw py::value_error(std::string(name) + "=" + std::to_string(n) + " is too large");
   return static_cast<int>(n);
 }
 
-// What an array has to be: its name in messages, dtype, and shape with -1 for "any".
+// Requirements of an array: its name in messages, dtype, and shape with -1 for "any".
 struct Expected {
   const char* name;
   py::dtype dtype;
@@ -30,10 +30,10 @@ void check(const py::array& array, const Expected& expected);
 void check_contiguous(const py::array& array, const char* name);
 void check_writeable(const py::array& array, const char* name);
 
-// A bf16 matrix [rows, columns] as uint16. Rows may lie apart, elements within a row may not.
+// A bf16 matrix [rows, columns] as uint16. Elements within a row must be contiguous, rows need not be.
 MatrixView matrix(const py::array& array, const char* name, int rows, int columns);
 
-// The same as GGUF's blocks of the format: uint8 [rows, bytes]. Throws ValueError for a format that has none.
+// The same as GGUF blocks of the format: uint8 [rows, bytes]. Throws ValueError for a format without blocks.
 BlockView blocks(const py::array& array, const char* name, int rows, int columns, const Format& format);
 
 }  // namespace ktbench::binding

@@ -1,4 +1,4 @@
-// The fused operator's calls: forward, tickets, prepared calls, the same as C functions, and those asked for by flags.
+// The fused operator's calls: forward, tickets, prepared calls, these as C functions, and calls requested by flags.
 #include <chrono>
 #include <cstdint>
 #include <exception>
@@ -21,7 +21,7 @@
 namespace ktbench::binding {
 namespace {
 
-// The interpreter's lock is let go only for what takes time: it may cost a time slice to have it back.
+// The GIL is released only for work that takes time: getting it back may cost a time slice.
 class GilRelease {
  public:
   explicit GilRelease(bool at_once) {
@@ -32,7 +32,7 @@ class GilRelease {
   std::optional<py::gil_scoped_release> released_;
 };
 
-// A prepared call and its arrays, which are let go with the interpreter's lock held, after the work without it.
+// A prepared call and its arrays, which are released with the GIL held, after the work without it.
 class BoundCall {
  public:
   explicit BoundCall(Request request)
@@ -70,8 +70,8 @@ class Ticket {
   BoundCall call_;
 };
 
-// One call that C functions can submit and wait for, again and again on the same arrays. C has no exceptions: the first
-// error is kept and raised by check().
+// One call that C functions can submit and wait for repeatedly on the same arrays. C has no exceptions: the first error
+// is kept and raised by check().
 class HostCall {
  public:
   explicit HostCall(Request request) : call_(std::move(request)) {}
@@ -111,13 +111,14 @@ class HostCall {
 
   BoundCall call_;
   bool submitted_ = false;
-  std::mutex lock_;  // of error_: other threads submit and wait than check
+    std::mutex lock_;  // of error_: check() runs on other threads than submit and wait
   std::exception_ptr error_;
 };
 
-// What a layer hands to the host, as a pair of C functions for host nodes of a CUDA graph or stream: submit(data) begins
-// the immediate and the deferred experts of this layer; wait(data) waits for the immediate ones and for those that the
-// layer before deferred, and adds the latter to the former. Only the next layer's wait waits for the deferred ones.
+// A layer's hand-over to the host, as a pair of C functions for host nodes of a CUDA graph or stream: submit(data)
+// begins the immediate and the deferred experts of this layer; wait(data) waits for the immediate ones and for those
+// deferred by the previous layer, and adds the latter to the former. The deferred ones are awaited only in the next
+// layer.
 class HandOver {
  public:
   HandOver(std::shared_ptr<HostCall> immediate, std::shared_ptr<HostCall> deferred, std::shared_ptr<HostCall> previous)
@@ -153,7 +154,7 @@ class HandOver {
   py::ssize_t size_ = 0;
 };
 
-// Hand-overs that a device asks for by flags; they are kept until removed.
+// Hand-overs that a device requests by flags; they are kept until removed.
 class HandOverFlags {
  public:
   HandOverFlags(py::array words, double limit_s)
@@ -199,7 +200,7 @@ std::uintptr_t address(T* pointer) {
   return reinterpret_cast<std::uintptr_t>(pointer);
 }
 
-// A method of MoE with the arguments of a call, which makes a Result of the request.
+// A method of MoE with the arguments of a call, which makes a Result from the request.
 template <class Result, class Body, class Class>
 void define_call(Class& type, const char* name, Body body) {
   const auto function = [body](std::shared_ptr<MoE> moe, py::array hidden, py::array ids, py::array gates,

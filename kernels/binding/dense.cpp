@@ -227,7 +227,7 @@ void write_to_pages(const py::array& x, const py::array& page, const py::array& 
   write_pages(from, tokens, key_heads, size, pages.data(), offsets.data(), to);
 }
 
-// Of every head, [heads, rows, size].
+// The matrices of all heads, [heads, rows, size].
 CacheOf<const bf16> matrices(const py::array& array, const char* name) {
   check(array, {name, py::dtype::of<bf16>(), {-1, -1, -1}});
   check_last_axis(array, name);

@@ -49,8 +49,8 @@ std::unique_ptr<Linear> make_linear(std::shared_ptr<PackedMatrix> weights, std::
   return std::make_unique<Linear>(std::move(weights), std::move(team), numbers);
 }
 
-// The later begin lies before the earlier end. Without branches: which array lies first differs from process to process,
-// and the instructions of a call must not (tests/instructions).
+// Whether the later begin is before the earlier end. Without branches: the order of the arrays differs between
+// processes, but the instructions of a call must not (tests/instructions).
 bool overlap(std::span<const bf16> a, std::span<const bf16> b) {
   return std::max(a.data(), b.data()) < std::min(a.data() + a.size(), b.data() + b.size());
 }

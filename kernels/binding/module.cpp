@@ -40,7 +40,7 @@ const char* name_of(Scales scales) {
   return "";
 }
 
-// What the built instruction sets that have kernels for a row of the format table multiply with, granted or not.
+// The activation formats of all built instruction sets with kernels for a row of the format table, granted or not.
 py::dict kernels_for(int row) {
   py::dict kinds;
   for (const Isa& isa : isas()) {
@@ -84,7 +84,7 @@ py::dict isa_traits() {
   return all;
 }
 
-// By instruction set that is granted and precision.
+// By granted instruction set and precision.
 py::dict crossovers() {
   py::dict all;
   for (const Isa& isa : isas())
@@ -107,7 +107,7 @@ const char* isa_of(const std::string& feature, const std::string& precision) {
   return fastest_isa(feature, format_named(precision)).name;
 }
 
-// What the system refuses is an OSError, with its number.
+// System errors become an OSError, with errno.
 void translate(std::exception_ptr error) {
   try {
     std::rethrow_exception(error);

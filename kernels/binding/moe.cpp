@@ -40,7 +40,7 @@ std::optional<double> limit_of(const PackedExperts& experts) {
   return limit == Glu{}.limit ? std::nullopt : std::optional(limit);
 }
 
-// Null where it is not given.
+// Null if it is not given.
 const float* bias(const OptionalArray& array, const char* name, int size) {
   if (!array) return nullptr;
   check(*array, {name, py::dtype::of<float>(), {size}});
@@ -53,7 +53,7 @@ BiasView biases_of(const Geometry& g, const OptionalArray& gate, const OptionalA
           bias(down, "down_bias", g.hidden)};
 }
 
-// Makes a view of gate, up and down each, and writes them.
+// Makes views of gate, up and down, and writes them.
 template <class MakeView>
 void write_views(PackedExperts& experts, int index, const py::array& gate, const py::array& up, const py::array& down,
                  Team* team, const BiasView& biases, MakeView view) {
@@ -87,7 +87,7 @@ void write_expert_blocks(PackedExperts& experts, int index, const py::array& gat
   write_views(experts, index, gate, up, down, team, biases, view);
 }
 
-// A method that writes an expert's three matrices, and its biases where it has any.
+// A method that writes an expert's three matrices, and its biases if it has any.
 template <class Class, class Write>
 void define_write(Class& type, const char* name, Write write) {
   type.def(name, write, py::arg("index"), py::arg("gate").noconvert(), py::arg("up").noconvert(),
@@ -129,7 +129,7 @@ py::array_t<float> multiply_expert(const PackedExperts& experts, int index, cons
   return outputs;
 }
 
-// Read-only, and alive as long as what it is given to.
+// Read-only; keeps its owner alive.
 py::array memory_of(const py::object& self) {
   const auto& experts = self.cast<const PackedExperts&>();
   if (experts.shards().size() > 1) throw py::value_error("experts that are split over domains lie in several places");

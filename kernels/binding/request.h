@@ -27,8 +27,8 @@ struct KernelChoice {
   KernelPair pair(const Format& format) const;
 };
 
-// A call's operator, arrays and options: what a submission has to keep alive. Throws TypeError, ValueError
-// and RuntimeError that name the argument.
+// A call's operator, arrays and options, which a submission must keep alive. Throws TypeError, ValueError and
+// RuntimeError that name the argument.
 struct Request {
   std::shared_ptr<MoE> moe;
   py::array hidden, ids, gates, out;

@@ -1,4 +1,4 @@
-// Small operations of a decode step, checked once and done again and again.
+// Small operations of a decode step, checked once and run repeatedly.
 #include "binding/module.h"
 
 #include <functional>
@@ -12,7 +12,7 @@
 namespace ktbench::binding {
 namespace {
 
-// The interpreter's lock is kept: letting it go and having it back would take longer than the work.
+// The GIL is kept: releasing and reacquiring it would take longer than the work.
 class SmallCall {
  public:
   SmallCall(std::function<void()> call, std::vector<py::array> arrays)

@@ -1,4 +1,4 @@
-// Grouped products with packed experts and their transposed, for training.
+// Grouped products with packed experts and their transposes, for training.
 #include <optional>
 #include <string>
 #include <utility>
@@ -21,7 +21,7 @@ Matrices matrices_named(const std::string& name) {
   throw py::value_error("matrices '" + name + "': allowed are gate_up, down");
 }
 
-// Rows of `type`, which are multiplied, what each slot and each expert has of them, and the products.
+// Rows of `type` to multiply, their assignment to slots and experts, and the products.
 struct Arrays {
   int rows;
   std::vector<int> row, first;  // copies: another thread may write to the arrays between the check and the use
@@ -78,7 +78,7 @@ void transposed(ExpertProducts& products, const std::string& name, const py::arr
   const Geometry& g = products.experts().geometry();
   const Arrays arrays = checked(g, rows, py::dtype::of<float>(), products.outputs(which), row, first, out,
                                 products.transposed_parts(which), products.inputs(which));
-  chosen.options(g);  // throws what is wrong with it
+    chosen.options(g);  // throws if it is invalid
   const Isa& isa = transposing_isa(chosen.isa ? *chosen.isa : chosen.amx ? "amx" : chosen.avx512 ? "avx512" : "avx2");
   const TransposedOptions options{isa.transposed, isa.counter, chosen.dynamic, chosen.numa};
   const auto* y = static_cast<const float*>(rows.data());

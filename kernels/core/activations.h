@@ -1,6 +1,5 @@
 // Rows of activations as plain loops that the compiler vectorises for the ISA whose file includes them. Quantised
-// numbers are the same on every ISA. Everything sits in an anonymous namespace: no copy can leak from one ISA to
-// another.
+// values are the same on every ISA. Everything is in an anonymous namespace: no copy can leak from one ISA to another.
 #pragma once
 
 #include "core/epilogue.h"
@@ -25,7 +24,7 @@ inline void widen_numbers(const bf16* from, int count, int depth, std::byte* row
   for (int k = count; k < depth; ++k) to[k] = 0;
 }
 
-// bf16 magnitudes are ordered as their bits are; NaN and infinity come last.
+// bf16 magnitudes are ordered like their bits; infinity and NaN come last.
 inline bf16 largest_magnitude(const bf16* from, int count) {
   bf16 largest = 0;
   for (int k = 0; k < count; ++k) {
@@ -35,14 +34,14 @@ inline bf16 largest_magnitude(const bf16* from, int count) {
   return largest;
 }
 
-// Symmetric int8 per row. `lift` brings numbers whose reciprocal would overflow into range first.
+// Symmetric int8 per row. `lift` first brings values whose reciprocal would overflow into range.
 struct Int8Scale {
   float scale, lift, inverse;
 
   bool finite() const { return scale == scale; }
 };
 
-// A row with a NaN or an infinity has a NaN scale: nothing that is computed from it is finite.
+// A row with a NaN or an infinity gets a NaN scale: nothing computed from it is finite.
 inline Int8Scale int8_scale(bf16 largest) {
   constexpr float small = 0x1p-64f, lifted = 0x1p64f;
   if (largest >= bf16_infinity) return {__builtin_nanf(""), 1, 0};
@@ -52,7 +51,8 @@ inline Int8Scale int8_scale(bf16 largest) {
   return {magnitude / int8_largest / lift, lift, int8_largest / magnitude};
 }
 
-// rint, not a sum that rounds: a sum would be contracted with the product where there is FMA, and break ties otherwise.
+// rint, not a rounding addition: with FMA the addition would be contracted with the product, and break ties
+// differently.
 inline std::int32_t quantised(float x, const Int8Scale& s) {
   return static_cast<std::int32_t>(__builtin_rintf(x * s.lift * s.inverse));
 }
@@ -94,7 +94,7 @@ inline const float* group_sums(const Rows& rows, int r) {
   return reinterpret_cast<const float*>(rows.data + r * rows.stride + rows.scale_at + line_bytes);
 }
 
-// Of the integers of a row, which are `raised`.
+// The sums of a row's integers, which are `raised`.
 template <class Integer>
 inline void sum_groups(const RowFormat& format, int raised, std::byte* row) {
   const auto* numbers = reinterpret_cast<const Integer*>(row);

@@ -1,4 +1,4 @@
-// The loops around a register block, the same for every vector ISA, and the epilogue as soon as products are complete.
+// The loops around a register block, the same for every vector ISA, with the epilogue as soon as products are complete.
 // Few rows: the weights stream from memory, and each strip or pair of strips is multiplied with all rows. Many rows: a
 // group of strips is multiplied with them one piece of k at a time; the piece stays in L1 from block to block of rows.
 #pragma once

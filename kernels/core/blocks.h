@@ -1,4 +1,4 @@
-// Loops for core/blocked.h out of the register blocks of core/lines.h, core/grouped.h and core/gguf.h.
+// Loops for core/blocked.h, made of the register blocks of core/lines.h, core/grouped.h and core/gguf.h.
 #pragma once
 
 #include <type_traits>
@@ -14,8 +14,8 @@ using Stream = void (*)(const Rows&, const Strips&, float*);
 
 // For few rows: pairs of strips, each multiplied with up to `n` rows at a time. The first rows read the pair from
 // memory, with more rows to hide the latency behind; the others find it in L2. From `Crossover::fetch_from` rows on
-// Table::pairs[rows - 1] reads both strips at once, with prefetches; more rows than it has entries for read one strip
-// after the other.
+// Table::pairs[rows - 1] reads both strips at once, with prefetches; with more rows than it has entries, one strip is
+// read after the other.
 template <class Table, int n>
 struct StreamKernel {
   static constexpr int strips = 2;
@@ -50,13 +50,14 @@ struct BlockTable<P, Panels, strips, stride, std::integer_sequence<int, r...>> {
   static constexpr Block of[] = {Panels::template block<P, r + 1, strips, stride>...};
 };
 
-// For many rows: register blocks of as many rows and strips as there are registers for. `Panels` makes panels out of
-// strips and names the register block that passes them, its rows, what follows each panel, and how its sums end.
+// For many rows: register blocks of as many rows and strips as there are registers for. `Panels` makes panels from
+// strips and names the register block that processes them, its rows, what follows each panel, and how its sums are
+// finished.
 template <class P, class Panels>
 struct BlockKernel {
   static constexpr int strips = P::parts == 1 ? 4 : 2;
-  static constexpr int at_once = P::parts == 1 ? 4 : 1;  // that a register block takes
-  static constexpr int narrow = P::parts == 1 ? 2 : 1;     // that it takes where a group has fewer
+    static constexpr int at_once = P::parts == 1 ? 4 : 1;  // strips per register block
+  static constexpr int narrow = P::parts == 1 ? 2 : 1;     // the same if a group has fewer
   static constexpr int stride = strips * strip_rows;
   static constexpr int chunk_rows = 192;  // their sums: 48 KiB
 
@@ -137,7 +138,7 @@ struct WidePanels : PackedPanels {
   }
 };
 
-// int4 unpacked to int8. A piece begins with a record whatever its groups.
+// int4 unpacked to int8. A piece begins with a record, whatever its groups.
 struct UnpackedPanels : PackedPanels {
   static Panel panel(const Strips& w, int first, int count, std::byte* to) {
     const int group_lines = w.format.group / 8, groups = count / (2 * group_lines);
@@ -171,9 +172,9 @@ struct NoKernels {
   static constexpr Kernels kernels{};
 };
 
-// Which loops multiply which format. `Loops` has those of an instruction set: ByRow<P>, ByGroup<P>,
-// ByBlock<P, Lines, Panels>, BySuper<P, group, minima>; `Bf16` are its kernels of bf16, `Fp8` those of e4m3, `P` its
-// policy of integers, void where it has none.
+// Which loops multiply which format. `Loops` has those of an instruction set: ByRow<P>, ByGroup<P>, ByBlock<P, Lines,
+// Panels>, BySuper<P, group, minima>; `Bf16` are its kernels for bf16, `Fp8` those for e4m3, `P` its policy for
+// integers, void if it has none.
 template <class Loops, class Bf16, class Fp8, class P>
 struct KernelsByFormat {
   template <Format format>

@@ -1,4 +1,4 @@
-// Formats of super-blocks, 256 k of a row whose groups of 16 or 32 k have scales, and some minima as well:
+// Super-block formats: 256 k of a row, whose groups of 16 or 32 k have scales and sometimes minima:
 //   weight = d x scale x number - dmin x minimum   GGUF's k-quants and IQ formats, d and dmin in half precision
 //   weight = d x scale x number                    NVFP4, d in float32, scales in e4m3
 //   weight = scale x (number - zero)               INT4 with zero points, scales in half precision
@@ -17,8 +17,8 @@
 namespace ktbench {
 namespace {
 
-// Magnitudes of lattices, then their opposites where bit 2 or 3 of the code is set: iq3_s, iq3xxs, iq2xs and iq1s of
-// ggml-common.h, the last with the eighth that each number of a group is moved by.
+// Magnitudes of lattices, then their negatives for codes with bit 2 or 3 set: iq3_s, iq3xxs, iq2xs and iq1s of
+// ggml-common.h, the last with the eighth by which each value of a group is shifted.
 alignas(16) constexpr std::int8_t iq3_s_values[] = {1, 3, 5, 7, 9, 11, 13, 15, -1, -3, -5, -7, -9, -11, -13, -15};
 alignas(16) constexpr std::int8_t iq3_xxs_values[] = {4, 12, 20, 28, 36, 44, 52, 62, -4, -12, -20, -28, -36, -44, -52, -62};
 alignas(16) constexpr std::int8_t iq2_values[16] = {8, 25, 43, 0, -8, -25, -43};
@@ -54,7 +54,7 @@ struct alignas(line_bytes) WideRecord {
 template <Numbers numbers>
 using WideRecordOf = WideRecord<coded(numbers).group>;
 
-// Numbers of as many rows as a register takes. gcc 12 makes of loops over rows, and of __builtin_convertvector of bytes,
+// Values of as many rows as a register holds. gcc 12 compiles loops over rows, and __builtin_convertvector of bytes, to
 // one conversion at a time.
 #ifdef __AVX512F__
 constexpr int rows_at_once = 16;
@@ -99,7 +99,7 @@ inline RowFloats floats_of_halves(const std::byte* halves) {
 #endif
 }
 
-// Of numbers: 0x7f and 0xff are none.
+// For numbers only: 0x7f and 0xff are none.
 inline RowFloats floats_of_e4m3(RowInts codes) {
   const RowInts magnitude = codes & 0x7f;
   const RowFloats normal = reinterpret_cast<RowFloats>((magnitude << 20) + (120 << 23));
@@ -134,7 +134,7 @@ inline void widen_scales(const std::byte* __restrict record, int row, WideRecord
   }
 }
 
-// Codes of as much of a line as a register takes.
+// Codes of as much of a line as a register holds.
 #ifdef __AVX512BW__
 constexpr int codes_at_once = line_bytes;
 #else
@@ -143,7 +143,7 @@ constexpr int codes_at_once = line_bytes / 2;
 using CodeWords = std::uint16_t __attribute__((vector_size(codes_at_once)));
 using CodeBytes = std::uint8_t __attribute__((vector_size(codes_at_once)));
 
-// What codes below 16 stand for.
+// The values of codes below 16.
 inline CodeBytes looked_up(const std::int8_t* values, CodeBytes codes) {
 #if defined(__AVX512BW__)
   const __m512i table = _mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(values)));
@@ -163,13 +163,13 @@ inline CodeWords code_words(const std::byte* at) {
   return words;
 }
 
-// Bits moved up by `by`, or down where that is negative; those that cross bytes are masked out.
+// Bits shifted up by `by`, or down if it is negative; those that cross bytes are masked out.
 template <int by>
 inline CodeBytes moved(CodeWords words, std::uint8_t mask) {
   return reinterpret_cast<CodeBytes>(by < 0 ? words >> (by < 0 ? -by : 0) : words << (by < 0 ? 0 : by)) & mask;
 }
 
-// The lines of 32 k, bits of the planes put together.
+// The lines of 32 k, combined from the bits of the planes.
 template <Numbers numbers>
 inline void widen_codes(const std::byte* four, const std::byte* two, const std::byte* one, std::byte* __restrict to) {
   constexpr Coded of = coded(numbers);
@@ -204,7 +204,7 @@ void widen_record(const std::byte* record, WideRecordOf<numbers>& to) {
   }
 }
 
-// How records of a format become int8 lines: of all numbers in groups of this size, since loops over these are the same.
+// How records become int8 lines, for all formats with groups of this size, since their loops are the same.
 template <int group>
 using Widen = void (*)(const std::byte*, WideRecord<group>&);
 

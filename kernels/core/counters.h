@@ -1,4 +1,4 @@
-// What happened, counted where it happened. One set per thread, on cache lines of its own.
+// Counters of events. One set per thread, on separate cache lines.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ struct alignas(64) Counters {
 struct CounterTraits {
   const char* name;
   std::uint64_t Counters::*value;
-  bool of_tasks = false;  // who computed what; of the MoE operator alone
+    bool of_tasks = false;  // who computed what; only for the MoE operator
 };
 
 inline constexpr CounterTraits counter_table[] = {

@@ -1,5 +1,5 @@
 // Epilogues of both phases, as plain loops that the compiler vectorises for the ISA whose file includes them.
-// Everything sits in an anonymous namespace: each ISA gets a copy of its own, and none can leak.
+// Everything is in an anonymous namespace: each ISA gets its own copy, and none can leak.
 #pragma once
 
 #ifdef __AVX512F__
@@ -44,14 +44,14 @@ inline float exp_bounded(float x) {
 
 inline float silu(float x) { return x / (1.0f + exp_bounded(-x)); }
 
-// A NaN stays one.
+// A NaN stays a NaN.
 inline float at_most(float x, float limit) { return x > limit ? limit : x; }
 inline float at_least(float x, float limit) { return x < limit ? limit : x; }
 
-// Beyond it a sigmoid is 0 or 1 whatever the curve, and 0 times an infinity would be a NaN.
+// Beyond it a sigmoid is 0 or 1 for any curve, and 0 times an infinity would be a NaN.
 constexpr float largest_square = 1e30f;
 
-// What the sigmoid of a gate is taken of.
+// The argument of a gate's sigmoid.
 inline float steepened(float gate, const Gating& p) {
   return gate * (p.slope + p.curve * at_most(gate * gate, largest_square));
 }
@@ -70,7 +70,7 @@ inline __m512 exp_16(__m512 x) {
   return _mm512_scalef_ps(p, n);
 }
 
-// Division would take as long as all the rest: the 14 bits of vrcp14ps and one step of Newton's are 28.
+// Division would take as long as everything else: the 14 bits of vrcp14ps and one Newton step give 28.
 inline __m512 sigmoid_16(__m512 x) {
   const __m512 bounded = _mm512_max_ps(_mm512_min_ps(x, _mm512_set1_ps(87)), _mm512_set1_ps(-87));
   const __m512 d = _mm512_add_ps(exp_16(_mm512_sub_ps(_mm512_setzero_ps(), bounded)), _mm512_set1_ps(1));
@@ -95,7 +95,7 @@ inline void swiglu(const float* c, int stride, int rows, bf16* h, std::size_t h_
   }
 }
 
-// The second operand of a minimum or maximum is the result where it is a NaN.
+// If the second operand of a minimum or maximum is a NaN, it is the result.
 inline __m512 gated_16(__m512 gate, __m512 up, const Gating& p) {
   const __m512 g = _mm512_min_ps(_mm512_set1_ps(p.limit), gate);
   const __m512 u = _mm512_max_ps(_mm512_set1_ps(-p.limit), _mm512_min_ps(_mm512_set1_ps(p.limit), up));
@@ -150,7 +150,7 @@ inline void glu(const float* c, int stride, int rows, const Gating& p, const flo
   }
 }
 
-// c: rows of products of `strips` strips, which become h of the job from `first_row` and `first_strip` on.
+// c: rows of products of `strips` strips, written to the job's h from `first_row` and `first_strip` on.
 inline void activate(const float* c, int stride, int rows, int strips, const GateUp& job, int first_row,
                      int first_strip) {
   if (job.gating) return glu_strips(c, stride, rows, strips, job, first_row, first_strip);

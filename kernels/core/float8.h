@@ -1,8 +1,7 @@
-// Codes of e4m3: a sign, four bits of exponent (bias 7), three of mantissa; 0x7f and 0xff are no numbers, there are no
-// infinities (OCP 8-bit floating point, section 5). Every number fits bf16.
-//
-// In a line the codes of four rows lie in 16 bytes: k and k + 1 of each row, then k + 2 and k + 3, so that interleaving
-// the bytes of a line with others gives two lines of bf16.
+// Codes of e4m3: a sign, four bits of exponent (bias 7), three of mantissa; 0x7f and 0xff are NaN, there are no
+// infinities (OCP 8-bit floating point, section 5). Every value is exact in bf16. In a line the codes of four rows take
+// 16 bytes: k and k + 1 of each row, then k + 2 and k + 3, so that interleaving the bytes of a line with others gives
+// two lines of bf16.
 #pragma once
 
 #ifdef __AVX2__
@@ -26,7 +25,7 @@ constexpr bf16 bf16_of_e4m3(std::uint8_t code) {
   return static_cast<bf16>(sign | (magnitude < 8 ? subnormals[magnitude] : (magnitude << 4) + (120 << 7)));
 }
 
-// Of a row's four bytes of a line, those of k + `i`.
+// The byte for k + `i` among a row's four bytes of a line.
 constexpr int e4m3_byte(int row, int i) { return row / 4 * 16 + i / 2 * 8 + row % 4 * 2 + i % 2; }
 
 // The codes of a line, or of half a line, as two vectors of pairs of bf16.
@@ -57,7 +56,7 @@ inline void e4m3_pairs(__m512i codes, __m512i (&pairs)[2]) {
 
 #elif defined(__AVX512BW__)
 
-// Of codes in the upper bytes of 16 bits.
+// For codes in the upper bytes of 16 bits.
 inline __m512i bf16_of_upper(__m512i codes) {
   const __m512i magnitude = _mm512_and_si512(_mm512_srli_epi16(codes, 4), _mm512_set1_epi16(0x7f0));
   const __m512i normal = _mm512_add_epi16(magnitude, _mm512_set1_epi16(120 << 7));

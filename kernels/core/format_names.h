@@ -9,10 +9,10 @@
 
 namespace ktbench {
 
-// Throws std::invalid_argument with the names that are allowed.
+// Throws std::invalid_argument with the allowed names.
 Format format_named(std::string_view name);
 
-// Throw std::logic_error for a format that is in no row.
+// Throw std::logic_error for a format without a row.
 const FormatTraits& traits_of(const Format& format);
 int row_of(const Format& format);
 

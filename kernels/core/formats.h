@@ -1,5 +1,5 @@
-// The formats of packed weights, one row each. Whatever depends on the format follows from its row: the layout of a
-// strip, which kernels multiply it, what Python may call it (`_kernels.formats()`).
+// The formats of packed weights, one row each. Everything that depends on the format follows from its row: the layout
+// of a strip, which kernels multiply it, its name in Python (`_kernels.formats()`).
 #pragma once
 
 #include <cstddef>
@@ -13,14 +13,14 @@ inline constexpr int line_bytes = 64;
 
 constexpr int round_up(int n, int multiple) { return (n + multiple - 1) / multiple * multiple; }
 
-// The numbers of a line: for each of 16 rows four bytes of neighbours along k, two bf16, four int8 or e4m3, or eight
-// nibbles: int4, or codes that stand for the numbers of a table (core/unpack.h).
+// The contents of a line: for each of 16 rows four bytes of neighbours along k: two bf16, four int8 or e4m3, or eight
+// nibbles (int4, or codes for the values of a table, core/unpack.h).
 enum class Numbers : std::uint8_t {
   bf16, int8, int4, iq4_nl, e2m1, e4m3,
   q2_k, q3_k, q4_k, q5_k, q6_k, iq4_xs, iq3_s, iq3_xxs, iq2, iq1, nvfp4, int4_zp  // codes of super-blocks
 };
 
-// What the integers of a strip are multiplied with.
+// The scales of a strip's integers.
 enum class Scales : std::uint8_t {
   none,   // nothing: bf16
   row,    // StripScales, at the head of the strip
@@ -35,7 +35,7 @@ enum class Scales : std::uint8_t {
 // Heads a strip of row or group scales: weight = row scale x int8, or row scale x group factor x int4.
 struct StripScales {
   float scale[strip_rows];
-  std::int32_t offset[strip_rows];  // -128 x the row's sum: what activations raised by 128 add to a product
+  std::int32_t offset[strip_rows];  // -128 x the row's sum: the excess of a product with activations raised by 128
 };
 
 // Heads a strip of block scales: weight = block scale x integer.
@@ -48,11 +48,11 @@ struct RowScales {
   float scale[strip_rows];
 };
 
-// Where the minima of groups lie, if there are any: in lines of their own, or in the upper halves of the scales' bytes.
-// Zero points are minima in units of the scale.
+// Where the minima of groups are, if any: in separate lines, or in the upper halves of the scales' bytes. Zero points
+// are minima in units of the scale.
 enum class Minima : std::uint8_t { none, apart, beside, zeros };
 
-// What a group's numbers are multiplied with.
+// The scales of a group's values.
 enum class GroupScale : std::uint8_t {
   integer,  // an int8 and the half d of the super-block
   e4m3,     // an e4m3 and the float of the super-block
@@ -64,10 +64,10 @@ inline constexpr int super_depth = 256;  // of a super-block
 struct Coded {
   int block_bytes;  // of a super-block in a file
   int group;
-  bool four, two, one;  // planes of so many bits
+    bool four, two, one;  // planes of this many bits
   Minima minima = Minima::none;
-  int raised = 0;      // what codes are larger than numbers
-  bool table = false;  // codes stand for other numbers (core/coded.h)
+    int raised = 0;      // code minus value
+  bool table = false;  // codes are places in a table (core/coded.h)
   float unit = 1;      // of numbers
   GroupScale scale = GroupScale::integer;
 
@@ -81,11 +81,10 @@ struct Coded {
   constexpr std::size_t record_bytes() const { return planes_at() + super_depth / 32ul * bits() * line_bytes; }
 };
 
-// What GGUF's IQ formats draw from lattices has few magnitudes, and is read as codes of them with signs: IQ1_S and IQ1_M,
-// in eighths, and IQ2_XXS to IQ2_S are in blocks of q3_k, those of IQ3_XXS and IQ3_S in blocks of iq4_xs.
-//
-// Always inlined, as is every function below that calls it: of an inline function that is not, the linker keeps one copy
-// for all callers, which may be compiled for an ISA that the CPU lacks (cmake/portable.cmake).
+// The lattice values of GGUF's IQ formats have few magnitudes, and are stored as codes of these with signs: IQ1_S and
+// IQ1_M (in eighths) and IQ2_XXS to IQ2_S in blocks of q3_k, IQ3_XXS and IQ3_S in blocks of iq4_xs. Always inlined,
+// like every function below that calls it: otherwise the linker keeps one copy of an inline function for all callers,
+// which may be compiled for an ISA that the CPU lacks (cmake/portable.cmake).
 [[gnu::always_inline]] constexpr Coded coded(Numbers numbers) {
   constexpr bool yes = true, no = false;
   switch (numbers) {
@@ -104,7 +103,7 @@ struct Coded {
   }
 }
 
-// Their numbers are drawn from lattices that a search would need; files have them.
+// Their values come from lattices, which quantising would have to search; only files have them.
 constexpr bool is_lattice(Numbers numbers) { return numbers >= Numbers::iq3_s && numbers <= Numbers::iq1; }
 
 inline constexpr int groups_per_record = 4;
@@ -113,7 +112,7 @@ inline constexpr int tiles_per_record = 16;
 inline constexpr int block_depth = 32;  // the group of GGUF's formats with block scales (ggml-common.h)
 inline constexpr int tile_depth = 128;  // of e4m3: the columns of DeepSeek-V3's 128 x 128 tiles
 
-// How numbers are stored. `group` counts the k that share a scale, 0 where the whole row does or there is none.
+// How values are stored. `group` is the number of k that share a scale, 0 if the whole row does or there is none.
 struct Format {
   Numbers numbers = Numbers::bf16;
   Scales scales = Scales::none;
@@ -121,10 +120,10 @@ struct Format {
 
   constexpr bool operator==(const Format&) const = default;
   constexpr bool has_blocks() const { return scales >= Scales::block; }
-  // Whether rows cannot end within a block. Tiles and super-blocks are filled up with zeros.
+  // Whether rows must be whole blocks. Tiles and super-blocks are padded with zeros.
   constexpr bool has_whole_blocks() const { return has_blocks() && scales != Scales::tile && !has_supers(); }
   constexpr bool has_supers() const { return scales == Scales::super; }
-  // The k that share a minimum; 0 where there are none.
+  // The number of k that share a minimum; 0 if there are none.
   [[gnu::always_inline]] constexpr int minima_group() const {
     return has_supers() && coded(numbers).has_minima() ? coded(numbers).group : 0;
   }
@@ -144,7 +143,7 @@ struct Format {
   [[gnu::always_inline]] constexpr int record_groups() const {
     return scales == Scales::tile ? tiles_per_record : scale_bytes() == 2 ? blocks_per_record : groups_per_record;
   }
-  // Bytes of one group's scale, and of one block as it lies in a file: its scale, then its numbers.
+  // Bytes of one group's scale, and of one block in a file: its scale, then its values.
   [[gnu::always_inline]] constexpr int scale_bytes() const {
     switch (scales) {
       case Scales::none:
@@ -161,12 +160,12 @@ struct Format {
   [[gnu::always_inline]] constexpr int block_bytes() const {
     return has_supers() ? coded(numbers).block_bytes : has_blocks() ? scale_bytes() + group * bits() / 8 : 0;
   }
-  // Of a format with groups, before the record that begins with group `g`.
+  // Bytes before the record that begins with group `g`, for a format with groups.
   [[gnu::always_inline]] constexpr std::size_t bytes_before(int g) const {
     if (has_supers()) return g * coded(numbers).record_bytes();
     return static_cast<std::size_t>(g / record_groups() + g * group / line_depth()) * line_bytes;
   }
-  // Of a strip whose k is padded.
+  // Bytes of a strip with padded k.
   [[gnu::always_inline]] constexpr std::size_t strip_bytes(int depth) const {
     if (has_supers()) return head_bytes() + bytes_before(depth / group);
     const std::size_t lines = depth / line_depth();

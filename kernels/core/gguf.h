@@ -16,7 +16,7 @@
 namespace ktbench {
 namespace {
 
-// How the scales of a record lie and are read.
+// The layout of a record's scales.
 struct Halves {
   static constexpr int bytes = sizeof(half), per_record = blocks_per_record, per_turn = per_record;
   template <class P>
@@ -33,7 +33,7 @@ struct Powers {
   static auto read(const std::byte* at) { return P::powers_of(at); }
 };
 
-// Of part `i` of the strips side by side.
+// For part `i` of the strips side by side.
 template <class P, class Scale>
 inline auto scales_of_part(const std::byte* scales, int i, std::size_t strip_bytes) {
   return Scale::template read<P>(scales + i / P::parts * strip_bytes + i % P::parts * part_rows<P> * Scale::bytes);
@@ -69,7 +69,7 @@ struct FourBits {
   }
 };
 
-// Lines of nibbles that stand for the numbers of a table, which are `times` too large.
+// Lines of nibbles that stand for the values of a table, which are `times` too large.
 template <class P, class ScaleKind, const std::int8_t* values, int times>
 struct Codes {
   using Scale = ScaleKind;
@@ -128,7 +128,7 @@ void stream_gguf(const Rows& x, const Strips& w, float* c) {
                 c + r * c_stride + i * part_rows<P>);
 }
 
-// Where the floats of a register block's sum `i` lie.
+// The position of the floats of a register block's sum `i`.
 template <class P, int strips, int c_stride>
 inline float* place(float* c, int i) {
   constexpr int per_row = strips * P::parts;

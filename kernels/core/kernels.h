@@ -1,5 +1,5 @@
 // What one ISA provides. Everything here is plain data: files with vector code include this header and share no inline
-// function with the portable path.
+// functions with the portable path.
 #pragma once
 
 #include <utility>
@@ -9,7 +9,7 @@
 
 namespace ktbench {
 
-// What a kernel multiplies with. u8: int8 raised by 128. s16: int8 widened, four neighbours along k as 0, 2, 1, 3.
+// The activation format of a kernel. u8: int8 raised by 128. s16: int8 widened, four neighbours along k as 0, 2, 1, 3.
 enum class Activation : std::uint8_t { bf16, f32, u8, s16 };
 inline constexpr int activations = 4;
 
@@ -29,7 +29,7 @@ struct RowFormat {
   }
 };
 
-// Rows `stride` bytes apart, each with its scale `scale_at` bytes from its begin. Rows up to the next multiple of
+// Rows `stride` bytes apart, each with its scale `scale_at` bytes from its beginning. Rows up to the next multiple of
 // `row_padding` may be read.
 struct Rows {
   const std::byte* data;
@@ -40,15 +40,15 @@ struct Rows {
 
 inline constexpr int row_padding = 32;
 
-// From how many rows on which loop multiplies a format. Any numbers give right results; which are fastest depends on
-// the CPU (runtime/crossover.h).
+// From how many rows on each loop multiplies a format. Any values give correct results; the fastest depend on the CPU
+// (runtime/crossover.h).
 struct Crossover {
   int fetch_from = 1;  // streams prefetch, and read two strips at once while their sums fit the registers
   int block_from = 1;  // register blocks instead of streams; of AMX: its tiles instead of vectors
 
   bool operator==(const Crossover&) const = default;
 };
-inline constexpr int never = 1 << 30;  // so many rows come together
+inline constexpr int never = 1 << 30;  // more rows than any call has
 
 // Consecutive strips of packed weights, `bytes` apart, an even number of them.
 struct Strips {
@@ -58,10 +58,10 @@ struct Strips {
   std::size_t bytes;
   Format format;
   Crossover crossover;
-  const std::byte* following;  // the strips that are needed next, anywhere
+    const std::byte* following;  // the strips needed next, anywhere
 };
 
-// Room for sums and unpacked weights: 64-byte aligned, one per thread, contents of no meaning between jobs.
+// Scratch memory for sums and unpacked weights: 64-byte aligned, one per thread, undefined between jobs.
 std::size_t scratch_bytes(const Geometry& geometry);
 
 // h = g sigmoid(g (slope + curve g^2)) (u + offset), g = min(gate, limit), u = clamp(up, -limit, limit).
@@ -93,14 +93,14 @@ struct Down {
   std::byte* scratch;
 };
 
-// Of one ISA for one format. A null gate_up: the ISA has none for it.
+// The kernels of one ISA for one format. A null gate_up: the ISA has none for it.
 struct Kernels {
   Activation activation = Activation::bf16;
   void (*enter)() = nullptr;  // on each thread, before and after its part of a phase
   void (*leave)() = nullptr;
   void (*gate_up)(const GateUp&, Counters&) = nullptr;
   void (*down)(const Down&, Counters&) = nullptr;
-  // `count` numbers become a row; the rest of its depth is filled with zeros.
+  // Converts `count` values to a row; the rest of its depth is zeros.
   void (*prepare)(const bf16* from, int count, const RowFormat& format, std::byte* row) = nullptr;
   void (*round)(const float* from, bf16* to, int count) = nullptr;
   Crossover crossover = {};

@@ -1,8 +1,8 @@
 // The packed weight layout that every ISA reads, and the geometry of one MoE layer.
 //
 // A strip holds 16 output rows along all of k. Its body is a sequence of 64-byte lines, each with four bytes for every
-// row: two bf16, four int8 or eight int4 neighbours along k. Sixteen lines of bf16 or int8 are at once the B operand of
-// an AMX tile multiplication and sixteen operands of the AVX-512 and AVX2 dot products. One token reads a single
+// row: two bf16, four int8 or eight int4 neighbours along k. Sixteen lines of bf16 or int8 are both the B operand of an
+// AMX tile multiplication and sixteen operands of the AVX-512 and AVX2 dot products. One token reads a single
 // sequential stream. Gate strip i is followed by up strip i: SwiGLU is an epilogue of one task.
 //
 // By scales (core/formats.h):
@@ -14,10 +14,8 @@
 // A line of bf16 is [row][2 k], of int8 [row][4 k], of int4 [row][4 bytes] with k and k + 4 in a byte. Formats with
 // block scales hold the numbers of GGUF's blocks of their names (ggml-common.h) in the order of lines.
 //
-// Everything is padded with zeros: k to Format::depth_multiple(), rows to whole strips.
-//
-// An expert: gate and up strips, down strips, and float32 biases where the layer has them: gate, up, down, a line for
-// each strip.
+// Everything is padded with zeros: k to Format::depth_multiple(), rows to whole strips. An expert: gate and up strips,
+// down strips, and float32 biases if the layer has them: gate, up, down, a line for each strip.
 #pragma once
 
 #include <optional>
@@ -36,7 +34,7 @@ struct Geometry {
   int experts;
   int hidden;
   int intermediate;
-  Format format = {};  // of gate and up, and of down where it has none of its own
+    Format format = {};  // of gate and up, and of down unless it has its own
   bool biases = false;
   std::optional<Format> own_down_format = {};
 

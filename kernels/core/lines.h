@@ -22,7 +22,7 @@ namespace {
 #define KTBENCH_VECTOR_REGISTER "+w"  // aarch64
 #endif
 
-// Without this gcc 12 moves sums to memory where there are many.
+// Without this gcc 12 spills sums to memory if there are many.
 template <class Sum, int n>
 inline void keep_in_registers(Sum (&sums)[n]) {
 #pragma GCC unroll 32
@@ -47,8 +47,8 @@ constexpr int part_bytes = line_bytes / P::parts;
 template <class P>
 constexpr int part_rows = strip_rows / P::parts;
 
-// Where rows are, in few enough registers for up to 24 of them: an x86 address is a base and an index times 1, 2, 4 or
-// 8. Left to itself gcc keeps a pointer to each row in memory and loads it anew with every use.
+// Addresses of up to 24 rows in few registers: an x86 address is a base and an index times 1, 2, 4 or 8. Otherwise gcc
+// keeps a pointer to each row in memory and reloads it with every use.
 template <int rows>
 struct RowPointers {
   const std::byte* base[(rows + 7) / 8];
@@ -77,7 +77,7 @@ struct RowPointers {
   }
 };
 
-// To the sums from `first` on.
+// Adds to the sums from `first` on.
 template <class P, int half, int rows, int strips, int n>
 inline void add_products(typename P::Sum (&sums)[n], const std::byte* w, std::size_t strip_bytes,
                          const RowPointers<rows>& row, int at = 0, int first = 0) {
@@ -95,24 +95,24 @@ inline void add_products(typename P::Sum (&sums)[n], const std::byte* w, std::si
   keep_in_registers(sums);
 }
 
-// Some lines of several strips, in L1 or near it: what many rows pass one block after the other.
+// Some lines of several strips, in L1 or near it, which are multiplied with many rows block by block.
 struct Panel {
   const std::byte* lines;
   std::size_t strip_bytes;
   int count;  // lines of each strip
 };
 
-// Lines of a panel after which its loops begin anew, and those with which some of the weights that follow are prefetched.
+// Lines per iteration of a panel's loops, and lines with which a part of the following weights is prefetched.
 constexpr int turn_lines = 16, fetch_lines = 2;
 
-// Weights to bring into L2 meanwhile, a line of each strip in turn: the hardware prefetcher runs ahead of several streams
-// sooner than of one. Where they are many they are prefetched as evenly as the lines of the panel pass, since a burst
-// waits for the core's line fill buffers; where they are few this would cost more than it gains. A thread of Granite
-// Rapids, int8, 16, 24, 32 and 64 rows: 0.48, 0.58, 0.60 and 0.65 TOPS; evenly one strip after the other 0.38, 0.48, 0.58
-// and 0.66, in one burst a turn 0.33, 0.43, 0.51 and 0.64.
+// Weights to prefetch into L2 meanwhile, a line of each strip in turn: the hardware prefetcher detects several streams
+// sooner than one. Many are prefetched evenly along the lines of the panel, since a burst waits for the core's line
+// fill buffers; with few this would cost more than it gains. A thread of Granite Rapids, int8, 16, 24, 32 and 64 rows:
+// 0.48, 0.58, 0.60 and 0.65 TOPS; evenly, one strip after the other, 0.38, 0.48, 0.58 and 0.66, in one burst per
+// iteration 0.33, 0.43, 0.51 and 0.64.
 class Prefetch {
  public:
-  // As much as `w` is, in so many turns.
+  // As much as `w`, in this many iterations.
   Prefetch(const std::byte* from, const Strips& w, int turns)
       : next_(from), strip_bytes_(w.bytes), end_(w.count * w.bytes),
         per_turn_(static_cast<unsigned>(end_ / line_bytes / turns) + 1) {}
@@ -121,7 +121,7 @@ class Prefetch {
 
   void fetch_turn() { fetch_next(per_turn_); }
 
-  // Part `n` of a turn's.
+  // Part `n` of an iteration's.
   void fetch_part(unsigned n) { fetch_next((per_turn_ + n) / parts); }
 
  private:
@@ -140,7 +140,7 @@ class Prefetch {
   unsigned per_turn_;
 };
 
-// Adds the products of `rows` rows from `x` on to c, or begins with them. c holds sums as P keeps them.
+// Adds the products of `rows` rows from `x` on to c, or initialises c with them. c holds sums in P's form.
 template <class P, int rows, int strips, int c_stride>
 void block(const Panel& w, const std::byte* x, std::size_t stride, Prefetch& ahead, bool begins, float* c) {
   typename P::Sum sums[rows * strips * P::parts];
@@ -175,10 +175,10 @@ void block(const Panel& w, const std::byte* x, std::size_t stride, Prefetch& ahe
   for (int i = 0; i < rows * per_row; ++i) P::put(sums[i], c + i / per_row * c_stride + i % per_row * part_rows<P>);
 }
 
-// What few rows prefetch, `strips` streams of weights side by side: near lines into L1, and lines further than a page
-// into L2, since the hardware prefetcher stops at a page's end. From there on the beginnings of the strips that follow.
-// One token on Granite Rapids, int8: 27 GB/s without, 29 with either, 31 with both, 32 with a near one of 1,024 bytes
-// instead of 512.
+// Prefetches for few rows, with `strips` streams of weights side by side: near lines into L1, and lines more than a
+// page ahead into L2, since the hardware prefetcher stops at a page's end; past the end, the beginnings of the
+// following strips. One token on Granite Rapids, int8: 27 GB/s without, 29 with either, 31 with both, 32 with a near
+// one of 1,024 bytes instead of 512.
 template <int strips>
 class StreamPrefetch {
  public:
@@ -209,7 +209,7 @@ constexpr int c_stride = 2 * strip_rows;  // of what streams multiply into
 // rows: 0.19 and 0.18 TFLOPS with calls, 0.22 and 0.25 without).
 template <class P, int rows, int strips, int split, bool fetching>
 [[gnu::flatten]] void stream(const Rows& x, const Strips& w, float* c) {
-  constexpr int step = split > 2 ? split : 2;  // lines a turn
+    constexpr int step = split > 2 ? split : 2;  // lines per iteration
   constexpr int per_row = strips * P::parts, apart = rows * per_row;
   typename P::Sum sums[split * apart];
   clear(sums);

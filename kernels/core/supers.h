@@ -1,5 +1,5 @@
-// Formats of super-blocks: records become int8 lines in L1, which all rows are multiplied with, few of them while the
-// weights stream by, many in register blocks. A policy P is one of core/gguf.h; in addition
+// Super-block formats: records become int8 lines in L1, with which all rows are multiplied, few rows while the weights
+// stream, many in register blocks. A policy P is one of core/gguf.h; in addition
 //   fold_sum(x, minima, floats)  adds x times the minima
 #pragma once
 
@@ -54,7 +54,7 @@ template <class P, int of_group, bool minima, int rows, int strips>
                 c + r * c_stride + i * part_rows<P>);
 }
 
-// The scales of a turn of 16 lines, in front of it.
+// The scales of an iteration of 16 lines, in front of it.
 template <int group>
 struct Singles {
   static constexpr int bytes = sizeof(float), per_turn = tile_lines * 4 / group;

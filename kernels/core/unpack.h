@@ -1,5 +1,5 @@
-// int4 strips with group scales as int8 strips: weight = row scale x (group factor x int4), and the product in brackets
-// fits int8 exactly. Nibbles with block scales as int8 strips with the same scales.
+// int4 strips with group scales as int8 strips: weight = row scale x (group factor x int4), where the product in
+// parentheses is exact in int8. Nibbles with block scales as int8 strips with the same scales.
 #pragma once
 
 #ifdef __AVX2__
@@ -13,8 +13,8 @@ namespace {
 
 inline const std::int8_t* record_scales(const std::byte* record) { return reinterpret_cast<const std::int8_t*>(record); }
 
-// What nibbles stand for. e2m1 counts halves: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their opposites (OCP Microscaling Formats,
-// table 5); iq4_nl as kvalues_iq4nl of ggml-common.h.
+// The values of nibbles. e2m1 in halves: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives (OCP Microscaling Formats,
+// table 5); iq4_nl as in kvalues_iq4nl of ggml-common.h.
 alignas(16) constexpr std::int8_t int4_values[] = {0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1};
 alignas(16) constexpr std::int8_t e2m1_values[] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 alignas(16) constexpr std::int8_t iq4_nl_values[] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
@@ -23,12 +23,12 @@ inline const std::int8_t* nibble_values(Numbers numbers) {
   return numbers == Numbers::e2m1 ? e2m1_values : numbers == Numbers::iq4_nl ? iq4_nl_values : int4_values;
 }
 
-// Of e8m0, half of what it stands for, since e2m1 counts halves: 2^(power - 128), exact; 255 is NaN.
+// Half of an e8m0 scale, since e2m1 is in halves: 2^(power - 128), exact; 255 is NaN.
 inline bf16 bf16_of_power(std::uint8_t power) {
   return static_cast<bf16>(power == 255 ? 0x7fc0 : power > 1 ? (power - 1) << 7 : 0x20 << power);
 }
 
-// Of one group, each row's scale as `unpack_line` reads it.
+// Each row's scale of one group, as `unpack_line` reads it.
 #if defined(__AVX512BW__)
 
 using GroupScales = __m512i;

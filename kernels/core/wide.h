@@ -1,5 +1,5 @@
-// Formats with block or tile scales as lines of bf16, scales multiplied in and rounded to nearest even: what many rows are
-// multiplied with, where products of bf16 outrun the scaling of integer sums, and what libraries dequantise to.
+// Formats with block or tile scales as lines of bf16, with scales multiplied in and rounded to nearest even, as
+// libraries dequantise them. Used for many rows if bf16 products are faster than scaling integer sums.
 #pragma once
 
 #include "core/coded.h"
@@ -8,7 +8,7 @@
 namespace ktbench {
 namespace {
 
-// Two lines of bf16 out of numbers, [row][4 k] int8 or e4m3, and a scale for each row; to int8 a minimum is added.
+// Two lines of bf16 from values, [row][4 k] int8 or e4m3, and a scale for each row; to int8 a minimum is added.
 #ifdef __AVX512BF16__
 
 using StripFloats = __m512;
