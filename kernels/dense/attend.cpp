@@ -1,5 +1,5 @@
-// Compiled for any x86-64, AVX2, AVX-512 and AVX-512 BF16: chunks of positions, whose scores become weights by the
-// largest so far, the sum of several such parts, and products with a head's matrix.
+// Compiled for any x86-64, AVX2, AVX-512 and AVX-512 BF16: chunks of positions whose scores become weights relative to
+// the largest so far, the combination of several such parts, and products with a head's matrix.
 #include "dense/products.h"
 #include "dense/prompt.h"
 #include "dense/scratch.h"
@@ -7,14 +7,14 @@
 namespace ktbench {
 namespace {
 
-// Query heads are taken so many at a time, and what remains by halves.
+// Query heads are processed this many at a time, the rest in halves.
 template <int most, class Body>
 inline void for_heads(int heads, int first, Body body) {
   for (; heads - first >= most; first += most) body(std::integral_constant<int, most>{}, first);
   if constexpr (most > 1) for_heads<most / 2>(heads, first, body);
 }
 
-// One head's scores become weights: exp(score - largest so far). Returns what earlier sums are to be multiplied by.
+// Turns one head's scores into weights: exp(score - largest so far). Returns the factor for earlier sums.
 float soften(float* scores, int positions, float scale, float& largest, Floats& total) {
   for (int p = 0; p < positions; ++p) scores[p] *= scale;
   for (int p = positions; p < round_up(positions, lane_pairs); ++p) scores[p] = -__builtin_inff();
@@ -50,7 +50,7 @@ struct Room {
   }
 };
 
-// Rows that end within a vector are read from a padded copy: what lies behind them is not ours.
+// Rows that end within a vector are read from a padded copy: the memory behind them is not ours.
 CacheRows cache_rows(const bf16* data, std::size_t stride, int size, int count, bf16* copy) {
   const int padded = round_up(size, widest);
   if (padded == size) return {data, stride, size};
@@ -58,7 +58,7 @@ CacheRows cache_rows(const bf16* data, std::size_t stride, int size, int count, 
   return {copy, static_cast<std::size_t>(padded), padded};
 }
 
-// `count` vectors of `size` numbers, by way of one `row` of the padded size.
+// `count` vectors of `size` numbers, through one `row` of the padded size.
 void prepare_operands(const bf16* from, std::size_t stride, int count, int size, bf16* row, Operand* to) {
   const int padded = round_up(size, widest);
   for (int i = 0; i < count; ++i) {
@@ -69,7 +69,7 @@ void prepare_operands(const bf16* from, std::size_t stride, int count, int size,
 
 int lines_per_step(int size, int heads) { return (size * lanes + line_numbers * heads - 1) / (line_numbers * heads); }
 
-// Some positions of the cache, at most a chunk of them, where the kernels read them.
+// Some positions of the cache, at most a chunk, in the form that the kernels read.
 struct Chunk {
   int positions;
   CacheRows keys, values;
@@ -89,7 +89,7 @@ struct Chunk {
   }
 };
 
-// The same of a cache in pages.
+// The same for a paged cache.
 struct PagedChunk {
   int positions;
   const bf16 *key_rows[chunk], *value_rows[chunk], *following_keys[chunk], *following_values[chunk];
@@ -171,7 +171,7 @@ void add_scaled(float* to, float factor, const float* from, float from_factor, i
   for (int i = 0; i < count; ++i) to[i] = to[i] * factor + from[i] * from_factor;
 }
 
-// Leaves the sum of all in the first partial of the head, and returns the sum of the weights.
+// Leaves the total in the first partial of the head, and returns the sum of the weights.
 float gathered(const Combine& job, float* first, int head) {
   const std::size_t apart = job.shape.floats();
   const int padded = round_up(job.shape.value_size, widest);
@@ -188,7 +188,7 @@ float gathered(const Combine& job, float* first, int head) {
   return job.count > 1 ? total : total / factor;
 }
 
-// Sums as add_values leaves them.
+// Sums in the order of add_values.
 void write_sums(const float* sums, float factor, int size, bf16* out) {
   for (int at = 0; at < size; at += lane_pairs) {
     const Words pairs = pairs_of(load<Floats>(sums + at) * factor, load<Floats>(sums + at + lanes) * factor);
@@ -211,7 +211,7 @@ void combine(const Combine& job) {
   for (int h = 0; h < job.shape.heads; ++h) combine_head(job, h);
 }
 
-// Rows of a head's matrix, at most a chunk of them, and those behind them.
+// Rows of a head's matrix, at most a chunk, and the following ones.
 struct MatrixRows {
   int count;
   CacheRows rows;
@@ -243,7 +243,7 @@ void multiply(const HeadProduct& job) {
   }
 }
 
-// A chunk of numbers as add_values reads weights; what is missing at the end counts as zero.
+// A chunk of numbers as add_values reads weights; missing ones at the end count as zero.
 void prepare_weights(const bf16* from, int count, float* to) {
   bf16 padded[chunk] = {};
   __builtin_memcpy(padded, from, count * sizeof(bf16));

@@ -8,15 +8,15 @@
 
 namespace ktbench {
 
-constexpr int attend_chunk = 64;  // positions whose keys and values pass L1 together
+constexpr int attend_chunk = 64;  // positions whose keys and values are in L1 together
 
-// What some positions of one group come to, before they are combined with the others: for each query head the largest
-// score, the sum of exp(score - largest), and the values weighted by that. A head's floats follow one another; the
-// order of its sums is the kernels' own.
+// The partial result of some positions for one group: for each query head the largest score, the sum of exp(score -
+// largest), and the values weighted by it. A head's floats are contiguous; the order of its sums is internal to the
+// kernels.
 struct PartialShape {
   int heads, value_size;
 
-  static constexpr int sums_at = 16;  // on a line of their own
+    static constexpr int sums_at = 16;  // on a separate line
 
   std::size_t head_floats() const { return sums_at + round_up(value_size, 32); }
   std::size_t floats() const { return heads * head_floats(); }
@@ -36,7 +36,7 @@ struct Attend {
   std::byte* scratch;
 };
 
-// 64-byte aligned, of no meaning between jobs.
+// 64-byte aligned, undefined between jobs.
 std::size_t attend_scratch_bytes(int heads, int size, int value_size);
 
 // One key head's rows in pages: position p is row p % page_tokens of page table[p / page_tokens].
@@ -49,7 +49,7 @@ struct PagedRows {
   }
 };
 
-// The same as Attend, of positions in pages.
+// The same as Attend, for paged positions.
 struct AttendPages {
   const bf16* q;
   std::size_t q_stride;
@@ -64,8 +64,8 @@ struct AttendPages {
   std::byte* scratch;
 };
 
-// Some neighbouring tokens of a prompt, with the query heads that share a key head: all look at keys and values that
-// are widened once. Token i is at `position` + i and attends to as many positions as `window` up to its own.
+// Some neighbouring tokens of a prompt, with the query heads that share a key head: keys and values are widened once
+// for all of them. Token i is at `position` + i and attends to the last `window` positions including its own.
 struct AttendPrompt {
   const bf16* q;  // [tokens, heads, size]
   std::size_t q_token_stride, q_stride;
@@ -83,8 +83,8 @@ struct AttendPrompt {
 
 std::size_t prompt_scratch_bytes(int rows, int size, int value_size);
 
-// out = softmax-weighted values, from `count` partials side by side, which are spent. A sink is one more score of its
-// head's that has no value. Nothing but zeros where there are no positions.
+// out = softmax-weighted values, from `count` contiguous partials, which are overwritten. A sink is one more score of
+// its head, without a value. All zeros without positions.
 struct Combine {
   float* partials;
   int count;
@@ -94,16 +94,16 @@ struct Combine {
   std::size_t out_stride;
 };
 
-// One head's matrix times a vector of each sequence: sums in float32, rounded once. The matrix is read as it lies, for
-// W x by rows and for the transposed W^T x by columns.
+// One head's matrix times a vector of each sequence: sums in float32, rounded once. The matrix is read in storage
+// order, for W x by rows and for the transposed W^T x by columns.
 struct HeadProduct {
   const bf16* weights;  // [rows, size], rows `weight_stride` apart
   std::size_t weight_stride;
   int rows, size;
-  const bf16* x;  // of each sequence `size` numbers, transposed `rows`; `x_stride` apart
+    const bf16* x;  // for each sequence `size` numbers, transposed `rows`; `x_stride` apart
   std::size_t x_stride;
   int sequences;
-  bf16* out;  // of each sequence `rows` numbers, transposed `size`; `out_stride` apart
+    bf16* out;  // for each sequence `rows` numbers, transposed `size`; `out_stride` apart
   std::size_t out_stride;
   std::byte* scratch;  // attend_scratch_bytes(sequences, size, size)
 };

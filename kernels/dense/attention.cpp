@@ -36,7 +36,7 @@ void DecodeAttention::forward(const AttentionCall& call, const AttentionKernels&
   team_->run(std::span(phases_).first(direct_ ? 1 : 2));
 }
 
-// As short as what many threads share evenly, as long as keeps their number, and with it the partial results, small.
+// Short enough for many threads to share evenly, long enough to keep the number of partial results small.
 int DecodeAttention::part_length() const {
   for (std::int64_t length = least_part;; length *= 2) {
     std::int64_t parts = 0;

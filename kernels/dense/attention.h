@@ -1,6 +1,6 @@
-// Attention of a decode step: one query token per sequence over a static cache. Long contexts are cut into parts that
-// any thread may take, and a second phase combines their partial results. Where they are cut follows from the lengths
-// alone, so the result does not depend on the thread count.
+// Attention of a decode step: one query token per sequence over a static cache. Long contexts are split into parts that
+// any thread may take, and a second phase combines their partial results. The split follows from the lengths alone, so
+// the result does not depend on the thread count.
 #pragma once
 
 #include <memory>
@@ -60,7 +60,7 @@ class DecodeAttention {
   std::mutex lock_;
   AttentionCall call_{};
   const AttentionKernels* kernels_ = nullptr;
-  bool direct_ = false;  // no group has more than one part: each is combined by the thread that attended to it
+    bool direct_ = false;  // no group has more than one part: each is combined by the thread that computed it
   std::vector<Group> groups_;
   std::vector<Part> parts_;
   HugeBuffer partials_;

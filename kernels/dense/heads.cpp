@@ -7,10 +7,10 @@
 namespace ktbench {
 namespace {
 
-constexpr std::int64_t min_team_numbers = 64 << 10;  // what one thread does during a team's barrier
+constexpr std::int64_t min_team_numbers = 64 << 10;  // one thread's work during a team's barrier
 constexpr int least_piece = 64;                      // outputs of a head that a thread computes at once
 
-// body(row) for every one of `rows` rows of `numbers` numbers.
+// body(row) for each of `rows` rows of `numbers` numbers.
 template <class Body>
 void for_rows(int rows, std::int64_t numbers, Team* team, Body body) {
   const auto work = [&](std::int64_t part, std::int64_t parts) {
@@ -60,7 +60,7 @@ void prepare_heads(const HeadsCall& call, const RowKernels& kernels, Team* team)
   for_rows(call.sequences, numbers, team, [&](std::int64_t b) { prepare_sequence(call, b, kernels); });
 }
 
-// Heads are cut only where there are not enough of them: pieces of columns are read in short stretches.
+// Heads are split only if there are too few: pieces of columns are read in short stretches.
 void multiply_heads(const HeadsProduct& call, const AttentionKernels& kernels, Team& team) {
   const int size = call.out_size(), threads = team.threads();
   const int wanted = call.heads >= 4 * threads ? 1 : (4 * threads + call.heads - 1) / call.heads;

@@ -1,4 +1,4 @@
-// What stands between a decode step's projections and its attention.
+// The operations between a decode step's projections and its attention.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ struct RowsOf {
   T* operator[](std::size_t row) const { return data + row * stride; }
 };
 
-// [sequences, heads, positions, size], numbers next to each other along the last.
+// [sequences, heads, positions, size], contiguous along the last dimension.
 template <class T>
 struct CacheOf {
   T* data;
@@ -32,8 +32,8 @@ struct CacheOf {
 void rms_norm(RowsOf<const bf16> x, int rows, int count, const Norm& norm, RowsOf<bf16> out, const RowKernels& kernels,
               Team* team);
 
-// One token of each sequence: query and key heads are normalised and rotated, keys and values go into the cache at the
-// sequence's position. A cache in pages has a page in the place of every sequence.
+// One token of each sequence: query and key heads are normalised and rotated, keys and values are written to the cache
+// at the sequence's position. In a paged cache, the first dimension is pages instead of sequences.
 struct HeadsCall {
   RowsOf<const bf16> qkv;  // [sequences, (query heads + 2 key heads) * size]
   int sequences, query_heads, key_heads, size;
@@ -48,7 +48,7 @@ struct HeadsCall {
 
 void prepare_heads(const HeadsCall& call, const RowKernels& kernels, Team* team);
 
-// out[b, h] = W[h] x[b, h], or transposed W[h]^T x[b, h]: every head has a matrix [rows, size] of its own.
+// out[b, h] = W[h] x[b, h], or transposed W[h]^T x[b, h]: every head has its own matrix [rows, size].
 struct HeadsProduct {
   int sequences, heads, rows, size;
   bool transposed;

@@ -107,7 +107,7 @@ void PagedAttention::cut(int run) {
   if (of.tokens > 1) most_tokens_ = std::max(most_tokens_, std::min(tokens, of.tokens));
 }
 
-// As DecodeAttention cuts: as short as what many threads share evenly.
+// As in DecodeAttention: short enough for many threads to share evenly.
 void PagedAttention::cut_token(int run, int key_head) {
   const std::int64_t first = first_seen(runs_[run].position), end = runs_[run].position + 1;
   const std::int64_t length = std::max<std::int64_t>(part_positions, (end - first) / 256);

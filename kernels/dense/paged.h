@@ -1,7 +1,7 @@
-// Attention of a step's tokens over keys and values in pages. Each token has its sequence, whose table says where pages
-// lie, and its position. Neighbouring tokens of one sequence, as prompts have them, look at keys together; those alone,
-// as decode has them, are cut into parts that a second phase combines. Where is cut follows from positions alone, so
-// the result depends neither on the thread count nor on other sequences.
+// Attention of a step's tokens over paged keys and values. Each token has a position and a sequence, whose table
+// locates its pages. Neighbouring tokens of one sequence (in prompts) share the keys; the positions of a single token
+// (in decode) are split into parts that a second phase combines. The split follows from positions alone, so the result
+// depends neither on the thread count nor on other sequences.
 #pragma once
 
 #include <memory>
@@ -25,7 +25,7 @@ struct PagedCall {
   int sequences, table_pages;
   const std::int64_t* sequence;  // of each token
   const std::int64_t* position;  // -1: the token attends to nothing and gets zeros
-  std::int64_t window;           // positions that a token attends to, its own included
+    std::int64_t window;           // positions that a token attends to, including its own
   CacheOf<bf16> out;             // [tokens, query heads, 1, value size]
   float scale;
   const float* sinks;  // [query heads], or null
@@ -37,8 +37,8 @@ class PagedAttention {
  public:
   explicit PagedAttention(std::shared_ptr<Team> team);
 
-  // Any thread may call; calls run one by one. Throws std::out_of_range for a sequence, position or page that is not
-  // there, before anything is written.
+  // Any thread may call; calls run one by one. Throws std::out_of_range for an invalid sequence, position or page,
+  // before anything is written.
   void forward(const PagedCall& call, const AttentionKernels& kernels);
 
  private:
@@ -46,9 +46,9 @@ class PagedAttention {
   struct Run {
     int first_token, tokens;
     std::int64_t position;
-    std::size_t table;  // where its pages begin in tables_
+        std::size_t table;  // offset of its pages in tables_
   };
-  // Of one run and key head: some of its tokens, or of its only token some positions.
+  // For one run and key head: some of its tokens, or some positions of its only token.
   struct Task {
     int run, key_head;
     int first_token, tokens;

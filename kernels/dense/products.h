@@ -1,5 +1,5 @@
-// What attention multiplies. Scores: dot products along the rows of some keys and heads at once. Values: a few numbers
-// of every head's sum stay in registers while a chunk's positions pass. Everything sits in an anonymous namespace, see
+// The products of attention. Scores: dot products along the rows of some keys and heads at once. Values: a few numbers
+// of every head's sum stay in registers over a chunk's positions. Everything is in an anonymous namespace, see
 // core/epilogue.h.
 #pragma once
 
@@ -20,7 +20,7 @@ constexpr int line_numbers = line_bytes / static_cast<int>(sizeof(bf16));
 
 using Operand = Words;
 struct Values {
-  Words even, odd;  // of two positions, side by side
+    Words even, odd;  // of two positions, interleaved
 };
 constexpr int step = 2;
 
@@ -71,8 +71,8 @@ struct CacheRows {
   const bf16* operator[](int position) const { return data + position * stride; }
 };
 
-// The rows that come next, on their way into L2 a line at a time while others are worked on. In one go they would be
-// more than the core keeps track of, and it would wait: 32,768 positions took 5.0 ms then, and 3.0 ms so (Zen 4).
+// The next rows, prefetched into L2 a line at a time during other work. All at once would exceed the core's outstanding
+// fetches, and it would wait: 32,768 positions took 5.0 ms that way, and 3.0 ms this way (Zen 4).
 class NextRows {
  public:
   NextRows(const CacheRows& rows, int count) : rows_(rows), left_(count) {}
@@ -90,7 +90,7 @@ class NextRows {
   int left_, at_ = 0;
 };
 
-// Rows that lie anywhere.
+// Rows at arbitrary addresses.
 struct ScatteredRows {
   const bf16* const* row;
   int size;  // padded
@@ -116,7 +116,7 @@ class NextScatteredRows {
   int left_, at_ = 0;
 };
 
-// scores[head][position] = q . k. The heads of a group together fetch all of `next`, a few lines with every step.
+// scores[head][position] = q . k. The heads of a group together prefetch all of `next`, a few lines with every step.
 template <int heads, class Rows, class Next>
 void score(const Operand* q, int q_stride, const Rows& keys, int positions, Next& next, int lines, float* scores) {
   constexpr int at_once = lanes / heads;

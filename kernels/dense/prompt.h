@@ -1,6 +1,6 @@
-// Attention of neighbouring tokens of a prompt on pages: rows are tokens times the heads that share a key head. A panel
-// has two vectors of rows, side by side in every product, so that softmax needs no sum across lanes; keys and values
-// are widened once for all panels. Everything sits in an anonymous namespace, see core/epilogue.h.
+// Attention of neighbouring tokens of a prompt over pages: rows are tokens times the heads that share a key head. A
+// panel has two vectors of rows, side by side in every product, so that softmax needs no sum across lanes; keys and
+// values are widened once for all panels. Everything is in an anonymous namespace, see core/epilogue.h.
 #pragma once
 
 #include "dense/products.h"
@@ -13,7 +13,7 @@ constexpr int panel_rows = 2 * lanes;
 constexpr int tall = lanes == 16 ? 8 : 4;  // keys, or numbers of a value, that a panel is multiplied with at once
 constexpr float no_score = -__builtin_inff();
 
-// Widened rows hold the even numbers of every vector of pairs, then the odd ones.
+// Widened rows hold the even elements of every vector of pairs, then the odd ones.
 inline int widened_at(int number) {
   return number / lane_pairs * lane_pairs + number % 2 * lanes + number % lane_pairs / 2;
 }
@@ -66,7 +66,7 @@ void place_queries(const AttendPrompt& job, const PromptRoom& room) {
   }
 }
 
-// products[i] = sum over n of what is at `from` [n, panel_rows] times number i of row n of `others`.
+// products[i] = sum over n of `from` [n, panel_rows] times element i of row n of `others`.
 template <int at_once>
 inline void multiply_panel(const float* from, int count, const float* others, std::size_t across, std::size_t along,
                            Floats (&sums)[2 * at_once]) {
@@ -91,17 +91,17 @@ void score_panel(const float* q, const PromptRoom& room, int positions) {
   }
 }
 
-// Which rows of a vector of them attend to a position: the token of each row, counted from the first, less those of
-// the chunk's first position.
+// Which rows of a vector attend to a position: each row's token, counted from the first, minus the chunk's first
+// position.
 struct Seen {
-  Integers after;  // tokens that the row's lies behind the chunk's first position
+    Integers after;  // distance of the row's token from the chunk's first position
   int window;
   bool all;
 
   Integers of(int position) const { return (after >= position) & (after < position + window); }
 };
 
-// A vector of rows: scores become weights by the largest so far. Returns what earlier sums are to be multiplied by.
+// Turns scores of a vector of rows into weights relative to the largest so far. Returns the factor for earlier sums.
 Floats soften_rows(float* scores, int positions, float scale, const Seen& seen, Floats& largest, Floats& total) {
   Floats most = largest;
   for (int p = 0; p < positions; ++p) {
@@ -165,7 +165,7 @@ void attend_prompt_chunk(const AttendPrompt& job, const PromptRoom& room, std::i
   }
 }
 
-// What a row's sums are multiplied by in the end.
+// The final factor of a row's sums.
 float weight_of(const AttendPrompt& job, const PromptRoom& room, int row) {
   const float largest = room.largest[row / lanes][row % lanes], total = room.totals[row / lanes][row % lanes];
   if (!job.sinks) return 1.0f / total;

@@ -6,7 +6,7 @@
 namespace ktbench {
 namespace {
 
-constexpr int block = 32;  // numbers whose squares go to sums of their own, whatever the vectors' width
+constexpr int block = 32;  // elements with separate sums of squares, whatever the vectors' width
 constexpr int parts = block / lane_pairs;
 
 struct SquareSums {
@@ -41,7 +41,7 @@ float mean_of_squares(const bf16* x, int count) {
 
 inline Floats to_bf16_and_back(Floats x) { return odd_of(rounded(x)); }
 
-// out = norm(x, weight), rounded; the numbers that fill no vector one by one.
+// out = norm(x, weight), rounded; the elements that do not fill a vector one by one.
 template <class Each>
 void norm_each(const bf16* x, const bf16* weight, int count, bf16* out, Each norm) {
   const int whole = count / lane_pairs * lane_pairs;

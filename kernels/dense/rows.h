@@ -1,5 +1,5 @@
-// Rows of a decode step that are normalised and rotated, with the rounding of Transformers' modules. The same results
-// on every ISA.
+// Normalisation and rotation of a decode step's rows, with the rounding of Transformers' modules. The same results on
+// every ISA.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +16,8 @@ struct Norm {
   float offset;
 };
 
-// Of a head's first `size` numbers, in the form of rotate_half: cos and sin have `size` numbers each, and every product
-// and sum is rounded.
+// Rotation of a head's first `size` elements, as in rotate_half: cos and sin have `size` elements each, and every
+// product and sum is rounded.
 struct Rotation {
   const bf16* cos;
   const bf16* sin;

@@ -1,4 +1,4 @@
-// Scratch memory of attention, and rows that are padded in it. In an anonymous namespace, see core/epilogue.h.
+// Scratch memory of attention, and padded rows in it. In an anonymous namespace, see core/epilogue.h.
 #pragma once
 
 #include "core/layout.h"
@@ -6,7 +6,7 @@
 namespace ktbench {
 namespace {
 
-// Scratch memory, one part after the other.
+// Hands out scratch memory in consecutive parts.
 class Scratch {
  public:
   explicit Scratch(std::byte* begin) : at_(begin) {}

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::uint32_t last_id = most_selectable - 1;
 
-// Keys are ordered as the logits are, those of equal logits against their ids. Zeros of both signs are equal.
+// Keys are ordered like the logits, for equal logits by descending id. Zeros of both signs are equal.
 std::uint32_t key_of(bf16 logit, int id) {
   const std::uint32_t bits = logit == 0x8000 ? 0 : logit;
   const std::uint32_t ordered = bits & 0x8000 ? bits ^ 0xffff : bits | 0x8000;

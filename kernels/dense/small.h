@@ -1,5 +1,5 @@
-// What a decode step does between its large products, on so few numbers that calling is what costs: plain loops for one
-// thread, on arrays without padding.
+// Operations between a decode step's large products, so small that the call dominates: plain loops for one thread, on
+// arrays without padding.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@ struct RowsTaken {
   std::byte* out;  // [tokens, row_bytes]
 };
 
-// out[t] = table[ids[t]]. Throws std::out_of_range for an id that is no row; nothing is written then.
+// out[t] = table[ids[t]]. Throws std::out_of_range for an id without a row; nothing is written then.
 void take_rows(const RowsTaken& call);
 
 }  // namespace ktbench

@@ -1,5 +1,5 @@
-// The native vector of the ISA whose file includes this, and bf16 numbers in it: two neighbours share a 32-bit lane, so
-// one load gives a vector of the even and one of the odd numbers. Everything sits in an anonymous namespace, see
+// The native vector of the ISA whose file includes this, and bf16 in it: two neighbours share a 32-bit lane, so one
+// load gives a vector of the even and one of the odd elements. Everything is in an anonymous namespace, see
 // core/epilogue.h.
 #pragma once
 
@@ -70,7 +70,7 @@ inline float sum_of_lanes(Floats x) {
   return sum;
 }
 
-// Lane l of the result: of a where l lacks `bit`, otherwise of b; each the sum of its two lanes that differ in it.
+// Lane l of the result comes from a if l lacks `bit`, otherwise from b: the sum of the two lanes that differ in `bit`.
 template <int bit, int... lane>
 inline Floats halved(Floats a, Floats b, std::integer_sequence<int, lane...>) {
   return __builtin_shufflevector(a, b, (lane & bit ? lanes + lane : lane)...) +
@@ -86,7 +86,7 @@ inline Floats sums_of(Floats (&v)[lanes]) {
   return v[0];
 }
 
-// exp of x <= 0, relative error 2e-7 (Cephes' coefficients); below -87 it stays what it is there, 1.6e-38.
+// exp of x <= 0, relative error 2e-7 (Cephes' coefficients); constant below -87, 1.6e-38.
 inline Floats exp_of(Floats x) {
   x = x < -87.0f ? Floats{} - 87.0f : x;
   constexpr float shifter = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer

@@ -13,8 +13,8 @@
 namespace ktbench {
 namespace {
 
-constexpr int few_tokens = 24;             // up to these the weights are the stream
-constexpr int most_block_tokens = 256;     // their activations lie in L2 beside a task's weights, or near it
+constexpr int few_tokens = 24;             // up to this many, weights are streamed
+constexpr int most_block_tokens = 256;     // their activations fit in L2, or nearly, with a task's weights
 constexpr int most_own_numbers = 8 << 10;  // of activations that each thread prepares for itself: 1 us
 
 std::size_t padded_rows(int rows) { return round_up(rows, row_padding) + row_padding; }
@@ -37,7 +37,7 @@ constexpr auto gate_of_one = counting_from<float, 0.0f>(1);
 
 }  // namespace
 
-// One after the other, each on lines of its own.
+// Consecutive, each on separate cache lines.
 struct Linear::Buffers {
   float* sums;
   std::byte* scratch;
@@ -67,7 +67,7 @@ void Linear::forward(const bf16* x, int tokens, bf16* out, const Kernels& kernel
   weights_->check_file();
 }
 
-// Blocks of tokens follow from their number alone: few and many rows are summed in different orders.
+// Blocks depend only on the number of tokens, since few and many rows are summed in different orders.
 Linear::Call Linear::plan(const bf16* x, int tokens, bf16* out, const Kernels& kernels) const {
   const RowFormat format{kernels.activation, weights_->depth(), weights_->format().minima_group()};
   const bool own_rows = tokens == 1 || tokens <= most_own_numbers / weights_->columns();
@@ -77,7 +77,7 @@ Linear::Call Linear::plan(const bf16* x, int tokens, bf16* out, const Kernels& k
   return {x, tokens, out, &kernels, format, own_rows, block_tokens, blocks, strips_per_task(tokens, blocks)};
 }
 
-// Small tasks to share evenly where each is short; more strips where every task passes many rows.
+// Small tasks, for even sharing, if each is short; more strips if every task processes many rows.
 int Linear::strips_per_task(int tokens, int blocks) const {
   if (tokens <= few_tokens) return multiple_within(weights_->strips() / (16 * team_->threads()), 2, 64);
   return multiple_within(weights_->strips() * blocks / (4 * team_->threads()), 4, 16);
@@ -144,7 +144,7 @@ Rows Linear::rows_of(int first, int count, const Buffers& buffers) const {
   return {rows + first * format.bytes(), format.bytes(), format.scale_at(), count};
 }
 
-// What follows is the next task's: the blocks of tokens take turns on the same weights, in L2 from the second on.
+// `following` is the next task's: the blocks of tokens use the same weights in turn, in L2 from the second on.
 Strips Linear::strips_of(int first, int count, bool last_block) const {
   const std::byte* data = weights_->strip(first);
   return {data, count, weights_->depth(), weights_->strip_bytes(), weights_->format(), call_.kernels->crossover,

@@ -1,6 +1,6 @@
-// y = x W^T + bias over a packed matrix: the MoE kernels' `down` with gate weights of 1. Where activations are many, a
-// phase brings them into the kernels' format; then one of tasks, each some strips x some tokens.
-// Each output element belongs to one task, so the result depends neither on the thread count nor on the schedule.
+// y = x W^T + bias over a packed matrix: the MoE kernels' `down` with gate weights of 1. Many activations are first
+// converted to the kernels' format in a phase; then follows a phase of tasks, each some strips x some tokens. Each
+// output element belongs to one task, so the result depends neither on the thread count nor on the schedule.
 #pragma once
 
 #include <memory>
@@ -22,8 +22,8 @@ class Linear {
   // `bias`: a number for each row, or empty. Throws std::invalid_argument for another count.
   Linear(std::shared_ptr<PackedMatrix> weights, std::shared_ptr<Team> team, const std::vector<float>& bias);
 
-  // x [tokens, columns], out [tokens, rows]; rows next to each other, no memory in common. Any thread may call; calls
-  // of a team run one by one.
+  // x [tokens, columns], out [tokens, rows]; contiguous and not overlapping. Any thread may call; calls of a team run
+  // one by one.
   void forward(const bf16* x, int tokens, bf16* out, const Kernels& kernels);
 
   const PackedMatrix& weights() const { return *weights_; }
@@ -36,7 +36,7 @@ class Linear {
     bf16* out;
     const Kernels* kernels;
     RowFormat format;
-    bool own_rows;  // each thread prepares them for itself: where they are few, that takes less time than a barrier
+        bool own_rows;  // each thread prepares them for itself: for few rows that takes less time than a barrier
     int block_tokens, blocks;
     int strips;  // of a task
   };
@@ -59,7 +59,7 @@ class Linear {
   const std::shared_ptr<PackedMatrix> weights_;
   const std::shared_ptr<Team> team_;
   const std::shared_ptr<Workspace> workspace_;
-  std::vector<float> bias_;  // for padding rows, too; zeros where there is none
+    std::vector<float> bias_;  // also for padding rows; zeros without a bias
   std::vector<Team::Phase> phases_;
   Call call_{};
   LinearCounters counted_;

@@ -14,15 +14,15 @@ namespace ktbench {
 
 class PackedMatrix {
  public:
-  // All zeros. Throws std::invalid_argument on sizes that check_size() or check_depth() refuse, std::bad_alloc when it
+  // All zeros. Throws std::invalid_argument for sizes that check_size() or check_depth() reject, std::bad_alloc if it
   // does not fit.
   PackedMatrix(int rows, int columns, const Format& format);
 
-  // A file that save() wrote: the weights stay in it, shared with every process that maps it. Throws std::system_error
-  // for what the system refuses, std::runtime_error for a file that is not one.
+  // A file written by save(): the weights stay in it, shared with every process that maps it. Throws std::system_error
+  // for system errors, std::runtime_error for other files.
   static PackedMatrix map(const std::string& path);
   void save(const std::string& path) const;
-  // As PackedExperts::check_file().
+  // See PackedExperts::check_file().
   void check_file() const;
 
   int rows() const { return rows_; }
@@ -35,8 +35,8 @@ class PackedMatrix {
   const std::byte* strip(int index) const { return data_ + index * strip_bytes(); }
 
   // Rows [first, first + count), which begin with a strip and end with one or with the matrix. With a team each thread
-  // packs, and so first touches, what falls into its even share of the whole matrix: the share that it reads later.
-  // Throws std::invalid_argument for other rows, std::logic_error where the weights lie in a file.
+  // packs, and so first touches, its even share of the whole matrix, which it reads later. Throws std::invalid_argument
+  // for other rows, std::logic_error if the weights are in a file.
   void write(MatrixView from, int first, int count, Team* team);
   // The same from blocks of the matrix's own format.
   void write(BlockView from, int first, int count, Team* team);

@@ -14,7 +14,7 @@ inline constexpr std::size_t head_bytes = 4096;  // the weights begin on a page
 inline constexpr char magic[15] = {'k', 't', 'b', 'e', 'n', 'c', 'h', ' ', 'm', 'a', 't', 'r', 'i', 'x', ' '};
 inline constexpr std::uint8_t version = 1;
 
-// No padding, whose bytes would be anything.
+// No padding, whose bytes would be undefined.
 struct Head {
   char magic[15];
   std::uint8_t version;
@@ -37,7 +37,7 @@ inline bool is_valid(const Head& head) {
          holds(*format, head.columns);
 }
 
-// Throws std::runtime_error naming the file where it does not begin as one of this build.
+// Throws std::runtime_error naming the file if it does not begin like one of this build.
 inline Head head_in(const MappedFile& file, const std::string& path) {
   Head head{};
   if (file.bytes() >= head_bytes) std::memcpy(&head, file.as<>(), sizeof head);

@@ -1,5 +1,5 @@
-// What the linear layers on one team need beside their weights. A model has hundreds of them and they run one after the
-// other, so they share it.
+// The working memory of the linear layers on one team. A model has hundreds of layers, which run one after the other,
+// so they share it.
 #pragma once
 
 #include <memory>

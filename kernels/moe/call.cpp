@@ -25,12 +25,12 @@ class TileScope {
 
 int columns_within(int first, int count, int limit) { return std::clamp(limit - first, 0, count); }
 
-// Contiguous part `part` of `parts` of n things.
+// Contiguous part `part` of `parts` of n items.
 std::pair<int, int> part_of(int n, int part, int parts) {
   return {static_cast<int>(std::int64_t{n} * part / parts), static_cast<int>(std::int64_t{n} * (part + 1) / parts)};
 }
 
-// None where plain SwiGLU without biases is all, which the kernels compute by default.
+// None for plain SwiGLU without biases, which the kernels compute by default.
 std::optional<Gating> gating_for(const PackedExperts& experts) {
   if (experts.glu() == Glu{} && !experts.geometry().biases) return std::nullopt;
   return gating_of(experts.glu());
@@ -41,8 +41,7 @@ const float* from_column(const float* biases, int column) { return biases ? bias
 }  // namespace
 
 std::size_t scratch_bytes(const Geometry& g) {
-  // AMX keeps sums of 256 rows x 16 strips, the others of fewer; beside them lie unpacked weights, at most two whole
-  // strips.
+  // AMX keeps sums of 256 rows x 16 strips, the others fewer; in addition unpacked weights, at most two whole strips.
   constexpr std::size_t sums = 256ul * 16 * strip_rows * sizeof(float);
   const int depth = round_up(std::max(g.hidden_depth(), g.intermediate_depth()), 64);
   std::size_t widest = 32ul << 10;
@@ -56,7 +55,7 @@ Call::Call(const PackedExperts& experts, int threads)
   for (Worker& worker : workers_) worker.scratch.reserve(scratch_bytes(geometry_));
 }
 
-// Shards are cut by geometry and number alone.
+// Shards depend only on geometry and number.
 bool Call::fits(const PackedExperts& experts) const {
   return geometry_ == experts.geometry() && parts_.size() == experts.shards().size();
 }
@@ -104,14 +103,14 @@ RowFormat Call::largest_h_format(const Part& part) const { return h_format(Activ
 
 // The same for all shards, by the one with the most strips.
 Call::TaskSizes Call::size_tasks() const {
-  // Every task passes all experts: more of them than this start more streams and read activations more often.
+  // Every task visits all experts: more tasks than this start more streams and read activations more often.
   constexpr int tasks_per_thread = 4;
   const int tokens = inputs_.routing.tokens;
   constexpr std::size_t sums_bytes = 1ul << 20;  // of the 1 to 2 MiB of L2
   const Geometry& g = geometry_;
   int gate_strips = 0;
   for (const Part& part : parts_) gate_strips = std::max(gate_strips, part.shard->geometry.gate_strips());
-  // Rows beyond L2 are read again with every task: wider tasks pass them less.
+  // Rows beyond L2 are read again in every task: wider tasks read them less often.
   const std::size_t panel_bytes = 2ul * grouping_.largest() * g.hidden;
   const int gate_up_strips = panel_bytes <= 1ul << 20 ? 4 : 16;
   const int fits = static_cast<int>(sums_bytes / sizeof(float) / tokens / strip_rows);
@@ -144,7 +143,7 @@ void Call::reserve() {
   }
 }
 
-// Without numa tasks of the domains take turns, so that all memories are read at any time.
+// Without numa, tasks of the domains alternate, so that all memories are read at any time.
 void Call::partition() {
   const int gate_up = static_cast<int>(grouping_.active().size()) * sizes_.tasks_per_expert;
   const bool apart = options_.numa && domains() > 1;
@@ -233,7 +232,7 @@ void Call::gate_up_task(Part& part, int task, Worker& worker) {
   const Group& group = grouping_.active()[index];
   const int first = task % sizes_.tasks_per_expert * sizes_.gate_up_strips;
   const int strips = std::min(sizes_.gate_up_strips, 2 * g.gate_strips() - first);
-  if (strips <= 0) return;  // a smaller shard than the one that the tasks were cut by
+    if (strips <= 0) return;  // a smaller shard than the one by which tasks were cut
   const Strips weights = gate_up_strips(part, group, first, strips);
   const std::size_t h_stride = h_format(Activation::bf16, part).bytes() / sizeof(bf16);
   const int column = first / 2 * strip_rows;
@@ -248,7 +247,7 @@ void Call::gate_up_task(Part& part, int task, Worker& worker) {
   worker.counters.flops += 2ull * 2 * group.count * g.hidden * columns;
 }
 
-// What follows is the next task's, which is most often this thread's, too.
+// `following` is the next task's, which is usually also this thread's.
 Strips Call::gate_up_strips(const Part& part, const Group& group, int first, int strips) const {
   const Geometry& g = part.shard->geometry;
   const std::byte* data = part.shard->gate_up(group.expert) + first * g.gate_strip_bytes();
@@ -282,7 +281,7 @@ Rows Call::gathered_rows(int index, Worker& worker) {
   return {worker.panel.as<>(), format.bytes(), format.scale_at(), group.count};
 }
 
-// Padding columns are 0 * 0 unless a token holds an infinity: then they are NaN, and would spoil a finite product.
+// Padding columns are 0 * 0 unless a token has an infinity: then they are NaN, and would corrupt a finite product.
 void Call::zero_padding(const Part& part, const Group& group, int from, int to) const {
   const std::size_t stride = h_format(Activation::bf16, part).bytes() / sizeof(bf16);
   for (int slot = group.first; from < to && slot < group.first + group.count; ++slot)
@@ -309,7 +308,7 @@ void Call::down_task(Part& part, int task, Worker& worker) {
   if (alone) round_columns(first * strip_rows, columns, sums);
 }
 
-// Zeros, or the biases of each token's experts, weighted as their products will be.
+// Zeros, or the biases of each token's experts, weighted like their products.
 void Call::begin_sums(const Part& part, int column, int columns, float* sums, std::size_t stride) const {
   for (int t = 0; t < inputs_.routing.tokens; ++t) std::fill_n(sums + t * stride, columns, 0.0f);
   for (const Group& group : grouping_.active()) {

@@ -14,11 +14,11 @@ class Call {
  public:
   Call(const PackedExperts& experts, int threads);
 
-  // Whether the buffers are those of such experts. Kernels read padding that no phase writes, which must stay zero: a
-  // buffer that was cut into other rows before may hold anything there.
+  // Whether the buffers fit such experts. Kernels read padding that no phase writes, which must stay zero: a buffer
+  // that was divided into other rows before may hold anything there.
   bool fits(const PackedExperts& experts) const;
-  // Plans the call and allocates all that it needs, so that no phase can fail for lack of memory. `experts` must fit,
-  // and live until the phases have run.
+  // Plans the call and allocates everything, so that no phase can run out of memory. `experts` must fit, and live until
+  // the phases have run.
   void prepare(const PackedExperts& experts, const ForwardInputs& inputs, const ForwardOptions& options);
   const std::vector<Team::Phase>& phases() const { return phases_; }
   Counters take_counters();
@@ -37,7 +37,7 @@ class Call {
     const Shard* shard = nullptr;
     HugeBuffer h;         // bf16, a row for each slot
     HugeBuffer prepared;  // the same in the kernels' activation format
-    HugeBuffer sums;      // [tokens, padded hidden] float32, where there are several domains
+        HugeBuffer sums;      // [tokens, padded hidden] float32, with several domains
   };
 
   // How the phases are cut into tasks.
@@ -92,12 +92,12 @@ class Call {
   bool used_[activations] = {};  // by gate and up
   bool converts_h_ = false;
   HugeBuffer x_[activations];
-  std::vector<TaskPartition> gate_up_tasks_;  // one for all threads, or one for each domain's
+    std::vector<TaskPartition> gate_up_tasks_;  // one for all threads, or one per domain
   std::vector<TaskPartition> down_tasks_;
   std::vector<Team::Phase> phases_;
 };
 
-// Calls that are not on their way. The layers of a model run one after the other: those of one shape share them.
+// Idle calls. The layers of a model run one after the other: layers of one shape share them.
 class CallPool {
  public:
   explicit CallPool(int threads) : threads_(threads) {}

@@ -107,7 +107,7 @@ Super iq4_xs(const Byte* from) {
   return to;
 }
 
-// The first half of a group lies in the low nibbles.
+// The first half of a group is in the low nibbles.
 void take_nibbles(const Byte* from, int count, Byte* code) {
   for (int k = 0; k < count; ++k) code[k] = bits(from[k % (count / 2)], k / (count / 2) * 4, 4);
 }
@@ -150,7 +150,7 @@ int number(const Format& format, Byte code) {
   return of.table ? coded_values(format.numbers)[code] : code - of.raised;
 }
 
-// A record of a strip, and where a row's parts lie in it.
+// A record of a strip, and the places of a row's parts in it.
 class Record {
  public:
   Record(const Coded& of, std::byte* at) : of_(of), at_(reinterpret_cast<Byte*>(at)) {}

@@ -1,4 +1,4 @@
-// Experts copied from one set to another as they are packed.
+// Copies packed experts from one set to another.
 #include <cstring>
 #include <stdexcept>
 #include <string>

@@ -14,7 +14,7 @@ inline constexpr std::size_t head_bytes = 4096;  // the weights begin on a page
 inline constexpr char file_magic[15] = {'k', 't', 'b', 'e', 'n', 'c', 'h', ' ', 'e', 'x', 'p', 'e', 'r', 't', 's'};
 inline constexpr std::uint8_t file_version = 2;
 
-// No padding, whose bytes would be anything.
+// No padding, whose bytes would be undefined.
 struct FileHead {
   char magic[15];
   std::uint8_t version;
@@ -53,7 +53,7 @@ inline bool is_valid(const FileHead& head) {
   return sized && whole && named && (head.biases == 0 || head.biases == 1) && error_in(head.glu()).empty();
 }
 
-// Throws std::runtime_error naming the file where what follows cannot be experts of this build.
+// Throws std::runtime_error naming the file if the rest cannot be experts of this build.
 inline FileHead head_in(const MappedFile& file, const std::string& path) {
   FileHead head{};
   if (file.bytes() >= head_bytes) std::memcpy(&head, file.as<>(), sizeof head);

@@ -28,7 +28,7 @@ Glu checked(const Glu& glu) {
   return glu;
 }
 
-// Parts of the intermediate size end where groups, records and strips do.
+// Parts of the intermediate size end with groups, records and strips.
 std::vector<Shard> cut(const Geometry& whole, int domains) {
   check_size("domains", domains);
   const int unit = whole.down_format().depth_multiple();
@@ -84,7 +84,7 @@ void read_strips(const Shard& shard, int expert, MatrixOut gate, MatrixOut up, M
                  down.data + s * strip_rows * down.stride + shard.first, down.stride);
 }
 
-// A shard's part of a matrix: strips `apart` bytes from each other, rows from `row` and columns from `column` on.
+// A shard's part of a matrix: strips `apart` bytes from each other, rows from `row` on, columns from `column` on.
 struct StripsOf {
   const std::byte* strips;
   std::size_t apart;
@@ -128,7 +128,7 @@ void add_products(const StripsOf& matrix, const float* x, int tokens, float* out
   }
 }
 
-// The numbers from the shard's first on.
+// The values from the shard's first on.
 void write_biases(const Shard& shard, int expert, const BiasView& from) {
   const Geometry& g = shard.geometry;
   if (!g.biases) return;

@@ -15,7 +15,7 @@
 
 namespace ktbench {
 
-// Numbers, or blocks of the format that they are packed in.
+// Values, or blocks of the format in which they are packed.
 using AnyView = std::variant<MatrixView, BlockView>;
 
 struct MatrixOut {
@@ -23,7 +23,7 @@ struct MatrixOut {
   std::size_t stride;
 };
 
-// All three, or none: gate, up [intermediate], down [hidden].
+// All three or none: gate, up [intermediate], down [hidden].
 struct BiasView {
   const float* gate = nullptr;
   const float* up = nullptr;
@@ -48,7 +48,7 @@ struct Shard {
   const std::byte* down(int expert) const { return gate_up(expert) + geometry.gate_up_bytes(); }
   std::size_t bytes() const { return geometry.experts * geometry.expert_bytes(); }
 
-  // 16 floats for each strip; null where there are none. The first shard alone has down's, which are added once.
+  // 16 floats for each strip; null without biases. Only the first shard has down's, which are added once.
   float* gate_bias(int expert) const { return bias(expert, 0); }
   float* up_bias(int expert) const { return bias(expert, geometry.gate_strips()); }
   float* down_bias(int expert) const { return first == 0 ? bias(expert, 2 * geometry.gate_strips()) : nullptr; }
@@ -58,7 +58,7 @@ struct Shard {
   }
 };
 
-// Of all experts of a layer, whose sizes are in 1..largest_size; nothing where no number holds them.
+// Bytes of all experts of a layer, with sizes in 1..largest_size; nullopt on overflow.
 inline std::optional<std::size_t> bytes_of(const Geometry& g) {
   std::size_t bytes;
   const bool overflows = __builtin_mul_overflow(g.expert_bytes(), static_cast<std::size_t>(g.experts), &bytes);
@@ -67,19 +67,19 @@ inline std::optional<std::size_t> bytes_of(const Geometry& g) {
 
 class PackedExperts {
  public:
-  // One shard for each domain, on the NUMA node `nodes` names for it; where it names none, pages lie near the thread
-  // that writes them. Throws std::invalid_argument on sizes that check_size() or check_depth() refuse, on more domains
-  // than the intermediate size has room for, or on what error_in() finds in `glu`, std::bad_alloc when they do not fit,
-  // std::system_error where the kernel does not place memory.
+  // One shard for each domain, on its NUMA node in `nodes`; without one, pages are placed near the thread that writes
+  // them. Throws std::invalid_argument for sizes that check_size() or check_depth() reject, for more domains than the
+  // intermediate size has room for, and for errors of `glu` (error_in()), std::bad_alloc if they do not fit,
+  // std::system_error if the kernel does not place memory.
   PackedExperts(Geometry geometry, int domains, const std::vector<int>& nodes, const Glu& glu = {});
 
-  // A file that save() wrote: the weights stay in it, shared with every process that maps it. Throws std::system_error
-  // for what the system refuses, std::runtime_error for a file that is not one.
+  // A file written by save(): the weights stay in it, shared with every process that maps it. Throws std::system_error
+  // for system errors, std::runtime_error for other files.
   static PackedExperts map(const std::string& path);
-  // Throws std::invalid_argument where the experts are split over domains.
+  // Throws std::invalid_argument if the experts are split over domains.
   void save(const std::string& path) const;
-  // Throws std::system_error where the file that holds them cannot be read any more: what was computed is worth
-  // nothing. Whatever reads weights calls it afterwards.
+  // Throws std::system_error if their file can no longer be read, so that results are invalid. Called after every use
+  // of the weights.
   void check_file() const;
 
   const Geometry& geometry() const { return geometry_; }
@@ -89,22 +89,22 @@ class PackedExperts {
 
   // gate, up: [intermediate, hidden]; down: [hidden, intermediate]. Strips are packed, and so first touched, by the
   // threads of the shard's domain; without a team, or one of fewer threads than domains, by the caller. Throws
-  // std::out_of_range for the expert, std::logic_error where the weights lie in a file, std::invalid_argument for
-  // biases that are missing or too many.
+  // std::out_of_range for the expert, std::logic_error if the weights are in a file, std::invalid_argument for missing
+  // or extra biases.
   void write(int expert, const AnyView& gate, const AnyView& up, const AnyView& down, Team* team,
              const BiasView& biases = {});
   void read(int expert, MatrixOut gate, MatrixOut up, MatrixOut down, Team* team) const;
-  // x W^T in float32 arithmetic, of the numbers that read() gives: `x` [tokens, columns], `out` [tokens, rows]. Throws
+  // x W^T in float32 arithmetic, with the values that read() gives: `x` [tokens, columns], `out` [tokens, rows]. Throws
   // std::out_of_range for the expert.
   void multiply(int expert, ExpertMatrix which, const float* x, int tokens, float* out, Team* team) const;
-  // Throws std::out_of_range for the expert, std::invalid_argument where there are none.
+  // Throws std::out_of_range for the expert, std::invalid_argument if there are none.
   void read_biases(int expert, const BiasOut& to) const;
 
-  // The packed bytes of an expert of another set, by the same threads as write(). Throws as write() does, and
-  // std::invalid_argument naming what differs between the sets, where that is more than their number of experts.
+  // Copies the packed bytes of an expert of another set, with the same threads as write(). Throws like write(), and
+  // std::invalid_argument naming the difference if the sets differ in more than their number of experts.
   void copy(int expert, const PackedExperts& source, int source_expert, Team* team);
 
-  // Bytes on each NUMA node, shard by shard, as the kernel answers.
+  // Bytes on each NUMA node, shard by shard, as reported by the kernel.
   std::vector<std::map<int, std::size_t>> placement() const;
 
  private:

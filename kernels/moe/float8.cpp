@@ -16,7 +16,7 @@ namespace {
 constexpr float largest_number = 448;
 constexpr float nan = std::numeric_limits<float>::quiet_NaN();
 
-// Where group `g` and its scale lie in the body of a strip.
+// The places of group `g` and its scale in the body of a strip.
 std::size_t lines_at(const Format& format, int g) {
   return (static_cast<std::size_t>(g / tiles_per_record) + 1 + 1ul * g * format.group / format.line_depth()) * line_bytes;
 }
@@ -25,7 +25,7 @@ std::size_t scale_at(const Format& format, int g) {
   return lines_at(format, g - within) - line_bytes + within * sizeof(float);
 }
 
-// A strip as it is filled: zeros.
+// A strip of zeros, to be filled.
 class Writer {
  public:
   Writer(const Format& format, int padded, std::byte* strip)

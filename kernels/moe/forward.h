@@ -1,9 +1,9 @@
 // The fused MoE operator: phases with a barrier after each.
 //   1. x in the kernels' activation format: bf16, float32 or int8 per token.
 //   2. h = act(x gate^T) * (x up^T), see moe/glu.h, for every expert that has tokens, rounded to bf16.
-//   3. h in the kernels' activation format, where that is not bf16.
+// 3. h in the kernels' activation format, unless that is bf16.
 //   4. out = sum over experts of gate weight * (h down^T), float32 sums in expert order, rounded to bf16 once.
-//   5. Over several domains: the sum of what each has found for its share of the intermediate size.
+// 5. With several domains: the sum of their results for their shares of the intermediate size.
 // Each output element belongs to one task, so the result depends neither on the thread count nor on the schedule.
 #pragma once
 
@@ -33,7 +33,7 @@ struct ForwardOptions {
   bool numa;  // each domain's threads compute its shard, instead of any thread any task
 };
 
-// hidden, out: [tokens, hidden], rows next to each other; they may be the same.
+// hidden, out: [tokens, hidden], contiguous; they may be the same.
 struct ForwardInputs {
   const bf16* hidden;
   Routing routing;
@@ -49,13 +49,13 @@ class MoE {
   MoE(std::shared_ptr<PackedExperts> experts, std::shared_ptr<Team> team, int tag = 0);
   ~MoE();
 
-  // A call on its way. Destroying it waits; `hidden` and `out` must live until then.
+  // A call in progress. Destroying it waits; `hidden` and `out` must live until then.
   class Ticket {
    public:
     Ticket(std::shared_ptr<MoE> moe, std::unique_ptr<Call> call, std::shared_ptr<Job> job);
     Ticket(Ticket&&) noexcept;
     ~Ticket();
-    // Throws what a thread of the team threw, once. Any number of threads may wait.
+    // Rethrows an exception of a thread of the team, once. Any number of threads may wait.
     void wait();
     bool done() const;  // whether wait() would return at once
 
@@ -73,7 +73,7 @@ class MoE {
 
   const PackedExperts& experts() const { return *experts_; }
   Team& team() const { return *team_; }
-  Counters counters();  // summed over the calls that have been waited for, since construction
+    Counters counters();  // summed over all awaited calls since construction
 
  private:
   std::unique_ptr<Call> open(const ForwardInputs& inputs, const ForwardOptions& options);

@@ -1,4 +1,4 @@
-// Whole blocks move between rows and strips; sums of their weights are kept on the way.
+// Moves whole blocks between rows and strips, and computes the sums of their weights.
 #include "moe/gguf.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace ktbench {
 namespace {
 
-// `q` are numbers, or the codes of a table's.
+// `q` are values, or codes of a table.
 struct Block {
   std::uint16_t scale;  // a half, or a power of two
   std::int8_t q[block_depth];
@@ -20,7 +20,7 @@ struct Block {
 constexpr Block poisoned{0x7e00, {}}, poisoned_power{255, {}};
 constexpr bf16 bf16_nan = 0x7fc0;
 
-// 0 where there is none in float32: then the half scale is 0, too.
+// 0 if there is none in float32: then the half scale is 0, too.
 float reciprocal(float d) {
   const float inverse = 1 / d;
   return __builtin_isfinite(inverse) ? inverse : 0;
@@ -57,7 +57,7 @@ Block q4_0_of(const bf16* x) {
   return block;
 }
 
-// As compressed-tensors quantises symmetrically: the largest magnitude becomes 7.5 steps, ties go to even.
+// Like compressed-tensors' symmetric quantisation: the largest magnitude becomes 7.5 steps, ties go to even.
 Block int4_bf16_of(const bf16* x) {
   const bf16 largest = largest_magnitude(x, block_depth);
   if (largest >= bf16_infinity) return {bf16_nan, {}};
@@ -68,7 +68,7 @@ Block int4_bf16_of(const bf16* x) {
   return block;
 }
 
-// The code whose number is nearest; of two the first, or the last.
+// The code of the nearest value; for ties the first, or the last.
 template <bool last>
 std::int8_t nearest_code(const std::int8_t (&values)[16], float x) {
   int best = 0;
@@ -80,12 +80,12 @@ std::int8_t nearest_code(const std::int8_t (&values)[16], float x) {
   return static_cast<std::int8_t>(best);
 }
 
-// The first of the largest magnitude becomes -127 at first; then the scale is fitted to the numbers that were chosen,
-// which weigh as much as their squares.
+// Initially the first of the largest magnitude becomes -127; then the scale is fitted to the chosen values, weighted by
+// their squares.
 Block iq4_nl_of(const bf16* x) {
   const bf16 largest = largest_magnitude(x, block_depth);
   if (largest >= bf16_infinity) return poisoned;
-  if (widen(largest) < 1e-15f) return {};  // as ggml does
+    if (widen(largest) < 1e-15f) return {};  // as in ggml
   const bf16* first = x;
   while ((*first & 0x7fff) != largest) ++first;
   const float inverse = iq4_nl_values[0] / widen(*first);
@@ -100,7 +100,7 @@ Block iq4_nl_of(const bf16* x) {
   return block;
 }
 
-// The power of two that brings the largest between 4 and 8, of which 6 is the largest number.
+// The power of two that scales the largest to between 4 and 8; the largest value is 6.
 Block mxfp4_of(const bf16* x) {
   const bf16 largest = largest_magnitude(x, block_depth);
   if (largest >= bf16_infinity) return poisoned_power;
@@ -142,7 +142,7 @@ Block codes_in(const std::byte* from) {
   return block;
 }
 
-// Where block `b` of a row lies in the body of a strip.
+// The place of block `b` of a row in the body of a strip.
 struct Place {
   std::size_t scale, lines;  // of the strip's first row
 
@@ -188,8 +188,8 @@ void take_codes(const std::byte* line, Block& block) {
 // Of e2m1, whose table counts halves.
 float float_of_power(std::uint16_t power) { return widen(bf16_of_power(static_cast<std::uint8_t>(power))); }
 
-// What the blocks of one format are: made of numbers, read from a file, put into the lines of a strip, taken from
-// there; what they stand for.
+// The blocks of one format: quantised from values, read from a file, written to the lines of a strip, read from there;
+// and their values.
 struct Codec {
   Block (*quantised)(const bf16*);
   Block (*read)(const std::byte*);

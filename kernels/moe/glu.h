@@ -1,4 +1,4 @@
-// The gated activation of an expert, as models state it.
+// The gated activation of an expert, in the parameters of model configurations.
 #pragma once
 
 #include <cmath>
@@ -13,7 +13,7 @@ namespace ktbench {
 enum class Act : std::uint8_t { silu, gelu_tanh };
 inline constexpr int acts = 2;
 
-// h = act(g) (u + offset), g = min(gate, limit), u = clamp(up, -limit, limit), where gate and up have their biases.
+// h = act(g) (u + offset), g = min(gate, limit), u = clamp(up, -limit, limit), with gate and up including their biases.
 struct Glu {
   Act act = Act::silu;
   double alpha = 1;
@@ -23,7 +23,7 @@ struct Glu {
   bool operator==(const Glu&) const = default;
 };
 
-// What is wrong with it, "" if nothing.
+// The error in it, "" for none.
 inline std::string error_in(const Glu& glu) {
   const std::string alpha = "alpha=" + std::to_string(glu.alpha);
   if (!(glu.alpha > 0) || std::isinf(glu.alpha)) return alpha + " must be positive and finite";
@@ -33,7 +33,7 @@ inline std::string error_in(const Glu& glu) {
   return "";
 }
 
-// (1 + tanh(z)) / 2 = sigmoid(2 z): both are the same but for two constants.
+// (1 + tanh(z)) / 2 = sigmoid(2 z): both are the same except for two constants.
 inline Gating gating_of(const Glu& glu) {
   constexpr double slope = 1.5957691216057308;  // 2 sqrt(2 / pi)
   const bool gelu = glu.act == Act::gelu_tanh;

@@ -66,7 +66,7 @@ void pack_bf16(const bf16* from, std::size_t stride, int rows, int depth, bf16* 
 
 float as_float(bf16 bits) { return __builtin_bit_cast(float, static_cast<std::uint32_t>(bits) << 16); }
 
-// Calls take(row, k, value) for every number of a strip, line by line; int4 comes with its group's scale on.
+// Calls take(row, k, value) for every value of a strip, line by line; int4 includes its group's scale.
 template <class Take>
 void for_bf16(const std::byte* strip, int depth, Take take) {
   const auto* line = reinterpret_cast<const bf16*>(strip);
@@ -144,7 +144,7 @@ void unpack_rows(const std::byte* strip, int rows, int depth, const Format& form
 
 }  // namespace
 
-// Numbers come line by line, a few of each row: rows that are a power of two apart would share a few sets of the cache.
+// Values come line by line, a few of each row: rows a power of two apart would compete for a few cache sets.
 void unpack_strip(const std::byte* strip, int rows, int depth, const Format& format, float* to, std::size_t stride) {
   constexpr std::size_t line = line_bytes / sizeof(float);
   const std::size_t apart = (depth + line - 1) / line * line + line;

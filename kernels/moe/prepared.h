@@ -1,4 +1,4 @@
-// One call, checked once, made again and again on whatever its arrays hold then.
+// One call, checked once, made repeatedly on the current contents of its arrays.
 #pragma once
 
 #include <memory>
@@ -13,11 +13,11 @@ class Prepared {
  public:
   Prepared(std::shared_ptr<MoE> moe, const ForwardInputs& inputs, const ForwardOptions& options);
 
-  // These throw as MoE's do, and std::logic_error while a call is outstanding.
+  // These throw like MoE's, and std::logic_error while a call is outstanding.
   void submit();
   void forward();
 
-  // Returns at once where nothing is outstanding. Throws what a thread of the team threw; then it is over, too.
+  // Returns at once if nothing is outstanding. Rethrows an exception of a thread of the team, which also ends the call.
   void wait();
   bool done() const;  // whether wait() would return at once
 

@@ -1,4 +1,4 @@
-// Compiled once for any x86-64 and once for AVX2: searching the scales of int4 is most of the time that loading takes.
+// Compiled once for any x86-64 and once for AVX2: searching the scales of int4 takes most of the loading time.
 #include "moe/quantise.h"
 
 #include "core/activations.h"
@@ -13,7 +13,7 @@ namespace {
 constexpr int chunk = 512;  // of a row, a multiple of every group
 
 constexpr int group_scale_limit = 15;  // x -8: int8 holds the product
-// A group's largest magnitude in units of its scale: the best of Gaussian groups lies between these.
+// A group's largest magnitude in units of its scale: for Gaussian groups the best is between these.
 constexpr float least_units = 6.4f, most_units = 9.2f, usual_units = 7.7f;
 
 inline float rounded(float x) {
@@ -36,7 +36,7 @@ struct Row {
   }
 };
 
-// Squared error of a group under one scale, summed in eight lanes: the same however wide the registers are.
+// Squared error of a group with one scale, summed in eight lanes: the same for any register width.
 float squared_error(const float* x, int count, float scale) {
   float lanes[8] = {};
   const float inverse = 1.0f / scale;

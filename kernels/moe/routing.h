@@ -1,4 +1,4 @@
-// Which tokens go to which expert, as contiguous slots: expert after expert, tokens in order within one.
+// Which tokens go to which expert, as contiguous slots: by expert, with tokens in order within each.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 
 namespace ktbench {
 
-// ids, gates: [tokens, per_token]. An id of -1 stands for no expert: its slot is left out.
+// ids, gates: [tokens, per_token]. An id of -1 means no expert: its slot is left out.
 struct Routing {
   const std::int64_t* ids;
   const float* gates;
@@ -39,7 +39,7 @@ class Grouping {
   void form_groups();
   void fill(const Routing& routing);
 
-  std::vector<int> expert_;  // per assignment: its id as it was checked
+    std::vector<int> expert_;  // per assignment: its checked id
   std::vector<int> next_;    // per expert: its count, then its next free slot
   std::vector<Group> active_;
   std::vector<int> token_;

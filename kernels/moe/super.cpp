@@ -12,7 +12,7 @@ namespace {
 constexpr int most_in_group = 32;
 constexpr int searched_steps = 9;  // to either side of the scale that reaches a group's largest number
 
-// Numbers of which 16 codes are places. Any two meet at a whole multiple of a half: a table of halves has the nearest.
+// The values of 16 codes. Midpoints are multiples of a half, so a table over halves gives the nearest.
 class Table {
  public:
   constexpr explicit Table(const std::int8_t* numbers) : numbers_(numbers) {
@@ -39,7 +39,7 @@ class Table {
 };
 constexpr Table iq4_nl(iq4_nl_values), e2m1(e2m1_values);
 
-// What codes stand for: whole numbers from `least` to `most`, or those of a table.
+// The values of codes: integers from `least` to `most`, or those of a table.
 struct Grid {
   float least, most;
   const Table* table = nullptr;
@@ -74,7 +74,7 @@ struct Chosen {
   float number[most_in_group];
 };
 
-float rounded(float x) {  // of less than 2^22
+float rounded(float x) {  // for magnitudes below 2^22
   constexpr float shifter = 12582912.0f;
   return x + shifter - shifter;
 }
@@ -96,8 +96,8 @@ float reciprocal(float x) {
   return std::isfinite(inverse) ? inverse : 0;
 }
 
-// The scale under which the numbers of a group are nearest to it: of each choice of numbers that a scale leads to, the
-// one with the least squared error under the scale that fits it best.
+// The scale with the smallest squared error for a group: each candidate scale gives a choice of values, which is
+// evaluated with the scale that fits it best.
 float searched_scale(const Grid& grid, const Group& group) {
   const float largest = group.largest();
   float best = 0, most = 0;
@@ -158,7 +158,7 @@ Line searched_line(const Grid& grid, const Group& group) {
   return best;
 }
 
-// A format's super-block of numbers, whose groups are cut from `x`.
+// A format's super-block from values, whose groups are taken from `x`.
 class Quantiser {
  public:
   Quantiser(const Format& format, const float* x) : of_(coded(format.numbers)), x_(x), grid_(grid_of(format.numbers)) {}
@@ -229,7 +229,7 @@ class Quantiser {
     }
   }
 
-  // NVFP4, as ModelOpt scales it: the largest of a group becomes 6, the largest scale 448. That of the super-block has
+  // NVFP4, scaled like ModelOpt: the largest of a group becomes 6, the largest scale 448. The super-block's scale takes
   // the place of the tensor's.
   void scale_to_largest() {
     constexpr float largest_number = 6, largest_scale = 448;
@@ -241,7 +241,7 @@ class Quantiser {
     }
   }
 
-  // INT4 with zero points, as GPTQ and AWQ begin: 0 has a code, the least and the largest number have the ends.
+  // INT4 with zero points, like the start of GPTQ and AWQ: 0 has a code, the smallest and largest values have the ends.
   void scale_around_zero() {
     constexpr float last = 15;
     for (int g = 0; g < groups(); ++g) {

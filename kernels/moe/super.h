@@ -6,16 +6,16 @@
 
 namespace ktbench {
 
-// Of whatever format: halves and bytes of scales as they are stored.
+// Of any format: halves and bytes of scales as stored.
 struct Super {
   half d = 0, dmin = 0;
-  float whole = 0;  // what e4m3 scales are multiplied with
+    float whole = 0;  // the factor of e4m3 scales
   std::uint16_t scale[16] = {};
   std::uint8_t minimum[16] = {};
   std::uint8_t code[super_depth] = {};
 };
 
-// Of a group's numbers in units of the format.
+// For a group's values in units of the format.
 inline float scale_of(const Coded& of, const Super& block, int g) {
   switch (of.scale) {
     case GroupScale::integer:
@@ -27,8 +27,8 @@ inline float scale_of(const Coded& of, const Super& block, int g) {
   return float_of_half(block.scale[g]);
 }
 
-// Up to 256 numbers of a row, and zeros after them, each as near as its group's scale and minimum allow; these have the
-// least squared error that a search finds. Not a number where one of them is not finite. Not of lattices.
+// Quantises up to 256 values of a row, with zeros after them; each group's scale and minimum have the smallest squared
+// error that a search finds. NaN if one of them is not finite. Not for lattice formats.
 Super quantised_super(const Format& format, const bf16* x, int count);
 
 }  // namespace ktbench

@@ -12,7 +12,7 @@
 namespace ktbench {
 namespace {
 
-// A number of each of as many rows as a register of AVX2 takes. gcc 12 keeps wider vectors in memory.
+// One value of each of as many rows as an AVX2 register holds. gcc 12 keeps wider vectors in memory.
 constexpr int part_rows = 8;
 using Floats = float __attribute__((vector_size(part_rows * sizeof(float))));
 using Words = std::int32_t __attribute__((vector_size(part_rows * sizeof(std::int32_t))));
@@ -27,7 +27,7 @@ Words words_at(const std::byte* line) {
 
 Floats floats_of(Words numbers) { return __builtin_convertvector(numbers, Floats); }
 
-// What `number` makes of one `Stored` of each row, side by side in `at`.
+// `number` applied to one `Stored` of each row, side by side in `at`.
 template <class Stored, class Number>
 inline Floats each_row(const std::byte* at, Number number) {
   Floats floats;
@@ -84,7 +84,7 @@ void widen_nibbles(const std::byte* line, int count, Floats scale, const std::in
     }
 }
 
-// Of the rows from `row` on, a strip's scales of whole rows.
+// A strip's scales of whole rows, for the rows from `row` on.
 Floats row_scales(const std::byte* strip, int row) { return each_row<float>(strip + row * sizeof(float), same); }
 
 // The scales of a group of each row. `record` begins with them; the group is number `within` of it.
@@ -142,7 +142,7 @@ GroupOf group_of(const std::byte* record, const Coded& of, int row, int g) {
           -dmin * bytes(scales, [](std::uint8_t both) { return static_cast<float>(both >> 4); })};
 }
 
-// Line `i` of 64, byte `byte` of each row: the planes' bits put together.
+// Line `i` of 64, byte `byte` of each row: the combined bits of the planes.
 Words codes_of(const std::byte* planes, const Coded& of, int i, int byte) {
   Words codes{};
   int place = 0;
@@ -185,7 +185,7 @@ void widen_chunk(const std::byte* strip, const Format& format, int row, int firs
 }
 
 Floats product(const Floats* weights, const float* x, int count) {
-  Floats sums[4] = {};  // none waits for the one before it
+    Floats sums[4] = {};  // independent of each other
   for (int k = 0; k < count; k += 4)
     for (int i = 0; i < 4; ++i) sums[i] += weights[k + i] * x[k + i];
   return sums[0] + sums[1] + (sums[2] + sums[3]);

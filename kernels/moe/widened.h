@@ -1,5 +1,4 @@
-// Products in float32 with the numbers that a strip stands for: what is measured is compared with them, and shares none of
-// their loops.
+// Products in float32 with the values of a strip: the reference for measured outputs, which share none of these loops.
 #pragma once
 
 #include "core/layout.h"

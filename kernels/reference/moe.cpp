@@ -1,5 +1,5 @@
-// The specification: one product after the other, in storage order. bf16 is summed in float32, integers exactly: all of
-// a row, or with block scales each block, whose results are summed in float32.
+// The specification: one product at a time, in storage order. bf16 is summed in float32; integers exactly, over a whole
+// row, or with block scales over each block, whose results are summed in float32.
 #include <cmath>
 
 #include "core/wide.h"

@@ -13,7 +13,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr long rounds = 2000;  // 10 to 40 us between looks at the clock
+constexpr long rounds = 2000;  // 10 to 40 us between clock readings
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
@@ -51,7 +51,7 @@ double peak_flops(Team& team, std::string_view isa, double seconds, std::string_
   return best;
 }
 
-// Two threads on one cpu would pass the ball once per time slice: the game ends after a while in any case.
+// Two threads on one cpu would exchange the line once per time slice: the measurement ends after a while in any case.
 double ping_pong_ns(Team& team) {
   if (team.threads() < 2) throw std::invalid_argument("a ping-pong needs a team of two threads");
   constexpr int hops = 2000;

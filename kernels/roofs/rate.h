@@ -7,7 +7,7 @@
 
 namespace ktbench {
 
-// What `work(thread)`, done again and again for `seconds` by every thread at once, gives per second of all together.
+// The combined rate of `work(thread)`, repeated for `seconds` by all threads at once.
 template <typename Work>
 double rate_of(Team& team, double seconds, Work&& work) {
   using Clock = std::chrono::steady_clock;

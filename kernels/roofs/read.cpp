@@ -20,7 +20,7 @@ std::vector<ReadLoop> read_loops() {
   return {read_reference};
 }
 
-constexpr std::size_t piece = 1 << 20;  // 0.1 ms between looks at the clock
+constexpr std::size_t piece = 1 << 20;  // 0.1 ms between clock readings
 constexpr int trials = 5;
 constexpr double trial_seconds = 0.002;
 
@@ -37,7 +37,7 @@ ReadRoof::ReadRoof(std::shared_ptr<Team> team, std::size_t bytes)
   choose_loop();
 }
 
-// By the medians of a few samples in turns.
+// Decided by the medians of a few alternating samples.
 void ReadRoof::choose_loop() {
   const std::vector<ReadLoop> loops = read_loops();
   std::vector<std::vector<double>> rates(loops.size());

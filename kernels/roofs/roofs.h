@@ -12,12 +12,13 @@
 
 namespace ktbench {
 
-// Read bandwidth from memory: each thread owns a contiguous part of the buffer and reads on where it stopped. None waits
-// for another: of many cores some thread is always held up, which dynamically scheduled work makes up for.
+// Read bandwidth from memory: each thread owns a contiguous part of the buffer and continues where it stopped. Threads
+// do not wait for each other: on many cores some thread is always delayed, which dynamically scheduled work
+// compensates.
 class ReadRoof {
  public:
   ReadRoof(std::shared_ptr<Team> team, std::size_t bytes);
-  // Bytes per second of all threads together, each over `seconds` or a little more.
+  // Bytes per second of all threads together, each over `seconds` or slightly more.
   double sample(double seconds);
   // Reads the whole buffer.
   void read_once();
@@ -34,8 +35,8 @@ class ReadRoof {
   std::vector<std::size_t> positions_;
 };
 
-// Operations per second of register-only multiplications, all threads together, by the fastest instruction that is
-// granted for `isa` and `dtype`; about `seconds` in all. Throws std::invalid_argument naming what is unknown.
+// Operations per second of register-only multiplications, all threads together, with the fastest instruction granted
+// for `isa` and `dtype`; takes about `seconds`. Throws std::invalid_argument for unknown names.
 double peak_flops(Team& team, std::string_view isa, double seconds, std::string_view dtype);
 
 // Nanoseconds for a cache line to pass between threads 0 and 1 of the team, one way.

@@ -10,13 +10,13 @@ struct Shipped {
   std::string_view maker;
   int family;
   std::string_view feature;
-  std::string_view precisions;  // that its name begins with
+    std::string_view precisions;  // prefix of their names
   Crossover crossover;
 };
 
-// AMD: one row streams fastest without prefetches. With them bf16 on a Zen 5 takes, at 8, 16 and 24 rows, 16.8, 18.3 and
-// 22.4 ms, without 20.6, 43.5 and 58.0, in register blocks 19.4, 18.8 and 22.5; of other precisions it is assumed.
-// Intel: calibrated on two cores of a Granite Rapids; others, Sapphire Rapids among them, are assumed to be like it.
+// AMD: one row streams fastest without prefetches. With them bf16 on a Zen 5 takes, at 8, 16 and 24 rows, 16.8, 18.3
+// and 22.4 ms, without 20.6, 43.5 and 58.0, in register blocks 19.4, 18.8 and 22.5; for other precisions it is assumed.
+// Intel: calibrated on two cores of a Granite Rapids; others, including Sapphire Rapids, are assumed to be similar.
 constexpr Shipped shipped[] = {
     {amd, zen4, "avx512", "bf16", {2, 25}}, {amd, zen4, "avx512", "int8", {2, 25}},
     {amd, zen4, "avx512", "int4_g", {2, 13}}, {amd, zen4, "avx512", "q", {2, 5}},

@@ -1,4 +1,5 @@
-// From how many rows on which loop is the fastest: what ships for known CPUs, until this one is measured (set_crossover).
+// From how many rows on each loop is fastest: shipped values for known CPUs, until this one is measured
+// (set_crossover).
 #pragma once
 
 #include <span>
@@ -7,7 +8,7 @@
 
 namespace ktbench {
 
-// To all that `isas` have for the CPU. Unknown CPUs keep the defaults that their kernels come with.
+// Applies them to all kernels of `isas`. Unknown CPUs keep the defaults of the kernels.
 void set_shipped_crossovers(std::span<const Isa> isas, const Cpu& cpu);
 
 }  // namespace ktbench

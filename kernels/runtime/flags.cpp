@@ -11,9 +11,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int pauses_per_look = 16;  // at the words
+constexpr int pauses_per_look = 16;  // between polls of the words
 constexpr int looks_per_yield = 64;
-// A device that asks nothing for this long is between two steps; after `unused`, nobody waits for a step.
+// A device without requests for this long is between two steps; after `unused`, nobody waits for a step.
 constexpr std::chrono::milliseconds spin(2), unused(1000);
 constexpr std::chrono::microseconds nap(20), long_nap(1000);
 

@@ -1,5 +1,5 @@
-// Functions of the host that a device asks for by words of memory which both see: what host functions of a stream do,
-// without the driver's thread between the two.
+// Host functions that a device requests through words of shared memory: like a stream's host functions, but without the
+// driver's thread in between.
 #pragma once
 
 #include <atomic>
@@ -13,10 +13,10 @@
 
 namespace ktbench {
 
-// A thread that watches words. Of each slot the device writes 0 to its answer, then an Ask; the thread sets that back
-// to 0, does what is asked, and writes 1 to the answer, for which the device waits. A device cannot give up waiting, so
-// every ask is answered: where the work takes longer than the limit, and ever after, without doing what is asked;
-// check() says so.
+// A thread that polls words. For each slot the device writes 0 to its answer, then an Ask; the thread resets that to 0,
+// performs the request, and writes 1 to the answer, for which the device waits. A device cannot stop waiting, so every
+// request is answered: if the work takes longer than the limit, this and all later requests are answered without
+// performing them; check() reports it.
 class FlagWatch {
  public:
   enum Ask : std::uint32_t { nothing = 0, begin_and_end = 1, end_alone = 2 };
@@ -27,13 +27,13 @@ class FlagWatch {
     void* data;
   };
 
-  // As many slots as there are words; the memory must stay. The thread runs where the calling one may. Throws
-  // std::invalid_argument where there are fewer answers than asks.
+  // As many slots as there are words; the memory must outlive this. The thread may run where the calling one may.
+  // Throws std::invalid_argument if there are fewer answers than asks.
   FlagWatch(std::span<std::uint32_t> asks, std::span<std::uint32_t> answers, std::chrono::nanoseconds limit);
-  ~FlagWatch();  // nothing may be asked any more
+    ~FlagWatch();  // no requests may follow
 
-  // The slot of work that can be asked for until remove(), before which its asks must be answered. Throws
-  // std::length_error where all are taken.
+  // The slot of work that can be requested until remove(), before which its requests must be answered. Throws
+  // std::length_error if all are taken.
   int add(const Work& work);
   void remove(int slot);
 

@@ -17,7 +17,7 @@
 
 namespace ktbench {
 
-// Weak: null in a build that leaves their instruction set out (KTBENCH_ISAS in CMakeLists.txt).
+// Weak: null in a build without their instruction set (KTBENCH_ISAS in CMakeLists.txt).
 [[gnu::weak]] extern KernelSet avx2_vnni_kernels, avx512_kernels, avx512_vnni_kernels, avx512_vbmi_kernels,
     avx512_bf16_kernels, amx_kernels, amx_emulated_kernels;
 [[gnu::weak]] extern const RowKernels rows_avx512;
@@ -141,7 +141,7 @@ constexpr IsaTraits isa_table[] = {
      .kernels = &avx512_bf16_kernels,
      .attention = &attention_avx512_bf16,
      .burn_bf16 = burn_avx512_bf16,
-     .parent = "avx512_vbmi",  // of CPUs with the one, Cooper Lake alone lacks the other
+          .parent = "avx512_vbmi",  // of CPUs with the former, only Cooper Lake lacks the latter
      .flags = {{"avx512_bf16", 7, 1, CpuFlag::eax, 5}}},
     {.name = "amx",
      .feature = "amx",
@@ -160,7 +160,7 @@ constexpr IsaTraits isa_table[] = {
      .kernels = &amx_emulated_kernels},
 };
 
-// The CPU's flags first, then what it extends, then what the operating system has to do for it, then the build.
+// The CPU's flags first, then what it extends, then the support of the operating system, then the build.
 std::string missing(const IsaTraits& isa) {
   for (const CpuFlag& flag : isa.flags)
     if (flag.name && !present(flag)) return std::string("the CPU has no ") + flag.name;
@@ -179,7 +179,7 @@ bool is_faster_in_bf16() {
   return cpu().maker != intel;
 }
 
-// A kernel table of the row that is named, or of the last one that is granted.
+// A kernel table of the named row, or of the last granted one.
 template <class Table>
 const Table& kernels_in(const Table* IsaTraits::*table, const std::optional<std::string>& name) {
   if (name) {

@@ -26,9 +26,9 @@ struct CpuFlag {
 
 struct IsaTraits {
   const char* name = nullptr;
-  const char* feature = nullptr;  // the engine's toggle that runs it and the name of its arithmetic roof; null: neither
-  std::uint64_t Counters::*counter = nullptr;  // what its MoE kernels count
-  KernelSet* kernels = nullptr;  // null: the build leaves the instruction set out
+    const char* feature = nullptr;  // the toggle that runs it, and the name of its arithmetic roof; null: neither
+    std::uint64_t Counters::*counter = nullptr;  // of its MoE kernels
+    KernelSet* kernels = nullptr;  // null: the build lacks the instruction set
   const RowKernels* rows = nullptr;  // null: none of its own
   const AttentionKernels* attention = nullptr;
   const TransposedKernels* transposed = nullptr;
@@ -38,14 +38,14 @@ struct IsaTraits {
   CpuFlag flags[4] = {};
   std::uint64_t saved_state = 0;  // bits of XCR0
   const char* state = nullptr;    // what they stand for
-  std::string (*permission)() = nullptr;  // of the kernel, beyond all that: "" or the reason
+    std::string (*permission)() = nullptr;  // additional permission by the kernel: "" or the reason
 };
 
 struct Isa : IsaTraits {
-  std::string missing;  // empty when granted, else the reason in one line
+    std::string missing;  // empty if granted, else the reason in one line
 };
 
-// As CPUID names it; empty elsewhere.
+// The CPU's name from CPUID; empty on other architectures.
 struct Cpu {
   std::string maker;
   int family = 0;
@@ -54,7 +54,7 @@ inline constexpr std::string_view intel = "GenuineIntel", amd = "AuthenticAMD";
 
 const Cpu& cpu();
 
-// All rows, slower ones before faster ones, found out once.
+// All rows, slower ones before faster ones, detected once.
 const std::vector<Isa>& isas();
 
 // Throws std::invalid_argument for an unknown name, std::runtime_error with the reason for one that is not granted.
@@ -62,29 +62,29 @@ const Isa& granted_isa(std::string_view name);
 
 bool granted(std::string_view name);
 
-// Kernels of one ISA for a format. Throws as granted_isa does, and std::invalid_argument where it has none.
+// Kernels of one ISA for a format. Throws like granted_isa, and std::invalid_argument if it has none.
 const Kernels& kernels_of(std::string_view name, const Format& format);
 
-// From which numbers of rows on they use which loops, for all calls that begin later. Throws as kernels_of does.
+// Sets from how many rows on they use each loop, for all later calls. Throws like kernels_of.
 void set_crossover(std::string_view name, const Format& format, const Crossover& crossover);
 
 // Whether it is granted and has kernels for the format.
 bool has_kernels(std::string_view name, const Format& format);
 
-// The fastest granted one of a feature that has kernels for the format. Throws as kernels_of does.
+// The fastest granted one of a feature that has kernels for the format. Throws like kernels_of.
 const Isa& fastest_isa(std::string_view feature, const Format& format);
 const Kernels& fastest_of_feature(std::string_view feature, const Format& format);
 
-// Those of the fastest ISA that is granted for so many tokens.
+// Those of the fastest granted ISA for this many tokens.
 const Kernels& fastest_kernels(const Format& format, int tokens);
 
-// Of a decode step's small operations: those of the ISA named, or of the fastest that is granted. Throw as granted_isa
-// does, and std::invalid_argument for an ISA without.
+// A decode step's small operations: those of the named ISA, or of the fastest granted one. Throw like granted_isa, and
+// std::invalid_argument for an ISA without them.
 const RowKernels& row_kernels(const std::optional<std::string>& isa);
 const AttentionKernels& attention_kernels(const std::optional<std::string>& isa);
 
-// The ISA named, or the nearest one that it extends with kernels for transposed products: the reference at last. Throws
-// as granted_isa does.
+// The named ISA, or the nearest one it extends that has kernels for transposed products, ultimately the reference.
+// Throws like granted_isa.
 const Isa& transposing_isa(std::string_view name);
 
 }  // namespace ktbench

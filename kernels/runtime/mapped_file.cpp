@@ -15,7 +15,7 @@
 
 namespace ktbench {
 
-// Never freed but used again, as the handler takes no lock.
+// Never freed but reused, since the handler takes no lock.
 struct MappedFile::Watch {
   std::atomic<std::byte*> begin{nullptr};  // null while nobody uses it
   std::atomic<std::size_t> bytes{0};
@@ -35,7 +35,7 @@ using Watch = MappedFile::Watch;
 std::atomic<Watch*> watches{nullptr};
 struct sigaction handler_before;
 
-// Of mmap(2) POSIX does not say that it may be called here; in Linux it is a system call and no more.
+// POSIX does not guarantee that mmap(2) may be called here; on Linux it is just a system call.
 void put_zeros(Watch& watch) {
   watch.lost = true;
   constexpr int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
@@ -102,7 +102,7 @@ struct Partial {
   int file;
 };
 
-// A unique name, so that several processes may save one file at a time. File below 0 where none can be had.
+// A unique name, so that several processes may save one file at a time. File below 0 if there is none.
 Partial new_partial(const std::string& path) {
   for (int number = 0;; ++number) {
     const std::string partial = path + ".partial-" + std::to_string(number);
@@ -148,7 +148,7 @@ MappedFile MappedFile::open(const std::string& path) {
   if (file < 0 || fstat(file, &status)) refuse(errno, "open", path);
   if (status.st_size == 0) refuse(EINVAL, "map, as it is empty,", path);
   MappedFile opened(path, "", Mapping(status.st_size, PROT_READ, MAP_SHARED, file, "cannot map " + path));
-  madvise(opened.as<>(), opened.bytes(), MADV_HUGEPAGE);  // advice that few file systems follow
+  madvise(opened.as<>(), opened.bytes(), MADV_HUGEPAGE);  // few file systems follow this advice
   madvise(opened.as<>(), opened.bytes(), MADV_WILLNEED);
   return opened;
 }

@@ -8,13 +8,13 @@
 
 namespace ktbench {
 
-// Where a page cannot be had any more, as the file was truncated, or its disk is full or gone, the whole mapping becomes
-// zeros: check() tells. A handler of SIGBUS sees to it, which passes on what is about other memory.
+// If a page becomes unavailable, because the file was truncated, or its disk is full or gone, the whole mapping becomes
+// zeros, which check() reports. This is done by a SIGBUS handler, which passes on signals about other memory.
 class MappedFile {
  public:
-  // Writable, zero-filled, at least one byte, its place on disk taken: a full disk is an error here, not a crash later.
-  // Has its name from flush() on and is deleted without it, so that a half-written file can never be mapped.
-  // Throws std::system_error with the file's name, also where that is no regular file: a device stays what it is.
+  // Writable, zero-filled, at least one byte, with reserved disk space: a full disk is an error here, not a crash
+  // later. It gets its name in flush() and is deleted otherwise, so that an incomplete file can never be mapped. Throws
+  // std::system_error with the file's name, also if that is not a regular file: a device is not replaced.
   static MappedFile create(const std::string& path, std::size_t bytes);
   // Read-only, from its beginning; writing to it crashes. Throws std::system_error with the file's name, also for an
   // empty one.
@@ -29,21 +29,20 @@ class MappedFile {
   }
   std::size_t bytes() const { return mapping_.bytes(); }
 
-  // Throws std::system_error with the file's name where what was read or written so far may have been zeros in place of
-  // the file.
+  // Throws std::system_error with the file's name if reads or writes so far may have used zeros instead of the file.
   void check() const;
 
-  // Returns when what was written is on disk under the file's name. A file of that name is replaced; processes that
-  // have it mapped keep the old one. Throws std::system_error with the file's name.
+  // Returns when the contents are on disk under the file's name. An existing file is replaced; processes that have it
+  // mapped keep the old one. Throws std::system_error with the file's name.
   void flush();
 
-  struct Watch;  // what the handler knows of a mapping
+    struct Watch;  // the handler's data about a mapping
 
  private:
   MappedFile(std::string path, std::string partial, Mapping mapping);
 
   std::string path_;
-  std::string partial_;  // the name it is written under; empty once it has its own
+    std::string partial_;  // the temporary name; empty once it has its own
   Mapping mapping_;
   Watch* watch_;
 };

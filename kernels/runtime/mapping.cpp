@@ -16,7 +16,7 @@ namespace {
   throw std::system_error(errno, std::generic_category(), what);
 }
 
-// mmap promises 4 KiB alignment only: take one huge page more, give both ends back. Nothing can be stored there yet.
+// mmap guarantees only 4 KiB alignment: map one huge page more and unmap both ends, where nothing can be stored yet.
 void* aligned_range(std::size_t bytes, const std::string& what) {
   void* raw = mmap(nullptr, whole_huge_pages(bytes + 1), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (raw == MAP_FAILED) refuse(what);

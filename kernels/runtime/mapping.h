@@ -1,4 +1,4 @@
-// Address space that begins on a huge page's boundary, given back on destruction.
+// Address space that begins on a huge page's boundary, unmapped on destruction.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@ namespace ktbench {
 class Mapping {
  public:
   Mapping() = default;
-  // As mmap(2); no bytes map nothing. Throws std::bad_alloc, or std::system_error that begins with `what`.
+  // Like mmap(2); zero bytes map nothing. Throws std::bad_alloc, or std::system_error beginning with `what`.
   Mapping(std::size_t bytes, int protection, int flags, int file, const std::string& what);
   ~Mapping();
   Mapping(Mapping&& other) noexcept;
@@ -27,7 +27,7 @@ class Mapping {
 
 constexpr std::size_t huge_page = 2ul << 20;
 
-// Throws std::bad_alloc where no number holds them.
+// Throws std::bad_alloc on overflow.
 constexpr std::size_t whole_huge_pages(std::size_t bytes) {
   if (bytes > SIZE_MAX - huge_page) throw std::bad_alloc();
   return (bytes + huge_page - 1) / huge_page * huge_page;

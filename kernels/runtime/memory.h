@@ -1,4 +1,4 @@
-// Anonymous memory on huge pages where the system grants them: 4 KiB pages cost a third of the decode bandwidth.
+// Anonymous memory on huge pages, if the system grants them: 4 KiB pages cost a third of the decode bandwidth.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@ namespace ktbench {
 class HugeBuffer {
  public:
   HugeBuffer() = default;
-  // Zero-filled, whole huge pages. Throws std::bad_alloc; std::system_error where the kernel refuses the placement.
+  // Zero-filled, whole huge pages. Throws std::bad_alloc; std::system_error if the kernel refuses the placement.
   explicit HugeBuffer(std::size_t bytes, const Placement& placement = FirstTouch{});
 
   template <class T = std::byte>
@@ -20,7 +20,7 @@ class HugeBuffer {
   }
   std::size_t bytes() const { return mapping_.bytes(); }
 
-  // At least `bytes`; what it held, and where, is lost when it has to grow.
+  // At least `bytes`; contents and address are lost if it must grow.
   void reserve(std::size_t bytes, const Placement& placement = FirstTouch{});
 
  private:

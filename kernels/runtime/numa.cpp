@@ -32,7 +32,7 @@ std::vector<int> parse_list(const std::string& text) {
   return numbers;
 }
 
-// What follows `key` on its line; the first line for an empty key; empty when there is none.
+// The text after `key` on its line; the first line for an empty key; empty if there is none.
 std::string line_after(const std::filesystem::path& file, const std::string& key) {
   std::ifstream in(file);
   for (std::string line; std::getline(in, line);)
@@ -70,7 +70,7 @@ int node_of(int cpu) {
   return 0;
 }
 
-// The task's own list may name nodes that the machine could have and has not.
+// The task's own list may name possible nodes that the machine does not have.
 std::vector<int> memory_nodes() {
   const std::vector<int> present = parse_list(line_after(kSystem / "node" / "has_memory", ""));
   const std::vector<int> allowed = parse_list(line_after("/proc/self/status", "Mems_allowed_list:"));

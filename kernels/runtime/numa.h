@@ -1,4 +1,4 @@
-// NUMA nodes: which cpus and which memory belong to them. By system calls and sysfs, without libnuma.
+// NUMA nodes with their cpus and memory, through system calls and sysfs, without libnuma.
 #pragma once
 
 #include <cstddef>
@@ -15,21 +15,21 @@ int node_of(int cpu);
 std::vector<int> memory_nodes();
 
 // Where the pages of a buffer come from.
-struct FirstTouch {};  // from near the thread that touches a page first, as far as that node has any left
+struct FirstTouch {};  // near the thread that touches a page first, as long as that node has memory left
 struct Interleaved {   // from these in turn
   std::vector<int> nodes = memory_nodes();
 };
-struct OnNode {  // from there and nowhere else
+struct OnNode {  // from this node only
   int node;
 };
 using Placement = std::variant<FirstTouch, Interleaved, OnNode>;
 
-// For whole pages that have not been touched yet. Throws std::system_error where the kernel refuses: a node that it
-// lacks, a container without the right to mbind(2).
+// For whole, untouched pages. Throws std::system_error if the kernel refuses: a missing node, a container without
+// permission for mbind(2).
 void place(void* begin, std::size_t bytes, const Placement& placement);
 
-// Bytes of a range on each node, as the kernel has them now. Pages that are not present, never written to or not yet
-// read from their file, are left out. Throws std::system_error where a container has no right to move_pages(2).
+// Current bytes of a range on each node. Pages that are not present (never written, or not yet read from their file)
+// are left out. Throws std::system_error in a container without permission for move_pages(2).
 std::map<int, std::size_t> bytes_by_node(const void* begin, std::size_t bytes);
 
 }  // namespace ktbench

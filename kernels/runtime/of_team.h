@@ -1,4 +1,4 @@
-// What all calls on one team share.
+// Objects shared by all calls on one team.
 #pragma once
 
 #include <map>
@@ -9,8 +9,8 @@
 
 namespace ktbench {
 
-// The T of a team, made of its number of threads. It lives as long as it is referenced; its holders must keep the team
-// alive, too.
+// The T of a team, constructed from its number of threads. It lives as long as it is referenced; its holders must also
+// keep the team alive.
 template <class T>
 std::shared_ptr<T> of_team(const Team& team) {
   static std::mutex lock;

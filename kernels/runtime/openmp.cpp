@@ -19,7 +19,7 @@ struct Runtime {
   int (*team_size)();
 };
 
-// PyTorch's wheels ship the runtime under names of their own (libgomp-<hash>.so.1), so the stem has to do.
+// PyTorch's wheels ship the runtime under modified names (libgomp-<hash>.so.1), so only the stem is compared.
 bool is_openmp(std::string_view path) {
   const std::string_view name = path.substr(path.rfind('/') + 1);
   for (const std::string_view stem : std::array<std::string_view, 3>{"libgomp", "libiomp5", "libomp"})
@@ -39,7 +39,7 @@ void look_up(void* library, const char* name, Function& function) {
   if (!function) throw std::runtime_error(std::string("the loaded OpenMP runtime has no ") + name);
 }
 
-// Never loads a runtime of its own: a second one would bring a second set of spinning threads.
+// Never loads another runtime: it would bring a second set of spinning threads.
 Runtime find_runtime() {
   std::string path;
   dl_iterate_phdr(keep_openmp, &path);
@@ -57,11 +57,11 @@ const Runtime& runtime() {
   return found;
 }
 
-// How long a thread that waits at a barrier for another one's last task spins before it parks.
+// How long a thread spins at a barrier, waiting for another one's last task, before it parks.
 constexpr std::chrono::microseconds kSpin{1000};
 
-// The process that first had OpenMP's threads work, 0 before. GNU OpenMP does not notice a fork: it waits for them in
-// the child, too.
+// The process that first used OpenMP's threads, 0 before. GNU OpenMP does not notice a fork: it waits for them in the
+// child, too.
 std::atomic<pid_t> first_user{0};
 
 }  // namespace
@@ -81,7 +81,7 @@ void OpenMPTeam::enter() {
                              " threads: OMP_THREAD_LIMIT, OMP_DYNAMIC or an enclosing parallel region holds it back");
 }
 
-// With a thread missing no thread may enter a phase: the others would wait for it at the first barrier.
+// If a thread is missing, no thread may enter a phase: the others would wait for it at the first barrier.
 void OpenMPTeam::join() {
   granted_ = runtime().team_size();
   if (granted_ == threads()) take_part(runtime().thread_number());

@@ -1,8 +1,7 @@
 // A team made of the OpenMP threads that the process already has: PyTorch's. Idle OpenMP threads spin for milliseconds
-// on their cores; threads of our own would have to fight them for every core that both roles share. They work only for
-// a thread that calls them: a submitted job begins when a thread waits for it, and never runs otherwise. Roles
-// that share cores cannot overlap. GNU OpenMP keeps a set of threads for each calling thread, so the same one should
-// always wait.
+// on their cores; separate threads would compete with them for every core that both roles share. They work only for a
+// calling thread: a submitted job begins when a thread waits for it, and never runs otherwise. Roles that share cores
+// cannot overlap. GNU OpenMP keeps a set of threads for each calling thread, so the same thread should always wait.
 #pragma once
 
 #include <atomic>
@@ -13,8 +12,8 @@ namespace ktbench {
 
 class OpenMPTeam : public Team {
  public:
-  // Throws std::runtime_error when no OpenMP runtime has been loaded into this process yet, and in a child of a process
-  // whose OpenMP teams have worked. A job throws it when the runtime grants fewer threads.
+  // Throws std::runtime_error if no OpenMP runtime has been loaded into this process yet, and in a child of a process
+  // whose OpenMP teams have worked. A job throws it if the runtime grants fewer threads.
   explicit OpenMPTeam(int threads);
 
  private:

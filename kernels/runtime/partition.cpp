@@ -32,8 +32,8 @@ int TaskPartition::most_loaded() const {
   return most ? victim : -1;
 }
 
-// False when no range has a task left. A task index is in exactly one range or taken, so a range can only be
-// installed by its own thread while it is empty: nothing is lost and nothing runs twice.
+// False if no range has a task left. A task index is in exactly one range or taken, so a range can only be installed by
+// its own thread while it is empty: nothing is lost and nothing runs twice.
 bool TaskPartition::steal_half(int thread, Counters& counters) {
   for (int victim = most_loaded(); victim >= 0; victim = most_loaded()) {
     std::uint64_t seen = left_[victim].range.load(std::memory_order_relaxed);

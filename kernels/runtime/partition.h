@@ -1,6 +1,6 @@
 // Tasks 0..n-1 partitioned over threads as contiguous ranges of equal count. Static: each thread works through its own.
-// Dynamic: a thread that has finished steals the far half of the longest range left, so ranges stay contiguous, and a
-// thread runs neighbours in the task order, which share activations, one after the other.
+// Dynamic: a thread that has finished steals the far half of the longest remaining range, so ranges stay contiguous,
+// and a thread runs neighbouring tasks, which share activations, in succession.
 #pragma once
 
 #include <atomic>

@@ -18,8 +18,8 @@ void check_usable(const std::vector<int>& cpus) {
     if (!std::binary_search(usable.begin(), usable.end(), cpu)) throw std::invalid_argument(not_usable(cpu));
 }
 
-// The calling thread sits on the pool's first cpu while it works, and gets its own affinity back: threads that it
-// starts later (an OpenMP team, say) would otherwise inherit a single core.
+// The calling thread runs on the pool's first cpu while it works, and then gets its own affinity back: threads that it
+// starts later (such as an OpenMP team) would otherwise inherit a single core.
 class Seat {
  public:
   explicit Seat(int cpu) : moved_(sched_getcpu() != cpu) {
@@ -47,14 +47,14 @@ ThreadPool::ThreadPool(std::vector<int> cpus, std::chrono::microseconds spin, bo
     for (int thread = own ? 0 : 1; thread < threads(); ++thread)
       workers_.emplace_back([this, thread] { serve(thread); });
   } catch (...) {
-    close();  // those that did start would never end
+        close();  // the started threads would never end
     throw;
   }
 }
 
 ThreadPool::~ThreadPool() {
   if (!in_own_process()) {
-    // The threads are not here, and what they had may be that of new ones: neither may be joined or detached.
+    // The threads do not exist here, and their ids may belong to new ones: they may be neither joined nor detached.
     static_cast<void>(new std::vector<std::jthread>(std::move(workers_)));
     return;
   }

@@ -1,4 +1,4 @@
-// A team of pinned threads of its own.
+// A team with its own pinned threads.
 #pragma once
 
 #include <atomic>
@@ -12,12 +12,12 @@ namespace ktbench {
 
 class ThreadPool : public Team {
  public:
-  // One thread per entry of `cpus`; a cpu may appear twice. Idle threads spin for `spin`, then park. With `own` each is
-  // a thread of the pool, and a submitted job runs on its own. Without, a waiting thread works as thread 0 on the first
-  // cpu: the other threads begin a submitted job at once and get as far as its first barrier.
-  // Throws std::invalid_argument when a cpu may not be used.
+  // One thread per entry of `cpus`; a cpu may appear twice. Idle threads spin for `spin`, then park. With `own` all are
+  // threads of the pool, and a submitted job runs by itself. Without, a waiting thread works as thread 0 on the first
+  // cpu: the other threads begin a submitted job at once and get as far as its first barrier. Throws
+  // std::invalid_argument if a cpu may not be used.
   ThreadPool(std::vector<int> cpus, std::chrono::microseconds spin, bool own = false);
-  // Completes the job that has begun, drops those that have not.
+  // Completes the running job and drops the others.
   ~ThreadPool() override;
 
   const std::vector<int>& cpus() const { return cpus_; }

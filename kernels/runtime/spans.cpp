@@ -11,7 +11,7 @@ void Spans::note(const Span& span) {
   busy_ns_.fetch_add(span.end_ns - span.begin_ns, std::memory_order_relaxed);
 }
 
-// Memory is allocated and copied outside the lock, while jobs go on recording.
+// Memory is allocated and copied outside the lock, while jobs keep recording.
 std::vector<Span> Spans::take() {
   std::unique_ptr<Ring> ring = std::make_unique_for_overwrite<Ring>();
   std::uint64_t noted;

@@ -11,7 +11,7 @@
 
 namespace ktbench {
 
-// CLOCK_MONOTONIC, which Python's time.perf_counter_ns reads, too.
+// CLOCK_MONOTONIC, which Python's time.perf_counter_ns also reads.
 inline std::int64_t monotonic_ns() {
   using namespace std::chrono;
   return duration_cast<nanoseconds>(steady_clock::now().time_since_epoch()).count();
@@ -23,13 +23,13 @@ struct Span {
   std::int64_t end_ns;
 };
 
-// The last 65,536 of them. Recording one takes a lock that is held for that or for a swap of pointers, no longer.
+// The last 65,536 spans. Recording takes a lock that is held only for a recording or a swap of pointers.
 class Spans {
  public:
   static constexpr std::size_t kept = 65536;
 
   void note(const Span& span);
-  // Those noted since the last take(), oldest first; what the ring lost is lost.
+  // Spans recorded since the last take(), oldest first, except those overwritten in the ring.
   std::vector<Span> take();
   std::int64_t busy_ns() const { return busy_ns_.load(std::memory_order_relaxed); }  // summed over all ever noted
 

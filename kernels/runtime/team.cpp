@@ -14,7 +14,7 @@ struct Job {
   Job(const Team& its_team, std::span<const Team::Phase> its_phases, int its_tag)
       : team(its_team), phases(its_phases), tag(its_tag) {}
 
-  // By every thread: the first to come is the one that counts.
+  // Called by every thread: the first one counts.
   void note_begin() {
     if (begin_ns.load(std::memory_order_relaxed)) return;
     std::int64_t unset = 0;
@@ -48,7 +48,7 @@ namespace {
 
 std::atomic<unsigned> forks{0};
 
-// How many forks lie between this process and the one that first asked.
+// The number of forks between this process and the first caller.
 unsigned forks_so_far() {
   static const int refused = pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1, std::memory_order_relaxed); });
   return refused ? 0 : forks.load(std::memory_order_relaxed);
@@ -148,7 +148,7 @@ void Team::work_on_current() {
   await(number);
 }
 
-// With the last arrival the job is over: only the thread that came last may touch it still.
+// With the last arrival the job is over: after that only the last thread may touch it.
 void Team::take_part(int thread) {
   Job& job = *current_.load(std::memory_order_acquire);
   job.note_begin();

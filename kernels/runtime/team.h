@@ -1,5 +1,5 @@
 // Threads that run jobs together: a job is a list of phases with a barrier after each. Jobs run one after the other, in
-// the order in which they were submitted, by whichever threads.
+// the order of submission, from any threads.
 #pragma once
 
 #include <atomic>
@@ -29,29 +29,28 @@ class Team {
 
   int threads() const { return threads_; }
 
-  // Throws std::runtime_error in a child of the process that made the team: after a fork its threads are not there, and
+  // Throws std::runtime_error in a child of the process that made the team: after a fork its threads do not exist, and
   // waiting for them would never end.
   void check_process() const;
 
-  // These throw as check_process() does.
-  // Returns at once. What the phases hold is destroyed with the job: on any thread, unless the ticket is still held.
-  // The tag identifies the job in spans().
+  // These throw like check_process(). Returns at once. What the phases hold is destroyed with the job: on any thread,
+  // unless the ticket is still held. The tag identifies the job in spans().
   std::shared_ptr<Job> submit(std::vector<Phase> phases, int tag = untagged);
 
-  // Returns when the job is done; the first exception of any of its threads is thrown here, once, and its later phases
-  // were skipped. Any thread may wait, never a phase of the same team. Where the team leaves the place of thread 0 to
-  // its callers, one that waits works there, in this job and in all before it.
-  // Throws std::invalid_argument for a job of another team.
+  // Returns when the job is done; the first exception of any of its threads is rethrown here, once, and its later
+  // phases are skipped. Any thread may wait, but not a phase of the same team. If thread 0 is left to callers, a
+  // waiting one works as thread 0, in this job and in all before it. Throws std::invalid_argument for a job of another
+  // team.
   void wait(Job& job);
-  // Whether wait() would return at once. Where callers are thread 0, no job is done before a caller waits.
+  // Whether wait() would return at once. If callers are thread 0, no job is done before a caller waits.
   bool done(const Job& job) const;
 
   // Submits and waits. Callers take turns.
   void run(std::span<const Phase> phases, int tag = untagged);
   void run(const Phase& phase) { run(std::span(&phase, 1)); }
 
-  // When each job's first thread began it, and when the job was done; in order and apart, for jobs run one by one. A
-  // job counts before its waiter returns.
+  // When each job's first thread began it, and when the job was done; in order and disjoint, since jobs run one by one.
+  // A job is recorded before its waiter returns.
   std::vector<Span> spans() { return spans_.take(); }
   std::int64_t busy_ns() const { return spans_.busy_ns(); }
 
@@ -59,17 +58,17 @@ class Team {
   enum class Thread0 { caller, own };
   Team(int threads, std::chrono::microseconds spin, Thread0 thread0);
 
-  // By the caller as thread 0: sees to it that every thread takes part in the current job, itself included. Throws when
-  // that cannot be; then none may have.
+  // Called as thread 0: makes every thread, including itself, take part in the current job. Throws if that is
+  // impossible; then no thread may have taken part.
   virtual void enter() = 0;
   void take_part(int thread);
 
-  // Completes the job that has begun, drops those that have not.
+  // Completes the running job and drops the others.
   void settle();
 
   bool in_own_process() const;
 
-  EventCount begun_;  // jobs, one by one, as the team's own threads may take part in them
+    EventCount begun_;  // jobs in which the team's own threads may take part, one by one
 
  private:
   bool completed(std::uint64_t number) const { return completed_.load(std::memory_order_acquire) >= number; }

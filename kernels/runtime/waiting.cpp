@@ -12,7 +12,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int pauses_per_look = 64;  // at the clock: 1 to 3 us
+constexpr int pauses_per_look = 64;  // between clock readings: 1 to 3 us
 constexpr int looks_per_yield = 16;
 
 void futex(std::atomic<std::uint32_t>& word, int operation, std::uint32_t value) {

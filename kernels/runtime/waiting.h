@@ -1,4 +1,4 @@
-// Waiting for another thread: spin, let others run now and then, park after a while.
+// Waiting for another thread: spin, yield now and then, park after a while.
 #pragma once
 
 #include <atomic>
@@ -16,8 +16,8 @@ inline void spin_pause() {
 #endif
 }
 
-// A counter that threads wait on, on a cache line of its own. Not std::atomic's wait and notify: there all waits of a
-// process share a few waiter counts, so while any thread is parked anywhere each notify is a system call.
+// A counter for threads to wait on, on a separate cache line. Not std::atomic's wait and notify, where all waits of a
+// process share a few waiter counts, so that each notify is a system call while any thread is parked anywhere.
 class alignas(64) EventCount {
  public:
   std::uint32_t value() const { return value_.load(std::memory_order_acquire); }
@@ -25,7 +25,7 @@ class alignas(64) EventCount {
   // A release: a thread that reads the new value sees all writes before it. Wakes parked threads.
   void advance();
 
-  // Returns once value() != old. The spin is bounded in time, so nothing here assumes a core of its own.
+  // Returns once value() != old. The spin is bounded in time, so no dedicated core is assumed.
   void await_change(std::uint32_t old, std::chrono::microseconds spin);
 
  private:

@@ -39,7 +39,7 @@ Format ExpertProducts::format_of(const Geometry& g) const { return gates() ? g.f
 int ExpertProducts::depth_of(const Geometry& g) const { return gates() ? g.hidden_depth() : g.intermediate_depth(); }
 int ExpertProducts::strips_of(const Geometry& g) const { return gates() ? 2 * g.gate_strips() : g.down_strips(); }
 
-// Plans a call of `blocks` tasks for each expert that has slots, and each domain.
+// Plans a call with `blocks` tasks for each expert that has slots, and each domain.
 void ExpertProducts::begin(const Slots& slots, int blocks, bool numa) {
   if (numa && threads() < domains())
     throw std::invalid_argument(std::to_string(domains()) + " domains need as many threads, the team has " +
@@ -65,7 +65,7 @@ void ExpertProducts::run(std::vector<Team::Phase> phases) {
   experts_->check_file();
 }
 
-// Without numa tasks of the domains take turns, so that all memories are read at any time.
+// Without numa, tasks of the domains alternate, so that all memories are read at any time.
 template <class Body>
 void ExpertProducts::work(int thread, bool dynamic, bool numa, Body body) {
   Worker& worker = workers_[thread];
@@ -152,7 +152,7 @@ void ExpertProducts::forward_task(const Task& task, Worker& worker) {
   const Shard& shard = experts_->shards()[task.domain];
   const Geometry& g = shard.geometry;
   const int first = task.block * block_strips, strips = std::min(block_strips, strips_of(g) - first);
-  if (strips <= 0) return;  // a smaller shard than the one that the tasks were cut by
+    if (strips <= 0) return;  // a smaller shard than the one by which tasks were cut
   const std::size_t bytes = gates() ? g.gate_strip_bytes() : g.down_strip_bytes();
   const std::byte* data = (gates() ? shard.gate_up(group.expert) : shard.down(group.expert)) + first * bytes;
   const Strips weights{data, strips, depth_of(g), bytes, format_of(g), kernels_->crossover,
@@ -168,7 +168,7 @@ void ExpertProducts::forward_task(const Task& task, Worker& worker) {
   worker.counters.flops += 2ull * group.count * columns * (gates() ? g.hidden : g.intermediate);
 }
 
-// The products of strips [first, first + strips) of a domain, to their columns of the output.
+// The products of strips [first, first + strips) of a domain, written to their columns of the output.
 void ExpertProducts::put_products(const Task& task, int first, int strips, const float* sums) {
   const Group& group = groups_[task.group];
   const Shard& shard = experts_->shards()[task.domain];
@@ -191,7 +191,7 @@ void ExpertProducts::transposed(Matrices which, const float* y, const Slots& slo
   which_ = which, y_ = y, out_ = out, options_ = options;
   int depth = 0;
   for (const Shard& shard : experts_->shards()) depth = std::max(depth, depth_of(shard.geometry));
-  // Strips that no kernel widens are unpacked as a whole.
+  // Strips without a widening kernel are unpacked as a whole.
   width_ = widens(format_of(experts_->geometry())) ? panel_columns : depth;
   begin(slots, blocks_of(depth, width_), options.numa);
   for (Worker& worker : workers_) {

@@ -1,6 +1,5 @@
-// What a training step needs of packed experts beside the fused operator: the products of rows that are grouped by expert
-// with gate and up or with down, and with their transposed, from the same packed weights. An expert's weights are read
-// once for all its rows.
+// Products of a training step besides the fused operator: rows grouped by expert times gate and up or down, and times
+// their transposes, from the same packed weights. An expert's weights are read once for all its rows.
 #pragma once
 
 #include <memory>
@@ -31,14 +30,14 @@ class ExpertProducts {
  public:
   ExpertProducts(std::shared_ptr<PackedExperts> experts, std::shared_ptr<Team> team, int tag);
 
-  // How many outputs the domains write; one where each has columns of its own.
+  // How many outputs the domains write; one if each has its own columns.
   int forward_parts(Matrices which) const { return which == Matrices::down ? domains() : 1; }
   int transposed_parts(Matrices which) const { return which == Matrices::gate_up ? domains() : 1; }
-  // Columns of rows that are multiplied, and of the products; the other way round for the transposed.
+  // Columns of the input rows and of the products; swapped for transposed products.
   int inputs(Matrices which) const;
   int outputs(Matrices which) const;
 
-  // out[part][slot] = W x[row[slot]]. Calls run one by one. Throws as MoE::forward does.
+  // out[part][slot] = W x[row[slot]]. Calls run one by one. Throws like MoE::forward.
   void forward(Matrices which, const bf16* x, int rows, const Slots& slots, float* out, const ForwardOptions& options);
   // out[part][slot] = W^T y[row[slot]].
   void transposed(Matrices which, const float* y, const Slots& slots, float* out, const TransposedOptions& options);
@@ -55,7 +54,7 @@ class ExpertProducts {
   struct Task {
     int domain, group, block;
   };
-  // Packed rows of a matrix, and where theirs begin in a row of y.
+  // Packed rows of a matrix, and their offset in a row of y.
   struct Matrix {
     const std::byte* strips;
     std::size_t bytes;
@@ -88,7 +87,7 @@ class ExpertProducts {
   std::vector<Worker> workers_;
   Counters counted_;
 
-  // Of the call that runs.
+  // State of the current call.
   Matrices which_{};
   Slots slots_{};
   std::vector<Group> groups_;

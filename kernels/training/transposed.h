@@ -1,5 +1,5 @@
 // Products with transposed matrices: y W, where the forward product is x W^T. The weights are packed for the latter, so
-// some rows and columns of W at a time are widened to float32, a panel, which then passes all rows of y.
+// some rows and columns of W at a time are widened to float32, a panel, which is then multiplied with all rows of y.
 #pragma once
 
 #include "core/layout.h"
@@ -8,7 +8,7 @@ namespace ktbench {
 
 inline constexpr int panel_rows = 128, panel_columns = 128;
 
-// Whether kernels widen strips of a format; of the others unpack_strip() does.
+// Whether kernels widen strips of a format; unpack_strip() handles the others.
 constexpr bool widens(const Format& format) {
   return format.scales == Scales::none || format.scales == Scales::row || format.scales == Scales::group ||
          format.scales == Scales::tile;
