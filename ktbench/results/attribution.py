@@ -22,7 +22,7 @@ from ktbench.results.intervals import Interval, exact, is_exact
 from ktbench.results.row import Row, baseline_of, groups_of
 from ktbench.results.rows import is_same_system, judged_values
 from ktbench.results.settings import Setting
-from ktbench.spec.features import BY_NAME, FEATURES
+from ktbench.spec.features import FEATURES, feature_tag, features_on
 from ktbench.spec.sweep import FigureKind
 
 ATTRIBUTED: tuple[FigureKind, ...] = ("waterfall", "interactions")
@@ -227,13 +227,11 @@ def _by_round(row: Row, speedup: Interval, group: Sequence[Row]) -> dict[int, fl
 
 
 def _tags(row: Row, base: Row) -> tuple[str, ...] | None:
-    """What a row has beside the baseline; None where it lacks something that the baseline has, or that is not known."""
-    if any(row.features.get(name) != base.features.get(name) for name in {*row.features, *base.features} - {*BY_NAME}):
+    """What a row has beside the baseline; None where it lacks something that the baseline has."""
+    mine, others = features_on(row.features), features_on(base.features)
+    if any(mine.get(name) != value for name, value in others.items()):
         return None
-    differing = [f for f in FEATURES if row.features[f.name] != base.features[f.name]]
-    if any(base.features[feature.name] != feature.off for feature in differing):
-        return None
-    return tuple(feature.tag(row.features[feature.name]) for feature in differing)
+    return tuple(feature_tag(name, value) for name, value in mine.items() if name not in others)
 
 
 def _bundles(combinations: Sequence[Sequence[str]]) -> dict[str, str]:
@@ -245,7 +243,8 @@ def _bundles(combinations: Sequence[Sequence[str]]) -> dict[str, str]:
 
 def _table_order(tag: str) -> tuple[int, str]:
     name = tag.removeprefix("+").partition("=")[0]
-    return next(n for n, feature in enumerate(FEATURES) if name in (feature.letter, feature.name)), tag
+    known = (n for n, feature in enumerate(FEATURES) if name in (feature.letter, feature.name))
+    return next(known, len(FEATURES)), tag
 
 
 def _joined(tags: Sequence[str]) -> str:
@@ -272,7 +271,7 @@ def no_timed(grid: FeatureGrid, feature: str) -> str:
 
 
 def _on(row: Row) -> list[str]:
-    return [feature.name for feature in FEATURES if row.features[feature.name] != feature.off]
+    return list(features_on(row.features))
 
 
 def left_out(grid: FeatureGrid, features: Sequence[str]) -> dict[str, str]:

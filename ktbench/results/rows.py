@@ -16,7 +16,7 @@ from ktbench.results.run import Run
 from ktbench.results.settings import Setting, by_key, cell_settings
 from ktbench.results.speedups import Values, Verdict, comparable, goal_values, judge, paired_interval
 from ktbench.results.stopping import open_reason
-from ktbench.spec.features import FEATURES
+from ktbench.spec.features import features_on
 from ktbench.spec.record import Cell, Outcome, Part, Provenance, Record
 
 
@@ -210,12 +210,12 @@ def _with_gain(row: Row, group: Sequence[Row], noise: Interval | None) -> Row:
 
 def _below(row: Row, group: Sequence[Row]) -> Row | None:
     """The arm of our own and of equal precision that lacks only the last feature; None where none was planned."""
-    last = next((f for f in reversed(FEATURES) if row.features[f.name] != f.off), None)
-    if row.role == "control" or last is None:
+    mine = features_on(row.features)
+    if row.role == "control" or not mine:
         return None
-    without = row.features | {last.name: last.off}
+    del mine[list(mine)[-1]]
     arms = [other for other in group if other.role == "arm" and is_same_system(other, row)]
-    return next((other for other in arms if other.features == without), None)
+    return next((other for other in arms if features_on(other.features) == mine), None)
 
 
 def is_same_system(one: Row, other: Row) -> bool:

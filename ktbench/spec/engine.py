@@ -243,8 +243,8 @@ class EngineSpec:
 
     @property
     def features(self) -> dict[str, FeatureValue]:
-        """Feature values by feature name, in table order; of those that are not known here last."""
-        return {feature.name: value for feature, value in self.values} | self.own
+        """Feature values by feature name, in table order; last those from outside that are on."""
+        return {feature.name: value for feature, value in self.values if not feature.is_own} | self.own
 
     @property
     def fused(self) -> bool:

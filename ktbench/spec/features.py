@@ -452,10 +452,19 @@ def _unusable(name: str, why: str) -> Feature:
 _plug_in()
 
 
+def features_on(values: Mapping[str, FeatureValue]) -> dict[str, FeatureValue]:
+    """Those of a setting that are on, by name; one that is not known here is on, a log may have it."""
+    return {name: value for name, value in values.items() if name not in BY_NAME or value != BY_NAME[name].off}
+
+
+def feature_tag(name: str, value: FeatureValue) -> str:
+    """How labels write a feature that is on: by the name that a log has for it where it is not known here."""
+    return BY_NAME[name].tag(value) if name in BY_NAME else f"{name}={value_text(value)}"
+
+
 def features_label(values: Mapping[str, FeatureValue]) -> str:
-    """Label of a feature setting in table order: `base`, `+v+d`, `+v deferral=3`."""
-    tags = [feature.tag(values.get(feature.name, feature.off)) for feature in FEATURES]
-    tags += [f"{name}={value_text(value)}" for name, value in values.items() if name not in BY_NAME]  # of older logs
+    """Label of a feature setting, in its order: `base`, `+v+d`, `+v deferral=3`."""
+    tags = [feature_tag(name, value) for name, value in features_on(values).items()]
     letters = "".join(tag for tag in tags if tag.startswith("+"))
     numbers = [tag for tag in tags if tag and not tag.startswith("+")]
     return " ".join(filter(None, [letters, *numbers])) or "base"

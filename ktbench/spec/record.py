@@ -79,9 +79,11 @@ class Evidence:
 
 
 def collect(requested: Mapping[str, FeatureValue], counted: Mapping[str, int]) -> tuple[Evidence, ...]:
-    """Evidence for every feature: `requested` by feature name, `counted` by counter name over the timed work alone."""
+    """Evidence for every feature: `requested` by feature name (absent: off), `counted` by counter name over the timed
+    work alone.
+    """
     return tuple(
-        Evidence(feature=f.name, asked=requested[f.name], counter=f.counter, seen=counted.get(f.counter))
+        Evidence(feature=f.name, asked=requested.get(f.name, f.off), counter=f.counter, seen=counted.get(f.counter))
         for f in FEATURES
     )
 

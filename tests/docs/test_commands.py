@@ -90,6 +90,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (folder / "my_figure.yaml").write_text(_block("howto/published.md", "# Decode beside"))
     (folder / "my_numbers.csv").write_text(_block("howto/published.md", "id,figure", "csv"))
     (folder / "my_experts.py").write_text(_block("howto/operator.md", '"""my_experts.py', "python"))
+    (folder / "low_gate.py").write_text(_block("howto/feature.md", '"""low_gate.py', "python"))
     shutil.copytree(RECORDED, folder / "run")
     shutil.copytree(RECORDED, folder / "runs" / "recorded")
     write_profile(folder / "qwen3.npz", read_request(["model=qwen3_30b_a3b", "model.layers=4"]).parts[0].spec.model)

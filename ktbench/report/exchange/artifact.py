@@ -41,7 +41,7 @@ class Input:
 def write_artifact(path: Path, run: Run, documents: Sequence[Document], report: Sequence[Path]) -> Path:
     """Write the archive, with the files of the `report`; the same run and files give the same bytes. Returns the path.
 
-    Raises RequestError for an operator whose file is not there or not the one that was measured, and NotWritten.
+    Raises RequestError for an operator or features whose file is not there or not the measured one, and NotWritten.
     """
     inputs = inputs_of(run)
     contents = dict(_contents(run, documents, report, inputs))
@@ -61,13 +61,15 @@ def inputs_of(run: Run) -> tuple[Input, ...]:
     """The files that the command and the cells of a run name, and that are there.
 
     A log may come from others and name any file of this machine: only what lies below the working directory goes into
-    an archive. Raises RequestError for an operator whose file has changed since, or is gone.
+    an archive. Raises RequestError for an operator or features whose file has changed since, or is gone.
     """
     words = [word.partition("=")[2] for word in run.header.command]
     named = [value.strip("'\"[]") for word in words for value in (word, *word.split(","))]
     for cell in run.header.cells:
         named += _texts(to_plain(cell.spec))
-        _require_same_operator(cell.spec.peer.operator, cell.spec.peer.operator_id)
+        peer, engine = cell.spec.peer, cell.spec.engine
+        _require_same("peer.operator", peer.operator, peer.operator_id)
+        _require_same("engine.own_file", engine.own_file if engine.own else None, engine.own_id)
     # An array of a trace is FILE:ARRAY.
     files = {path for name in named for path in (name, name.rpartition(":")[0]) if path and is_file(path)}
     return tuple(_input(path) for path in sorted(files))
@@ -82,10 +84,10 @@ def _texts(content: Any) -> Iterator[str]:
             yield from _texts(one)
 
 
-def _require_same_operator(file: str | None, measured: str) -> None:
+def _require_same(key: str, file: str | None, measured: str) -> None:
     if file is None:
         return
-    where = f"report {ARTIFACT}: peer.operator={file}"
+    where = f"report {ARTIFACT}: {key}={file}"
     with refusing():
         content = read_text(file, where, _MOST_BYTES)
     if digest(content) != measured:

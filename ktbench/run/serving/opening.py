@@ -81,8 +81,7 @@ def _that_runs(verb: str, overrides: Sequence[str]) -> tuple[RunSpec, str] | Non
 
 def features_said(verb: str, spec: RunSpec) -> str:
     """The line about a cell's features that is printed before its engine loads."""
-    on = [feature for feature in FEATURES if spec.engine.features[feature.name] != feature.off]
-    listed = ", ".join(f"{feature.tag(spec.engine.features[feature.name])} {feature.title}" for feature in on)
+    listed = ", ".join(f"{feature.tag(value)} {feature.title}" for feature, value in spec.engine.on)
     return f"features: {listed or 'none'} (engine.NAME=false turns one off, see `ktbench {verb} --help`)"
 
 
