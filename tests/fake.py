@@ -58,9 +58,9 @@ class FakeSystem:
             signal.pause()
         drift = 1 + self.steps / 10 if self.script == "drift" else 1
         time.sleep(self.step_s * drift)
-        for feature in FEATURES:
-            if self.spec.engine.features[feature.name] != feature.off and self.script != "lie":
-                self.counts[feature.counter] += 1
+        for feature, _ in self.spec.engine.on:
+            if self.script != "lie":
+                self.counts[feature.counter] = self.counts.get(feature.counter, 0) + 1
         if self.script == "sneak":
             self.counts["amx_tiles"] += 1
         if self.spec.engine.roles_concurrent:

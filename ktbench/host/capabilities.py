@@ -20,7 +20,7 @@ _ARCHITECTURE = re.compile(r"(?P<kind>sm|compute)_(?P<major>\d+)(?P<minor>\d)(?P
 def machine_capabilities() -> dict[str, str]:
     """Capability -> "" if this machine has it, else one line with what is missing and how to get it.
 
-    The names are those that `Feature.needs` uses: avx512, amx, numa, cuda, stream_memory.
+    The names are those that `Feature.needs` uses: avx512, amx, numa, cuda, and with a CUDA device stream_memory.
     """
     return capabilities_of(load_extension(), read_topology(), read_cuda_devices(), torch_build())
 
@@ -31,10 +31,11 @@ def capabilities_of(
     """The capabilities that follow from the parts; `torch` is the installed PyTorch, None without it."""
     isas = isa_reasons(extension)
     capabilities = {name: isas.get(name, extension.reason or f"the kernel extension has no {name}") for name in _ISAS}
-    no_cuda, no_flags = cuda.reason or _torch_reason(torch, cuda), ""
-    if not (no_cuda or cuda.stream_memory):
-        no_flags = f"the driver lacks {STREAM_MEMORY[-1]}, install one of CUDA 11.7 or newer"
-    return {**capabilities, "numa": _numa_reason(topology), "cuda": no_cuda, "stream_memory": no_flags}
+    capabilities |= {"numa": _numa_reason(topology), "cuda": cuda.reason or _torch_reason(torch, cuda)}
+    if capabilities["cuda"]:
+        return capabilities
+    lacks = f"the driver lacks {STREAM_MEMORY[-1]}, install one of CUDA 11.7 or newer"
+    return {**capabilities, "stream_memory": "" if cuda.stream_memory else lacks}
 
 
 def feature_reasons(capabilities: Mapping[str, str]) -> dict[str, str]:
@@ -61,7 +62,7 @@ def kernel_isas(extension: Extension) -> dict[str, dict[str, tuple[str, ...]]]:
 
 
 def _feature_reason(feature: Feature, capabilities: Mapping[str, str]) -> str:
-    missing = [capabilities[need] for need in feature.needs if capabilities[need]]
+    missing = [why for need in feature.needs if (why := capabilities.get(need, ""))]
     carriers = [BY_NAME[name] for name in feature.requires]
     if carriers and all(_feature_reason(carrier, capabilities) for carrier in carriers):
         missing.append(f"needs {' or '.join(carrier.tag(True) for carrier in carriers)}, of which none can run here")

@@ -488,13 +488,15 @@ def _parse_word(word: str) -> dict[str, FeatureValue]:
     if word.startswith("+"):
         return {_lettered(letter, word): True for letter in word[1:].split("+")}
     name, _, text = word.partition("=")
-    if (feature := BY_NAME.get(name)) is None or not feature.valued:
+    feature = BY_NAME.get(name)
+    if text.isdecimal() and (feature is None or not feature.valued):
         raise _unknown(name, word)
     try:
-        value = feature.parse(text)
+        if feature is not None and feature.valued:
+            return {name: feature.parse(text)}
     except ValueError:
-        raise ValueError(f"feature {word!r}: allowed are {allowed_features()}") from None
-    return {name: value}
+        pass
+    raise ValueError(f"feature {word!r}: allowed are {allowed_features()}")
 
 
 def _lettered(letter: str, word: str) -> str:

@@ -40,8 +40,8 @@ def rules_broken(spec: RunSpec) -> Iterator[Reason]:
 def features_missing(spec: RunSpec, missing: Mapping[str, str]) -> Iterator[Reason]:
     """Features of the spec that a machine lacks; `missing` says why by feature name, empty where it has it."""
     for feature, value in spec.engine.on:
-        if missing[feature.name] and not _is_logical(feature, spec):
-            yield Reason(feature.tag(value), missing[feature.name])
+        if (why := missing.get(feature.name)) and not _is_logical(feature, spec):
+            yield Reason(feature.tag(value), why)
 
 
 def _is_logical(feature: Feature, spec: RunSpec) -> bool:

@@ -27,7 +27,14 @@ KEYS = {key.name: key for key in (*ALONE, *(key for name, spec in SPECS.items() 
 CHOSEN = ("model.config", "model.name", "model.title", "model.source", "inject.name", "inject.rules", "machine")
 TRAINING = ("adapters", "lora_rank", "recompute", "examples")  # with workload=train alone
 WHOLE = {"engine", "inject", "measure", "model", "peer", "sweep", "workload", "suite", "machine"}
-INNER = {"peer.operator_id", "engine.placement", "engine.serving", "workload.stream", "workload.stream.slo"}
+INNER = {
+    "peer.operator_id",
+    "engine.own_id",
+    "engine.placement",
+    "engine.serving",
+    "workload.stream",
+    "workload.stream.slo",
+}
 
 
 def test_every_key_of_the_configuration_has_its_line() -> None:

@@ -68,7 +68,7 @@ def test_an_evaluation_shows_its_accuracy() -> None:
     counts = [{one.feature: one.seen for one in end.evidence}.get("low_gate") for end in run.task_results]
     assert not counts[0]
     assert counts[1]
-    assert {one.metric for one in run.samples} >= {"score", "kl_nats"}
+    assert {one.metric for one in run.sample_results} >= {"score", "kl_nats"}
 
 
 @needs_vector()

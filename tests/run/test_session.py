@@ -17,6 +17,7 @@ from ktbench.run.messages import RecordIds
 from ktbench.run.session import _WAKE_S, Session
 from ktbench.run.timing import excess_threads, time_steps, torch_threads, warm_up
 from ktbench.spec.engine import EngineSpec
+from ktbench.spec.features import BY_NAME, Feature
 from ktbench.spec.record import Outcome, Record, RoleTimes, RoofSample
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.system_metrics import InterferenceCounters, SystemMetrics
@@ -78,6 +79,20 @@ def test_every_turn_is_checked_not_only_the_first() -> None:
     assert sitting.trial(cell, 0).outcome is Outcome.OK
     sitting.system.scripts = {"+v": "zeros"}  # type: ignore[attr-defined]
     assert sitting.trial(cell, 1).outcome is Outcome.WRONG
+
+
+@pytest.mark.parametrize("alters", [True, False])
+def test_experts_that_differ_on_purpose_show_their_error_and_pass(
+    alters: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = Feature(name="own", title="", off=0, counter="own_calls", hook=int, alters_experts=alters)
+    monkeypatch.setitem(BY_NAME, "own", own)
+    for script, passes in (("zeros", alters), ("nan", False), ("cached logits", False)):
+        system = FakeSystem({"+v own=1": script}, step_s=0.0)
+        cell = tiny_cell("+v own=1", avx512=True, own={"own": 1})
+        record = Session(system=system, roofs=FakeRoofs(), ids=IDS).trial(cell, 0)
+        assert record.outcome is (Outcome.OK if passes else Outcome.WRONG), script
+        assert record.error == {"zeros": 1.0, "nan": None, "cached logits": 0.0}[script]
 
 
 class Drawn(Random):
