@@ -30,6 +30,7 @@ VERBS = {
     "plan": "the cells of a sweep, their time and memory, and why others cannot run; nothing is loaded",
     "run": "measure one cell, or simulate it (machine=NAME)",
     "sweep": "measure or simulate an ablation (+ablation=NAME), then write tables and figures",
+    "merge": "one run of the shards that `sweep shard=I/N run_name=NAME` has measured wherever: NAME",
     "eval": "accuracy of the same cells on a suite (+suite=NAME), paired with the unmodified model",
     "serve": "an OpenAI-compatible API of one cell's engine (model.path=FOLDER or model=nano)",
     "chat": "a conversation with one cell's engine in the terminal",
@@ -43,7 +44,7 @@ VERBS = {
     "list": "what can be named: ablations, models, machines, workloads, suites, systems, features, precisions",
     "completion": "a script that completes verbs, keys and values in bash, zsh or fish",
 }
-_MODULES = {"list": "listing"}  # a module of the name would stand for the built-in type here
+_MODULES = {"list": "catalogue"}  # a module of the name would stand for the built-in type here
 _QUIET, _JSON = "--quiet", "--json"
 _COMPOSING = ("plan", "run", "sweep", "eval", "serve", "chat", "trace", "record", "export")  # and take Hydra's flags
 _WITH_JSON = ("run", "sweep", "eval", "report", "list")

@@ -18,6 +18,7 @@ _LAUNCHERS = ("joblib", "ray", "submitit_local", "submitit_slurm")
 _ON_NODES = (
     Key(name="hydra/launcher", default="", choices=_LAUNCHERS, about="spreads cells over nodes"),
     Key(name="spread.jobs", default="", kind="N", about="parts of such a sweep at most"),
+    Key(name="shard", default="", kind="I/N", about="only the I-th of N parts, with run_name=NAME; then `merge NAME`"),
 )
 _WHAT_IF = (
     Key(name="what_if", default="", kind="PRICES.yaml", about="a price list of machines"),
@@ -106,6 +107,7 @@ HELP: Mapping[str, Help] = {
             ("precision=bf16,int8 engine.best=true model.layers=4", "a list of values is an axis"),
         ),
     ),
+    "merge": Help(words="NAME", examples=(("NAME", "when all of `sweep shard=I/N run_name=NAME` have ended"),)),
     "eval": _of_cells(
         *OF_SUITES, *OF_RUNS,
         groups=("suite", "ablation"), specs=(*_CELL, "sweep", "suite"), words="+suite=NAME",

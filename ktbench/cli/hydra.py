@@ -93,7 +93,7 @@ def _show(verb: str, flags: Flags, words: Sequence[str]) -> int:
     from ktbench.config.app import show_config
     from ktbench.host.describe import read_local_machine
 
-    own = ("output=", "serve.", "chat.")  # keys of verbs, which are none of the configuration
+    own = ("output=", "shard=", "serve.", "chat.")  # keys of verbs, which are none of the configuration
     show_config(flags.show, flags.folder, [word for word in words if not word.startswith(own)], read_local_machine)
     return 0
 

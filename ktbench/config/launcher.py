@@ -12,11 +12,11 @@ from typing import Any
 
 from hydra import compose as hydra_compose
 from hydra import initialize
-from hydra._internal.callbacks import Callbacks
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
+from hydra.experimental.callback import Callback
 from hydra.types import HydraContext
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -119,7 +119,8 @@ def launch_jobs(launch: Launch, folder: Path, task: Task, jobs: Sequence[str]) -
     if launch.name == "ray":
         os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # or Ray sends usage reports
     with _composed(launch, folder) as config:
-        context = HydraContext(config_loader=GlobalHydra.instance().config_loader(), callbacks=Callbacks())
+        nothing: Any = Callback()  # the documented interface, whose events do nothing
+        context = HydraContext(config_loader=GlobalHydra.instance().config_loader(), callbacks=nothing)
         launcher = Plugins.instance().instantiate_launcher(context, task, config)
         returned = launcher.launch([[f"shard={quoted(job)}"] for job in jobs], initial_job_idx=0)
     return [str(one.return_value) for one in returned]

@@ -73,7 +73,7 @@ def end_shards(name: str, cells: tuple[Cell, ...]) -> None:
     """
     log = Log(find_run(name))
     try:
-        _require_same_cells(read_run(log.path.parent), cells)
+        require_same_cells(read_run(log.path.parent), cells)
         end_nodes(nodes_of(log.path.parent))
     finally:
         log.close()
@@ -136,7 +136,7 @@ def _new_folder(request: Request) -> Path:
 def _resumed(request: Request, cells: tuple[Cell, ...], machine: Environment, log: Log, *, here: bool) -> Run:
     folder = log.path.parent
     run = read_run(folder)
-    _require_same_cells(run, cells)
+    require_same_cells(run, cells)
     _require_same_blocks(run.header.measure, request.measure)
     require_same_suite(run, request.suite)
     if nodes := nodes_of(folder):
@@ -187,7 +187,8 @@ def _require_same_blocks(then: MeasureSpec, now: MeasureSpec) -> None:
         )
 
 
-def _require_same_cells(run: Run, cells: tuple[Cell, ...]) -> None:
+def require_same_cells(run: Run, cells: tuple[Cell, ...]) -> None:
+    """Raises RequestError where a run planned other cells."""
     then, now = {cell.key for cell in run.header.cells}, {cell.key for cell in cells}
     if then != now:
         extra = ", ".join(sorted(cell.label for cell in cells if cell.key not in then)) or "none"

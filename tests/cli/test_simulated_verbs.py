@@ -86,6 +86,19 @@ def test_resume_plays_nothing_again(home: Path) -> None:
     assert after[-1].label == "+v+d"
 
 
+def test_a_run_is_resumed_by_its_name_alone(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The log says what was swept; what is named beside the run has to be the same."""
+    assert main(["sweep", "+ablation=decode", "model=tiny", "machine=box.yaml", "run_name=first"]) == 0
+    before = read_run(home / "runs/first").records
+    assert main(["sweep", "resume=first", "measure.max_rounds=7"]) == 0
+    assert main(["sweep", "resume=latest"]) == 0
+    assert read_run(home / "runs/first").records == before
+    for words in (["sweep", "resume=first", "model=tiny"], ["run", "resume=first"], ["sweep", "resume=firts"]):
+        assert main(words) == 2
+    said = capsys.readouterr().err.splitlines()[-3:]
+    assert "name one with +ablation" in said[0] and "takes one cell" in said[1] and "did you mean first?" in said[2]
+
+
 def test_a_simulated_sweep_imports_no_torch(home: Path) -> None:
     words = ["sweep", *CELL, "sweep.arms=[base,+v]", "machine=paper_a100"]
     script = f"import sys; from ktbench.cli import main; code = main({words!r}); print('torch' in sys.modules, code)"

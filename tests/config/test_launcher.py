@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from ktbench.cli import main
-from ktbench.config import LAUNCHERS, compose, launcher, split_launcher
+from ktbench.config import LAUNCHERS, compose, launch_jobs, launcher, split_launcher
 from ktbench.config.launcher import Launch
-from ktbench.resources import install_command
+from ktbench.resources import data_folder, install_command
 from ktbench.spec.errors import RequestError
 
 
@@ -61,6 +64,20 @@ def test_a_launcher_that_lacks_says_what_to_install(
     said = capsys.readouterr().err
     assert said.startswith(f"ktbench: hydra/launcher={name}: ")
     assert install_command(name.partition("_")[0]) in said and said.count("\n") == 1
+
+
+def test_jobs_are_run_by_a_launcher_of_hydra(tmp_path: Path) -> None:
+    """By the one that it brings itself; `nox -s launchers` has the others."""
+    done = launch_jobs(Launch(name="basic", words=(), jobs=None), tmp_path / "jobs", _named, ["a b", "c'd", "é,f"])
+    assert done == ["ran a b", "ran c'd", "ran é,f"]
+
+
+def _named(job: Any) -> str:
+    return f"ran {job.shard}"
+
+
+def test_nothing_of_hydra_is_used_that_it_keeps_to_itself() -> None:
+    assert not [path for path in data_folder("conf").parent.glob("ktbench/**/*.py") if "hydra._" in path.read_text()]
 
 
 @pytest.mark.parametrize("word", ["hydra/launcher=ray", "hydra.launcher.n_jobs=2", "spread.jobs=2"])

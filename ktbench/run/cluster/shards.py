@@ -101,8 +101,8 @@ def _of_point(latest: Mapping[tuple[str, int], Record], point: Sequence[Cell]) -
 
 
 def write_shard(shard: Shard, folder: Path) -> None:
-    """Write a shard into a new folder, from which a node reads it. Raises OSError."""
-    folder.mkdir(parents=True)
+    """Write a shard into a folder, from which a node reads it. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / _SHARD_FILE, msgspec.json.encode(shard))
 
 
