@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from ktbench.results.intervals import Interval, over_rounds
@@ -16,7 +16,7 @@ from ktbench.spec.sweep import FigureKind
 Heading = Callable[[Sequence[Row], FigureKind], str]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Quantity:
     """What is known of a cell under a `name`, which is its column in files: SI units, shares from 0 to 1.
 
@@ -30,11 +30,13 @@ class Quantity:
     `blanks` are as in a table's column. `why` says why a value is missing; it is empty where nothing is.
 
     CSV and frames have it where `csv`; a mapping has a column for each key, whose name takes the place of the braces
-    in `csv_keys`. `json` is its place in JSON, by default its name, None where JSON does not have it.
+    in `csv_keys`. `json` is its place in JSON, by default its name, also below what ends in a dot; None where it is not
+    there.
     """
 
     name: str
     heading: str | Heading = ""
+    _: KW_ONLY
     trial: Callable[[Trial], Any] | None = None
     reduce: Callable[[Sequence[Any]], Any] | None = None
     derive: Callable[[Row], Any] | None = None
@@ -61,7 +63,11 @@ class Quantity:
     @property
     def place(self) -> tuple[str, ...]:
         """Its place in JSON, from the outside in; empty where JSON does not have it."""
-        return () if self.json is None else tuple((self.json or self.name).split("."))
+        if self.json is None:
+            return ()
+        return tuple(
+            (f"{self.json}{self.name}" if self.json == "" or self.json.endswith(".") else self.json).split(".")
+        )
 
     def value(self, row: Row) -> Any:
         """The value of a row; None where it has none."""

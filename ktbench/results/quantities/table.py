@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from operator import attrgetter
 from statistics import median
 from typing import Any
@@ -17,9 +18,9 @@ from ktbench.results.quantities.trials import (
     first_tokens,
     gaps,
     kept,
+    of_replay,
     part_of_step,
     percentile_of,
-    served,
     share_of_steps,
     whole_answers,
 )
@@ -104,14 +105,20 @@ def _learns(row: Row) -> bool:
     return row.learning is not None
 
 
+# Rows of the table: of trials that served requests, of what JSON has in the row itself, and of tables alone.
+_served = partial(Quantity, has=_serves, digits=3, json="serving.")
+_in_files = partial(Quantity, json=None)
+_in_tables = partial(Quantity, csv=False, json=None)
+
+
 def _percentiles(
     name: str, what: str, unit: str, scale: float, seconds: Callable[[Trial], Sequence[float]]
 ) -> Iterator[Quantity]:
     """Percentiles over the requests of a trial; a table in a paper has room for the least and the largest."""
     for percent, share in SHARES.items():
         yield Quantity(
-            name=f"{name}_{percent}_s",
-            heading=f"{what} {percent} ({unit})",
+            f"{name}_{percent}_s",
+            f"{what} {percent} ({unit})",
             trial=percentile_of(share, seconds),
             has=_serves,
             scale=scale,
@@ -122,49 +129,29 @@ def _percentiles(
 
 
 STEP = Quantity(
-    name="step_s",
-    heading=writing.time_heading,
+    "step_s",
+    writing.time_heading,
     trial=lambda trial: trial.step_s,
     write=writing.step_text,
     is_key=True,
     why=lambda row: row.ending,
 )
 _SPEEDS = (
-    Quantity(
-        name="experts_bytes",
-        heading=writing.only_frontiers("experts (GiB)"),
+    _in_tables(
+        "experts_bytes",
+        writing.only_frontiers("experts (GiB)"),
         derive=experts_bytes,
         scale=2**-30,
         digits=3,
         is_key=True,
-        csv=False,
-        json=None,
     ),
-    Quantity(
-        name="stored_bits",
-        heading=writing.only_frontiers("bits a weight"),
-        derive=stored_bits,
-        digits=3,
-        is_key=True,
-        csv=False,
-        json=None,
-    ),
+    _in_tables("stored_bits", writing.only_frontiers("bits a weight"), derive=stored_bits, digits=3, is_key=True),
     STEP,
+    Quantity("tokens_per_s", writing.speed_heading, derive=attrgetter("tokens_per_s"), is_interval=True, is_key=True),
+    _in_files("of_layers", derive=lambda row: row.spec.model.full_layers if row.spec.model.is_slice else None),
     Quantity(
-        name="tokens_per_s",
-        heading=writing.speed_heading,
-        derive=attrgetter("tokens_per_s"),
-        is_interval=True,
-        is_key=True,
-    ),
-    Quantity(
-        name="of_layers",
-        derive=lambda row: row.spec.model.full_layers if row.spec.model.is_slice else None,
-        json=None,
-    ),
-    Quantity(
-        name="whole_tokens_per_s",
-        heading="whole model, extrapolated (tokens/s)",
+        "whole_tokens_per_s",
+        "whole model, extrapolated (tokens/s)",
         derive=attrgetter("whole_tokens_per_s"),
         is_interval=True,
         why=_no_whole,
@@ -172,8 +159,8 @@ _SPEEDS = (
 )
 _COMPARED = (
     Quantity(
-        name="speedup",
-        heading="speed-up (×)",
+        "speedup",
+        "speed-up (×)",
         derive=lambda row: exact(1.0) if row.is_baseline and row.timed else row.speedup,
         is_interval=True,
         write=writing.speedup_text,
@@ -181,25 +168,18 @@ _COMPARED = (
         json=None,
     ),
     Quantity(
-        name="verdict",
-        heading="verdict",
+        "verdict",
+        "verdict",
         derive=lambda row: row.speedup and row.verdict,
         write=writing.verdict_text,
         is_text=True,
         is_key=True,
         json=None,
     ),
+    _in_files("comparable_rounds", "comparable rounds", derive=comparable, is_movable=True, is_key=True),
     Quantity(
-        name="comparable_rounds",
-        heading="comparable rounds",
-        derive=comparable,
-        is_movable=True,
-        is_key=True,
-        json=None,
-    ),
-    Quantity(
-        name="gain",
-        heading="gain of the last feature (×)",
+        "gain",
+        "gain of the last feature (×)",
         derive=lambda row: row.gain and row.gain.ratio,
         is_interval=True,
         write=writing.gain_text,
@@ -207,37 +187,25 @@ _COMPARED = (
         blanks=(DASH, writing.AS_SPEEDUP),
         json=None,
     ),
-    Quantity(name="gain_over", derive=lambda row: row.gain and row.gain.over, json=None),
-    Quantity(name="gain_verdict", derive=lambda row: row.gain and row.gain.verdict, json=None),
+    _in_files("gain_over", derive=lambda row: row.gain and row.gain.over),
+    _in_files("gain_verdict", derive=lambda row: row.gain and row.gain.verdict),
 )
 _ROOFS = (
     Quantity(
-        name="read_bytes_per_s",
-        heading="weights read (GB/s)",
+        "read_bytes_per_s",
+        "weights read (GB/s)",
         derive=attrgetter("read_bytes_per_s"),
         scale=1e-9,
         digits=3,
         why=_no_work,
     ),
     Quantity(
-        name="flops_per_s",
-        heading=writing.rate_heading,
-        derive=attrgetter("flops_per_s"),
-        scale=1e-12,
-        digits=3,
-        why=_no_work,
+        "flops_per_s", writing.rate_heading, derive=attrgetter("flops_per_s"), scale=1e-12, digits=3, why=_no_work
     ),
+    _in_tables("arithmetic", writing.mixed_heading, derive=attrgetter("flops_per_s"), write=writing.rate_text),
     Quantity(
-        name="arithmetic",
-        heading=writing.mixed_heading,
-        derive=attrgetter("flops_per_s"),
-        write=writing.rate_text,
-        csv=False,
-        json=None,
-    ),
-    Quantity(
-        name="roof_share",
-        heading="of roof (%)",
+        "roof_share",
+        "of roof (%)",
         trial=lambda trial: trial.bound_s and trial.bound_s / trial.step_s,
         write=writing.roof_text,
         is_key=True,
@@ -245,8 +213,8 @@ _ROOFS = (
         json="roof.share",
     ),
     Quantity(
-        name="nearer_roof",
-        heading="nearer roof",
+        "nearer_roof",
+        "nearer roof",
         trial=lambda trial: trial.least_s and trial.least_s[1] - trial.least_s[0],
         reduce=nearer,
         write=writing.limit_text,
@@ -255,26 +223,22 @@ _ROOFS = (
         json="roof.limit",
     ),
     Quantity(
-        name="peak_isa",
-        trial=lambda trial: trial.least_s and trial.record.roofs[0].peak_isa,
-        reduce=last,
-        json="roof.peak_isa",
+        "peak_isa", trial=lambda trial: trial.least_s and trial.record.roofs[0].peak_isa, reduce=last, json="roof."
     ),
     Quantity(
-        name="peak_dtype",
-        trial=lambda trial: trial.least_s and trial.record.roofs[0].peak_dtype,
-        reduce=last,
-        json="roof.peak_dtype",
+        "peak_dtype", trial=lambda trial: trial.least_s and trial.record.roofs[0].peak_dtype, reduce=last, json="roof."
     ),
+    # trials whose own roofs were not used because the machine changed during them
     Quantity(
-        name="roofs_left_out",  # trials whose own roofs were not used because the machine changed during them
+        "roofs_left_out",
         trial=lambda trial: None if trial.bound_s is None else trial.least_s is None,
         reduce=sum,
         csv=False,
         json="roof.left_out",
     ),
+    # whether any trial has roofs that hold for it; where none does, all are used all the same
     Quantity(
-        name="roofs_steady",  # whether any trial has roofs that hold for it; where none does, all are used all the same
+        "roofs_steady",
         trial=lambda trial: None if trial.bound_s is None else trial.is_steady,
         reduce=any,
         csv=False,
@@ -282,93 +246,61 @@ _ROOFS = (
     ),
 )
 _SERVING = (
-    Quantity(
-        name="output_per_s",
-        trial=served(lambda replay: replay.output_tokens / replay.seconds),
-        has=_serves,
-        json="serving.output_per_s",
+    _served("output_per_s", trial=of_replay(lambda replay: replay.output_tokens / replay.seconds)),
+    _served(
+        "total_per_s",
+        "prompts and output (tokens/s)",
+        trial=of_replay(lambda replay: (replay.output_tokens + replay.prompt_tokens) / replay.seconds),
     ),
-    Quantity(
-        name="total_per_s",
-        heading="prompts and output (tokens/s)",
-        trial=served(lambda replay: (replay.output_tokens + replay.prompt_tokens) / replay.seconds),
-        has=_serves,
-        digits=3,
-        json="serving.total_per_s",
-    ),
-    Quantity(
-        name="user_per_s",
-        heading="a user's (tokens/s)",
+    _served(
+        "user_per_s",
+        "a user's (tokens/s)",
         trial=lambda trial: median(trial.user_rates) if trial.has_gaps else None,
-        has=_serves,
-        digits=3,
         is_key=True,
-        json="serving.user_per_s",
     ),
     *_percentiles("ttft", "first token", "s", 1, first_tokens),
     *_percentiles("itl", "between tokens", "ms", 1e3, gaps),
     *_percentiles("end_to_end", "whole answer", "s", 1, whole_answers),
-    Quantity(
-        name="goodput",  # requests a second that keep the SLO
-        heading="goodput (requests/s)",
+    # requests a second that keep the SLO
+    _served(
+        "goodput",
+        "goodput (requests/s)",
         trial=lambda trial: None if (met := kept(trial)) is None else met / trial.replayed_s,
-        has=_serves,
-        digits=3,
         is_key=True,
-        json="serving.goodput",
     ),
-    Quantity(
-        name="kept",
-        heading="within the SLO (%)",
+    _served(
+        "kept",
+        "within the SLO (%)",
         trial=lambda trial: None if (met := kept(trial)) is None else met / len(trial.latencies),
-        has=_serves,
         scale=100,
-        digits=3,
-        json="serving.kept",
     ),
-    Quantity(
-        name="waiting",  # requests, weighted by time
-        heading="waiting, mean (requests)",
-        trial=served(mean_waiting),
-        has=_serves,
-        digits=3,
+    # requests, weighted by time
+    _served("waiting", "waiting, mean (requests)", trial=of_replay(mean_waiting), blanks=(DASH, "0")),
+    _served(
+        "most_waiting",
+        "waiting, most (requests)",
+        trial=of_replay(lambda replay: max(expanded(replay.waiting))),
         blanks=(DASH, "0"),
-        json="serving.waiting",
     ),
-    Quantity(
-        name="most_waiting",
-        heading="waiting, most (requests)",
-        trial=served(lambda replay: max(expanded(replay.waiting))),
-        has=_serves,
-        digits=3,
-        blanks=(DASH, "0"),
-        json="serving.most_waiting",
-    ),
-    Quantity(
-        name="cached",
-        heading="prompt from the cache (%)",
-        trial=served(lambda replay: sum(one.cached for one in replay.requests) / replay.prompt_tokens),
-        has=_serves,
+    _served(
+        "cached",
+        "prompt from the cache (%)",
+        trial=of_replay(lambda replay: sum(one.cached for one in replay.requests) / replay.prompt_tokens),
         scale=100,
-        digits=3,
         blanks=(DASH, "0"),
-        json="serving.cached",
     ),
-    Quantity(
-        name="scheduler",
-        heading="scheduler and cache (% of a step)",
-        trial=served(lambda replay: replay.scheduler_share),
-        has=_serves,
+    _served(
+        "scheduler",
+        "scheduler and cache (% of a step)",
+        trial=of_replay(lambda replay: replay.scheduler_share),
         scale=100,
-        digits=3,
         csv=False,
-        json="serving.scheduler",
     ),
 )
 _PARTS = tuple(
     Quantity(
-        name=f"{part}_s",
-        heading=f"{part} (ms/step)",
+        f"{part}_s",
+        f"{part} (ms/step)",
         trial=part_of_step(f"{part}_s"),
         has=_trains,
         scale=1e3,
@@ -379,8 +311,8 @@ _PARTS = tuple(
 )
 _ROLES = tuple(
     Quantity(
-        name=name,
-        heading=f"{name.replace('_', ' ')} (%)",
+        name,
+        f"{name.replace('_', ' ')} (%)",
         trial=share_of_steps(f"{name}_s"),
         write=writing.whole_percent(name),
         why=_no_roles if name == "host_busy" else None,  # of a CUDA device there are the host's alone
@@ -389,127 +321,93 @@ _ROLES = tuple(
     for name in ("host_busy", "device_busy", "overlap")
 )
 _MACHINE = (
+    # of whole chips: idle power and other programs' are not subtracted
     Quantity(
-        name="joules_per_token",  # of whole chips: idle power and other programs' are not subtracted
-        heading="energy (J/token)",
+        "joules_per_token",
+        "energy (J/token)",
         trial=lambda trial: trial.energy and trial.energy.total_j / trial.tokens,
         is_key=True,
         why=_measured(lambda row: unmetered_reason(row.records)),
-        json="energy.joules_per_token",
+        json="energy.",
     ),
     Quantity(
-        name="watts",
-        heading="power (W)",
+        "watts",
+        "power (W)",
         trial=lambda trial: trial.energy and trial.energy.total_j / trial.energy.seconds,
         digits=3,
-        json="energy.watts",
+        json="energy.",
     ),
+    Quantity("meters", trial=lambda trial: trial.energy and trial.energy.counted, reduce=last, json="energy."),
     Quantity(
-        name="meters",
-        trial=lambda trial: trial.energy and trial.energy.counted,
-        reduce=last,
-        json="energy.meters",
-    ),
-    Quantity(
-        name="peak",
+        "peak",
         trial=lambda trial: trial.record.conduct and trial.record.conduct.memory,
         reduce=most,
         why=_measured(lambda row: unseen_reason(row.records)),
         csv=False,
     ),
     Quantity(
-        name="peak_memory_bytes",
-        heading=writing.peak_heading,
+        "peak_memory_bytes",
+        writing.peak_heading,
         derive=lambda row: row.peak and row.peak.process_bytes,
         write=lambda row: dashed(row.peak, lambda peak: in_gib(peak.process_bytes)),
         json=None,
     ),
     Quantity(
-        name="peak_memory_by_place",
+        "peak_memory_by_place",
         derive=lambda row: row.peak and row.peak.node_bytes | row.peak.device_bytes,
         csv_keys="peak_memory_{}_bytes",
         json=None,
     ),
 )
 _PROOF = (
+    Quantity("evidence", writing.evidence_heading, derive=attrgetter("evidence"), is_text=True, why=_no_counters),
     Quantity(
-        name="evidence",
-        heading=writing.evidence_heading,
-        derive=attrgetter("evidence"),
-        is_text=True,
-        why=_no_counters,
-    ),
-    Quantity(
-        name="error",
-        heading="error (relative)",
+        "error",
+        "error (relative)",
         derive=attrgetter("error"),
         write=lambda row: dashed(row.error, "{:.1e}".format),
         why=_unchecked,
     ),
+    Quantity("agreement", trial=lambda trial: trial.record.agreement, reduce=worst, always=True, csv=False),
     Quantity(
-        name="agreement",
-        trial=lambda trial: trial.record.agreement,
-        reduce=worst,
-        always=True,
-        csv=False,
-    ),
-    Quantity(
-        name="top1_agreement",
-        heading="top-1 agreement (%)",
+        "top1_agreement",
+        "top-1 agreement (%)",
         derive=lambda row: row.agreement and row.agreement.top1,
         write=writing.top1_text,
         is_key=True,
         json=None,
     ),
     Quantity(
-        name="kl_nats",
-        heading="KL (nats)",
+        "kl_nats",
+        "KL (nats)",
         derive=lambda row: row.agreement and row.agreement.kl_nats,
         write=writing.kl_text,
         is_key=True,
         json=None,
     ),
-    Quantity(name="agreement_against", derive=lambda row: row.agreement and row.agreement.against, json=None),
-    Quantity(name="agreement_positions", derive=lambda row: row.agreement and row.agreement.positions, json=None),
-    Quantity(name="unproven", derive=attrgetter("unproven"), json=None),
+    _in_files("agreement_against", derive=lambda row: row.agreement and row.agreement.against),
+    _in_files("agreement_positions", derive=lambda row: row.agreement and row.agreement.positions),
+    _in_files("unproven", derive=attrgetter("unproven")),
 )
 _LEARNING = (
-    Quantity(name="first_loss", derive=lambda row: losses_of(row.records[-1])[0], has=_learns, json=None),
-    Quantity(name="last_loss", derive=lambda row: losses_of(row.records[-1])[-1], has=_learns, json=None),
-    Quantity(name="held_out_loss_before", derive=attrgetter("learning.before.loss"), has=_learns, json=None),
-    Quantity(name="held_out_loss", derive=attrgetter("learning.after.loss"), has=_learns, json=None),
-    Quantity(name="exact_before", derive=attrgetter("learning.before.exact"), has=_learns, json=None),
-    Quantity(name="exact", derive=attrgetter("learning.after.exact"), has=_learns, json=None),
+    _in_files("first_loss", derive=lambda row: losses_of(row.records[-1])[0], has=_learns),
+    _in_files("last_loss", derive=lambda row: losses_of(row.records[-1])[-1], has=_learns),
+    _in_files("held_out_loss_before", derive=attrgetter("learning.before.loss"), has=_learns),
+    _in_files("held_out_loss", derive=attrgetter("learning.after.loss"), has=_learns),
+    _in_files("exact_before", derive=attrgetter("learning.before.exact"), has=_learns),
+    _in_files("exact", derive=attrgetter("learning.after.exact"), has=_learns),
 )
 _TRIALS = (
     Quantity(
-        name="disturbed_rounds",
+        "disturbed_rounds",
         derive=lambda row: len(rounds_disturbed(row)) if any(record.conduct for record in row.records) else None,
         json=None,
     ),
-    Quantity(
-        name="rounds",
-        heading="rounds",
-        derive=attrgetter("rounds"),
-        write=writing.count_text("rounds"),
-        is_movable=True,
-    ),
-    Quantity(
-        name="samples",
-        heading="samples",
-        derive=attrgetter("samples"),
-        write=writing.count_text("samples"),
-        is_movable=True,
-    ),
-    Quantity(
-        name="provenance",
-        heading="provenance",
-        derive=attrgetter("provenance"),
-        is_movable=True,
-        is_text=True,
-    ),
-    Quantity(name="missing", derive=lambda row: pairs_text(row.missing), json=None),
-    Quantity(name="remarks", derive=attrgetter("remarks")),
+    Quantity("rounds", "rounds", derive=attrgetter("rounds"), write=writing.count_text("rounds"), is_movable=True),
+    Quantity("samples", "samples", derive=attrgetter("samples"), write=writing.count_text("samples"), is_movable=True),
+    Quantity("provenance", "provenance", derive=attrgetter("provenance"), is_movable=True, is_text=True),
+    _in_files("missing", derive=lambda row: pairs_text(row.missing)),
+    Quantity("remarks", derive=attrgetter("remarks")),
 )
 QUANTITIES: tuple[Quantity, ...] = (
     *_SPEEDS,

@@ -137,7 +137,7 @@ def part_of_step(name: str) -> Callable[[Trial], float | None]:
     return seconds
 
 
-def served(value: Callable[[Replay], float | None]) -> Callable[[Trial], float | None]:
+def of_replay(value: Callable[[Replay], float | None]) -> Callable[[Trial], float | None]:
     """A value of the replay of a trial; None where it served no requests."""
     return lambda trial: value(trial.record.replay) if trial.record.replay and trial.latencies else None
 
