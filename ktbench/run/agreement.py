@@ -21,8 +21,8 @@ def logits_file(folder: Path, cell: Cell, cells: Sequence[Cell], code_id: str) -
     """The file in a run's folder for cells with these weights and this workload; None if all are of one system.
 
     A single layer has no logits (every output is compared with float32); in serving, whole answers are compared. Logits
-    from other code are not a reference. Training is compared between all arms, whatever their precision,
-    and so are arms if some of them alter outputs by a feature from outside.
+    from other code are not a reference. Training is compared between all arms, whatever their precision, and so are
+    arms if some of them alter outputs by a feature from outside.
     """
     key = _key(cell)
     alike = [other.spec for other in cells if _key(other) == key]
