@@ -6,7 +6,9 @@ import os
 import shlex
 import shutil
 import tempfile
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 _PACKAGE = Path(__file__).resolve().parent
 _SHIPPED = "evals"
@@ -49,6 +51,15 @@ def files_below(folder: Path) -> dict[str, Path]:
     """The YAML files in a folder and below by their names, `FOLDER/NAME` for those below, in order."""
     files = {path.relative_to(folder).with_suffix("").as_posix(): path for path in folder.rglob("*.yaml")}
     return dict(sorted(files.items()))
+
+
+@cache
+def shipped(path: str) -> Any:
+    """Content of the YAML file `conf/PATH.yaml`, which is not to be changed; empty where there is none."""
+    import yaml
+
+    file = data_folder("conf") / f"{path}.yaml"
+    return yaml.safe_load(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
 
 def checkpoint_folder(path: str) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Container, Iterable, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from ktbench.report.health import (
@@ -18,16 +18,18 @@ from ktbench.report.health import (
 )
 from ktbench.report.template import phrase
 from ktbench.report.text import counted, extremes
+from ktbench.resources import shipped
 from ktbench.results import Run
 from ktbench.results.quantities.writing import MARK
 from ktbench.results.row import Row, groups_of, machines_of, measured, systems_of
 from ktbench.results.run import Facts, each_machine, facts_of
 from ktbench.results.settings import model_title, precision_word, varying
 from ktbench.results.usage import peak_spreads, read_spread
-from ktbench.spec.machine import MachineSpec
+from ktbench.spec.machine import MachineSpec, Microarchitecture
 from ktbench.spec.peers import OURS
 from ktbench.spec.record import Outcome, Record, TaskResult
 from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.wire import from_plain
 
 _phrase = partial(phrase, "conditions.txt.j2")
 
@@ -63,36 +65,25 @@ def machine_sentence(facts: Facts) -> str:
     return _phrase("machine", facts=facts)
 
 
-# Microarchitectures by the family and the models of CPUID; Linux: arch/x86/include/asm/intel-family.h, and for AMD
-# arch/x86/kernel/cpu/amd.c.
-_MICROARCHITECTURES: tuple[tuple[int, Container[int], str], ...] = (
-    (6, (79, 86), "Broadwell"),
-    (6, (85,), "Skylake or Cascade Lake"),
-    (6, (106, 108), "Ice Lake"),
-    (6, (143,), "Sapphire Rapids"),
-    (6, (151, 154), "Alder Lake"),
-    (6, (173, 174), "Granite Rapids"),
-    (6, (183, 186, 191), "Raptor Lake"),
-    (6, (207,), "Emerald Rapids"),
-    (23, range(0x00, 0x30), "Zen"),
-    (23, range(0x30, 0x100), "Zen 2"),
-    (25, (*range(0x00, 0x10), *range(0x20, 0x60)), "Zen 3"),
-    (25, (*range(0x10, 0x20), *range(0x60, 0xB0)), "Zen 4"),
-    (26, range(0x00, 0x80), "Zen 5"),
-)
 _CPU = re.compile(r"(?P<name>.*?) \(family (?P<family>\d+), model (?P<model>\d+), stepping \d+\)")
 _NO_NAME = re.compile(r"\((?:R|TM)\)| (?:CPU|Processor)\b")
 _MEMORY_KIND = re.compile(r" HBM\w*$")
 
 
-def cpu_title(cpu_model: str) -> str:
+def cpu_title(facts: Facts) -> str:
     """`Intel Xeon (Emerald Rapids)`: with the microarchitecture where it is known; conditions have the numbers."""
-    found = _CPU.fullmatch(cpu_model)
+    found = _CPU.fullmatch(facts["cpu_model"])
     if found is None:
-        return _NO_NAME.sub("", cpu_model)
-    family, model = int(found["family"]), int(found["model"])
-    known = (f" ({name})" for of, models, name in _MICROARCHITECTURES if of == family and model in models)
+        return _NO_NAME.sub("", facts["cpu_model"])
+    amx = "amx" in facts["granted"] if "granted" in facts else None
+    numbers, cache_bytes = (int(found["family"]), int(found["model"])), facts.get("last_level_cache_bytes") or 0
+    known = (f" ({row.name})" for row in _processors() if row.fits(*numbers, amx=amx, cache_bytes=cache_bytes))
     return f"{_NO_NAME.sub('', found['name'])}{next(known, '')}"
+
+
+@cache
+def _processors() -> tuple[Microarchitecture, ...]:
+    return from_plain(shipped("processors")["rows"], tuple[Microarchitecture, ...])
 
 
 def machine_title(facts: Facts) -> str:
@@ -101,7 +92,7 @@ def machine_title(facts: Facts) -> str:
         return ""
     cores = [counted(facts["cores"], "core")] if "cores" in facts else []
     gpus = [_MEMORY_KIND.sub("", gpu) for gpu in facts.get("gpus") or ()]
-    return ", ".join([cpu_title(facts["cpu_model"]), *cores, *gpus])
+    return ", ".join([cpu_title(facts), *cores, *gpus])
 
 
 def arm_namer(rows: Sequence[Row]) -> Callable[[Row], str]:

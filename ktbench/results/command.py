@@ -7,7 +7,8 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from ktbench.results.settings import flattened, setting_text, shipped
+from ktbench.resources import shipped
+from ktbench.results.settings import flattened, setting_text
 from ktbench.spec.engine import PAPER_AMX_MIN_TOKENS, EngineSpec
 from ktbench.spec.features import BY_NAME
 from ktbench.spec.inject import InjectSpec
@@ -77,7 +78,7 @@ def _key(word: str) -> str:
 
 def _machine(machine: MachineSpec, planned_with: Sequence[str]) -> Iterator[str]:
     """By its name or its file, and what is not as described there."""
-    described = shipped("machine", machine.name)
+    described = shipped(f"machine/{machine.name}")
     own = [word for word in planned_with if word.startswith("machine=")]
     yield f"machine={machine.name}" if described or not own else own[-1]
     for name in machine.changed:
@@ -105,7 +106,7 @@ def _model(spec: RunSpec, name: Sequence[str]) -> Iterator[str]:
 
 def _selections(spec: RunSpec) -> Iterator[str]:
     """How many experts a token selects, where an axis set that: the one fact of an architecture that axes vary."""
-    key, usual = "num_experts_per_tok", shipped("model", spec.model.name).get("config", {})
+    key, usual = "num_experts_per_tok", shipped(f"model/{spec.model.name}").get("config", {})
     if key in usual and spec.model.config.get(key) != usual[key]:
         yield f"model.config.{key}={spec.model.config[key]}"
 

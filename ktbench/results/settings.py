@@ -7,9 +7,7 @@ from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any, TypeAlias, TypeVar
 
-import yaml
-
-from ktbench.resources import data_folder
+from ktbench.resources import shipped
 from ktbench.spec.features import BY_NAME
 from ktbench.spec.inject import InjectSpec
 from ktbench.spec.machine import CONSTANTS, MachineSpec
@@ -119,30 +117,23 @@ def rules_word(inject: InjectSpec) -> str:
 @cache
 def _shipped_rules(name: str) -> Any:
     """Plain content of the rules of a shipped file; None where none has the name."""
-    content = shipped("inject", name)
+    content = shipped(f"inject/{name}")
     return to_plain(from_plain(content, InjectSpec).rules) if content else None
-
-
-@cache
-def shipped(group: str, name: str) -> dict[str, Any]:
-    """Plain content of an option of the configuration as it ships; empty where none has the name."""
-    path = data_folder("conf") / group / f"{name}.yaml"
-    return yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
 def model_title(name: str) -> str:
     """`Qwen3-30B-A3B`: the title of a model's preset; the name itself of what has none."""
-    return str(shipped("model", name).get("title", name))
+    return str(shipped(f"model/{name}").get("title", name))
 
 
 def described_title(name: str) -> str:
     """`2x EPYC 9654, L40S 48 GB`: the title of a machine's preset; the name itself of what has none."""
-    return str(shipped("machine", name).get("title") or name)
+    return str(shipped(f"machine/{name}").get("title") or name)
 
 
 def calibration_title(name: str) -> str:
     """`KTransformers 0.2 to 0.2.4`: the program that a calibration stands for; the name itself of what has none."""
-    return str(shipped("calibration", name).get("title", name))
+    return str(shipped(f"calibration/{name}").get("title", name))
 
 
 def by_key(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:

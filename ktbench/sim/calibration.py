@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import yaml
 
-from ktbench.resources import data_folder
+from ktbench.resources import data_folder, shipped
 from ktbench.spec.errors import instead
 from ktbench.spec.wire import from_plain
 
@@ -102,5 +102,4 @@ def calibration_yaml(calibration: Calibration) -> str:
 def _content(name: str) -> dict[str, Any]:
     if name not in calibration_names():
         raise ValueError(f"machine.calibration={name}: unknown{instead(name, calibration_names())}")
-    text = (data_folder("conf") / "calibration" / f"{name}.yaml").read_text(encoding="utf-8")
-    return dict(yaml.safe_load(text))
+    return dict(shipped(f"calibration/{name}"))

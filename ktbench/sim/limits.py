@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 
-import yaml
-
-from ktbench.resources import data_folder
+from ktbench.resources import shipped
 from ktbench.sim.workloads import WORKLOADS, workload_of
 from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.inject import InjectRule, InjectSpec
@@ -106,5 +104,4 @@ def _titled(rule: InjectRule) -> str:
 
 @cache
 def _simulated_rules() -> InjectSpec:
-    text = (data_folder("conf") / "inject" / f"{_RULES}.yaml").read_text(encoding="utf-8")
-    return from_plain(yaml.safe_load(text), InjectSpec)
+    return from_plain(shipped(f"inject/{_RULES}"), InjectSpec)

@@ -161,3 +161,25 @@ def of_cores(machine: Mapping[str, Any], cores: float) -> dict[str, Any]:
     own = cores * max(_CORE_READ_GB_PER_S, machine["read_gb_per_s"] / machine["cores"])
     reads = {name: min(machine[name], own) for name in ("read_gb_per_s", "remote_gb_per_s")}
     return reads | {name: share * machine[name] for name in UNITS if machine[name] is not None}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Microarchitecture:
+    """A design of processors, by the `family` and the `models` (first and last) that CPUID reports.
+
+    `amx` says whether it has AMX, None where the numbers alone decide, and its last-level cache is larger than
+    `cache_above_mib`: hypervisors give guests numbers of other processors than theirs.
+    """
+
+    name: str
+    source: str
+    family: int
+    models: tuple[tuple[int, int], ...]
+    amx: bool | None = None
+    cache_above_mib: int = 0
+
+    def fits(self, family: int, model: int, *, amx: bool | None, cache_bytes: int) -> bool:
+        """Whether a processor is one; `amx` is None, and `cache_bytes` 0, where that is not known."""
+        has_numbers = family == self.family and any(first <= model <= last for first, last in self.models)
+        has_amx = self.amx is None or (self.amx == amx if amx is not None else not self.amx)
+        return has_numbers and has_amx and (not self.cache_above_mib or cache_bytes > self.cache_above_mib * 2**20)

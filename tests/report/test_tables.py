@@ -3,6 +3,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -182,12 +183,21 @@ def test_rounds_that_compare_are_counted_apart(tmp_path: Path) -> None:
     assert [(row.rounds, comparable(row)) for row in found.values()] == [(7, 7), (7, 6)]
 
 
-def test_a_title_has_no_numbers_of_a_processor() -> None:
-    """Conditions have them; a reader of a figure knows the microarchitecture, or the name alone."""
-    titles = {
-        model: cpu_title(f"Intel(R) Xeon(R) Processor (family 6, model {model}, stepping 1)") for model in (173, 999)
-    }
-    assert titles == {173: "Intel Xeon (Granite Rapids)", 999: "Intel Xeon"}
+@pytest.mark.parametrize(
+    ("model", "facts", "title"),
+    [
+        (173, {}, "Intel Xeon (Granite Rapids)"),
+        (207, {"granted": ["avx512", "amx"]}, "Intel Xeon (Emerald Rapids)"),
+        (167, {"granted": ["avx512"]}, "Intel Xeon (Rocket Lake)"),
+        (167, {"granted": ["avx512", "amx"], "last_level_cache_bytes": 480 * 2**20}, "Intel Xeon (Granite Rapids)"),
+        (167, {"granted": ["avx512", "amx"], "last_level_cache_bytes": 105 * 2**20}, "Intel Xeon"),
+        (999, {"granted": ["avx512"], "last_level_cache_bytes": 480 * 2**20}, "Intel Xeon"),
+    ],
+)
+def test_a_title_has_no_numbers_of_a_processor(model: int, facts: dict[str, Any], title: str) -> None:
+    """Conditions have them. AMX, which Rocket Lake does not have, says that a guest's numbers are not its own."""
+    name = f"Intel(R) Xeon(R) Processor (family 6, model {model}, stepping 1)"
+    assert cpu_title({"cpu_model": name, **facts}) == title
 
 
 def test_the_baseline_is_1_in_data_as_in_the_table(tmp_path: Path) -> None:

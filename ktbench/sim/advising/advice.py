@@ -8,9 +8,7 @@ from functools import cache
 from math import floor, log
 from typing import Literal
 
-import yaml
-
-from ktbench.resources import data_folder
+from ktbench.resources import shipped
 from ktbench.sim.advising.catalogue import Box, Cpu, catalogue
 from ktbench.sim.calibration import read_calibration
 from ktbench.sim.errors import comparison_error
@@ -91,8 +89,7 @@ def _on(spec: RunSpec, machine: MachineSpec) -> RunSpec:
 @cache
 def releases() -> Mapping[str, tuple[Release, ...]]:
     """Released checkpoints in a quantised format, by model (`conf/released.yaml`)."""
-    content = yaml.safe_load((data_folder("conf") / "released.yaml").read_text(encoding="utf-8"))
-    return from_plain(content, dict[str, tuple[Release, ...]])
+    return from_plain(shipped("released"), dict[str, tuple[Release, ...]])
 
 
 def options(question: Question) -> tuple[Option | Unfit, ...]:

@@ -9,9 +9,7 @@ from difflib import get_close_matches
 from functools import cache
 from math import ceil
 
-import yaml
-
-from ktbench.resources import data_folder
+from ktbench.resources import shipped
 from ktbench.spec.errors import instead
 from ktbench.spec.machine import MachineSpec, Vector
 from ktbench.spec.wire import from_plain
@@ -230,9 +228,9 @@ def _times(count: int, name: str) -> str:
 @cache
 def catalogue() -> Catalogue:
     """The catalogue that ships."""
-    content = yaml.safe_load((data_folder("conf") / "catalogue.yaml").read_text(encoding="utf-8"))
-    content["links"] = {str(name): link for name, link in content["links"].items()}
-    return from_plain(content, Catalogue)
+    content = shipped("catalogue")
+    links = {str(name): link for name, link in content["links"].items()}
+    return from_plain(content | {"links": links}, Catalogue)
 
 
 def read_box(cpu: str, sockets: int, ram: str, gpu: str | None) -> Box:
