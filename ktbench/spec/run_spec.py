@@ -235,6 +235,11 @@ class WorkloadSpec:
         return self.steps if self.examples is None else min(self.steps, _FEW_STEPS)
 
     @property
+    def has_context(self) -> bool:
+        """Whether a step follows `prompt` tokens whose keys and values are kept."""
+        return self.phase == "decode"
+
+    @property
     def unit(self) -> str:
         """What a sample is the time of."""
         return {"layer": "layer", "serve": "token"}.get(self.phase, "step")
@@ -423,7 +428,7 @@ class RunSpec:
             return f"{self.model.name}, {layer}, batch {work.batch}, {self.precision}{where}"
         if work.stream is not None:
             return f"{self.model.name} ({self.model.depth}), {work.stream.summary}, {self.precision}{where}"
-        depth = "at context depth" if work.phase == "decode" else "of"
+        depth = "at context depth" if work.has_context else "of"
         return (
             f"{self.model.name} ({self.model.depth}), {work.phase} {depth} {work.prompt}, batch {work.batch}, "
             f"{self.precision}{where}"

@@ -309,8 +309,8 @@ def _step_cache_bytes(spec: RunSpec) -> int:
     work = spec.workload
     if work.phase == "train":
         return 0
-    tokens = work.batch * (work.prompt + (work.steps if work.phase == "decode" else 0))
-    kept = work.phase == "decode" or work.chunk is not None
+    tokens = work.batch * (work.prompt + (work.steps if work.has_context else 0))
+    kept = work.has_context or work.chunk is not None
     return tokens * (kept * token_cache_bytes(spec) + sizes_of(spec).expanded_key_bytes)
 
 

@@ -142,9 +142,9 @@ def device_bytes(spec: RunSpec) -> int:
 
 
 def cache_bytes(spec: RunSpec) -> int:
-    """Bytes of keys and values, in bf16, that the prompts of a decode cell leave; other cells keep none."""
+    """Bytes of keys and values, in bf16, that the prompts leave which steps follow; 0 where steps follow none."""
     work = spec.workload
-    return work.batch * work.prompt * token_cache_bytes(spec) if work.phase == "decode" else 0
+    return work.batch * work.prompt * token_cache_bytes(spec) if work.has_context else 0
 
 
 def token_cache_bytes(spec: RunSpec) -> int:
