@@ -73,6 +73,9 @@ def test_the_simulator_is_entered_by_its_seam_alone() -> None:
             for name in imported(path):
                 assert name.split(".")[:2] != ["ktbench", "sim"] or name.count(".") < 3, f"{path} imports {name}"
                 assert name.removeprefix("ktbench.sim.") in {name, *NAMES}, f"{path} imports {name}"
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "sim":
+                    assert node.attr in NAMES, f"{path} takes {node.attr} of the simulator"
 
 
 @pytest.mark.parametrize("name", sorted(NAMES))
