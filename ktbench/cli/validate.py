@@ -77,9 +77,7 @@ def _of_users(*, fit: bool) -> tuple[dict[str, str], Sheet]:
     from ktbench.report.figures.users import UserPoint, draw_users
 
     found = sim.judge_users(_compose, fit=fit)
-    text = render(
-        "validation_users.md.j2", judged=found.judged, groups=found.groups, pages=found.pages, meant=found.meant
-    )
+    judged = found.values["judged"]
     points = [
         UserPoint(
             program=one.report.family,
@@ -89,21 +87,25 @@ def _of_users(*, fit: bool) -> tuple[dict[str, str], Sheet]:
             high=one.high,
             fitted=one.report.fitted,
         )
-        for one in found.judged
+        for one in judged
     ]
-    _, _, quality, covered = found.groups[0]
+    _, _, quality, covered = found.values["groups"][0]
     headline = f"Simulated decode is {quality.median:.0%} off what users report, at the median"
     caption = (
-        f"{len(found.judged)} machines and settings of users, simulated from data sheets; hollow: used to fit.",
+        f"{len(judged)} machines and settings of users, simulated from data sheets; hollow: used to fit.",
         f"Held out: {quality.cells}, median error {quality.median:.1%}, {covered:.0%} in their interval.",
     )
-    return {"validation.md": text, **found.files}, draw_users(points, headline, caption)
+    return _files("validation_users.md.j2", found), draw_users(points, headline, caption)
+
+
+def _files(template: str, found: sim.Judgement) -> dict[str, str]:
+    return {"validation.md": render(template, **found.values), **found.files}
 
 
 def _of_publications(*, fit: bool) -> dict[str, str]:
     """The files of a validation on published numbers, by name."""
     found = sim.judge_publications(read_published(*sim.FIGURES), _compose, fit=fit, on_stage=say)
-    return {"validation.md": render("validation.md.j2", **found.values), **found.files}
+    return _files("validation.md.j2", found)
 
 
 def _of_runs(names: str, *, fit: bool) -> dict[str, str]:
@@ -113,7 +115,7 @@ def _of_runs(names: str, *, fit: bool) -> dict[str, str]:
     found = sim.judge_runs(measured, [run.header.run for run in runs], fit=fit, on_left_out=say)
     if found is None:
         raise RequestError(f"validate run={names}: the runs have no timed cell that the simulator covers")
-    return {"validation.md": render("validation_measured.md.j2", **found.values), **found.files}
+    return _files("validation_measured.md.j2", found)
 
 
 def _measured(run: Run) -> list[sim.MeasuredCell]:

@@ -37,7 +37,7 @@ SEAM = {
     ),
     "judging.measured": ("MeasuredCell", "measured_cells"),
     "judging.users": ("judge_users",),
-    "judging.validation": ("FIGURES", "judge_publications", "judge_runs"),
+    "judging.validation": ("FIGURES", "Judgement", "judge_publications", "judge_runs"),
 }
 _MODULES = {name: module for module, names in SEAM.items() for name in names}
 

@@ -15,6 +15,7 @@ from ktbench.sim.cores import AMX, VECTOR, CoreKernels, Team, makespan_s
 from ktbench.sim.graph import Graph, apply_contention
 from ktbench.sim.routing import counts, selections
 from ktbench.sim.workloads import (
+    CostModel,
     DeviceTask,
     Pass,
     SharedOrder,
@@ -120,7 +121,7 @@ def _spread_bytes_per_s(machine: MachineSpec) -> float:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CpuCosts:
+class CpuCosts(CostModel):
     """`CostModel` of our engine on cores: the device role runs Transformers' modules, or with +l packed layers."""
 
     spec: RunSpec
@@ -137,11 +138,6 @@ class CpuCosts:
     def shared_order(self, work: Pass) -> SharedOrder:
         """On shared cores, and in base, one part runs after the other."""
         return "beside" if self.spec.engine.roles == "split" and self.spec.engine.fused else "after"
-
-    @property
-    def step_launch_s(self) -> float:
-        """Nothing is launched."""
-        return 0.0
 
     def attention(self, work: Pass) -> DeviceTask:
         """Projections and router, norms and the like, and attention itself."""
@@ -178,18 +174,6 @@ class CpuCosts:
         on_host = role == "host"
         numbers = shape.moe_layers * shape.experts * lora.expert if on_host else shape.layers * lora.attention
         return numbers * ADAMW_BYTES / self.device_team.read_bytes_per_s
-
-    def all_reduce(self, work: Pass) -> DeviceTask | None:
-        """None: there is no GPU."""
-        return None
-
-    def device_experts(self, work: Pass, layer: int) -> DeviceTask | None:
-        """None: all experts are the host's."""
-        return None
-
-    def hand_over_s(self, work: Pass, layer: int) -> float | None:
-        """None: both roles share memory."""
-        return None
 
     def routed_s(self, work: Pass, layer: int, first: int, last: int) -> float:
         """Mean over the layers drawn; every layer takes as long, but where the backward pass ends."""

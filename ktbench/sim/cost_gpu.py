@@ -11,6 +11,7 @@ from ktbench.sim.calibration import Calibration
 from ktbench.sim.host_kernels import DecodeExperts, PrefillExperts, TorchExperts
 from ktbench.sim.routing import ALL_ON_HOST, SAMPLES, Coverage, coverage, loads_of
 from ktbench.sim.workloads import (
+    CostModel,
     DeviceTask,
     Pass,
     SharedOrder,
@@ -48,7 +49,7 @@ def gpu_costs(spec: RunSpec, calibration: Calibration) -> GpuCosts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class GpuCosts:
+class GpuCosts(CostModel):
     """`CostModel` of a machine with a GPU under a calibration."""
 
     spec: RunSpec

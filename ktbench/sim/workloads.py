@@ -106,7 +106,7 @@ class DeviceTask:
 
 
 class CostModel(Protocol):
-    """Seconds of the parts of a step on a machine."""
+    """Seconds of the parts of a step on a machine; parts that a machine does not have take none."""
 
     @property
     def spec(self) -> RunSpec:
@@ -125,6 +125,7 @@ class CostModel(Protocol):
     @property
     def step_launch_s(self) -> float:
         """Launching a step before its first layer; 0 for no such task."""
+        return 0.0
 
     def attention(self, work: Pass) -> DeviceTask:
         """Attention, norms and router of a layer."""
@@ -146,15 +147,18 @@ class CostModel(Protocol):
 
     def all_reduce(self, work: Pass) -> DeviceTask | None:
         """Adding up what each of several GPUs has computed a part of; None where there is nothing to add up."""
+        return None
 
     def device_experts(self, work: Pass, layer: int) -> DeviceTask | None:
         """The routed experts of a layer that are placed on the device; None where there are none."""
+        return None
 
     def routed_s(self, work: Pass, layer: int, first: int, last: int) -> float:
         """One call of the host's experts of a layer, for the selections `first` to `last` of each token."""
 
     def hand_over_s(self, work: Pass, layer: int) -> float | None:
         """Copies to the host and back for a layer; None where both roles share memory."""
+        return None
 
     def layer_alone_s(self) -> float:
         """One call of the experts in the layer phase."""

@@ -20,7 +20,7 @@ from ktbench.sim.advising.catalogue import catalogue, read_box
 from ktbench.sim.calibration import Calibration, calibration_yaml, read_calibration
 from ktbench.sim.errors import COVERAGE, interval
 from ktbench.sim.judging.fitting import limits
-from ktbench.sim.judging.validation import Quality, quality_of
+from ktbench.sim.judging.validation import Judgement, Quality, quality_of
 from ktbench.sim.simulation import step_seconds, with_all_features
 from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.machine import MachineSpec
@@ -123,20 +123,6 @@ class JudgedReport:
     def covered(self) -> bool:
         """Whether the interval holds what was reported."""
         return self.low <= self.report.tokens_per_s <= self.high
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class UsersJudgement:
-    """All reports judged, their `groups` (see `report_groups`), the number of their `pages`, and the coverage `meant`.
-
-    `files` are what is to be kept, by name.
-    """
-
-    judged: tuple[JudgedReport, ...]
-    groups: tuple[tuple[str, bool, Quality, float], ...]
-    pages: int
-    meant: float
-    files: Mapping[str, str]
 
 
 def read_user_reports(path: Path | None = None) -> tuple[UserReport, ...]:
@@ -301,7 +287,7 @@ def judged_lines(judged: Sequence[JudgedReport]) -> Iterator[list[str]]:
         ]
 
 
-def judge_users(compose: Callable[[Sequence[str]], RunSpec], *, fit: bool) -> UsersJudgement:
+def judge_users(compose: Callable[[Sequence[str]], RunSpec], *, fit: bool) -> Judgement:
     """The reports that ship, judged; with `fit` after the constants of llama.cpp were fitted on some of them.
 
     `compose` returns the cell of some overrides of the configuration.
@@ -312,10 +298,11 @@ def judge_users(compose: Callable[[Sequence[str]], RunSpec], *, fit: bool) -> Us
     table = io.StringIO()
     csv.writer(table, lineterminator="\n").writerows(judged_lines(judged))
     files = {"judged.csv": table.getvalue()}
-    return UsersJudgement(
-        judged=judged,
-        groups=tuple(report_groups(judged)),
-        pages=len({one.link for one in reports}),
-        meant=COVERAGE,
-        files=files | {f"{name}.yaml": calibration_yaml(one) for name, one in calibrations.items()},
-    )
+    values = {
+        "judged": judged,
+        "groups": list(report_groups(judged)),
+        "pages": len({one.link for one in reports}),
+        "meant": COVERAGE,
+    }
+    files |= {f"{name}.yaml": calibration_yaml(one) for name, one in calibrations.items()}
+    return Judgement(values=values, files=files)

@@ -249,30 +249,6 @@ _EXPLANATIONS = "validation/resists.yaml"
 _OUTLIER = 0.24
 
 
-def published_values(
-    errors: Sequence[PublishedError], calibrations: Mapping[str, Calibration], fitted: Sequence[Fitted]
-) -> dict[str, Any]:
-    """Errors by group, claims, the cells that are far off with their explanations, and the stages that were fitted."""
-    return {
-        "qualities": list(qualities(errors)),
-        "claims": (gains(errors), saturation(errors, calibrations["ktransformers"]), placement_order(errors)),
-        "outlier": _OUTLIER,
-        "far": sorted((one for one in errors if abs(one.error) > _OUTLIER), key=lambda one: -abs(one.error)),
-        "why": read_explanations(),
-        "fitted": fitted,
-    }
-
-
-def measured_values(judged: Sequence[MeasuredError], runs: Sequence[str]) -> dict[str, Any]:
-    """Errors of measured cells, all held out and by phase, the fitted ones separately; `runs` are names of runs."""
-    held_out = [one for one in judged if not one.fitted]
-    phases = {phase: [one for one in held_out if one.cell.spec.workload.phase == phase] for phase in WORKLOADS}
-    groups = {"held out, all": held_out} | {f"held out, {phase}": found for phase, found in phases.items()}
-    groups["fitted"] = [one for one in judged if one.fitted]
-    found = {name: quality_of([one.error for one in group]) for name, group in groups.items() if group}
-    return {"qualities": found, "judged": judged, "runs": runs}
-
-
 def read_explanations() -> dict[str, str]:
     """Why cells are far off, by the id of the published number. Raises ValueError for an entry with other keys."""
     path = data_folder("reports") / _EXPLANATIONS
@@ -326,7 +302,15 @@ def judge_publications(
     errors = judge(observations, calibrations)
     files = {"cells.csv": cells_csv(errors)}
     files |= {f"{one.calibration.name}.yaml": calibration_yaml(one.calibration) for one in fitted}
-    return Judgement(values=published_values(errors, calibrations, fitted), files=files)
+    values = {
+        "qualities": list(qualities(errors)),
+        "claims": (gains(errors), saturation(errors, calibrations["ktransformers"]), placement_order(errors)),
+        "outlier": _OUTLIER,
+        "far": sorted((one for one in errors if abs(one.error) > _OUTLIER), key=lambda one: -abs(one.error)),
+        "why": read_explanations(),
+        "fitted": fitted,
+    }
+    return Judgement(values=values, files=files)
 
 
 def judge_runs(
@@ -345,5 +329,12 @@ def judge_runs(
             judged += judge_measured([one], cost)
         except ValueError as error:
             on_left_out(f"left out: {one.summary}: {error}")
+    if not judged:
+        return None
+    held_out = [one for one in judged if not one.fitted]
+    phases = {phase: [one for one in held_out if one.cell.spec.workload.phase == phase] for phase in WORKLOADS}
+    groups = {"held out, all": held_out} | {f"held out, {phase}": found for phase, found in phases.items()}
+    groups["fitted"] = [one for one in judged if one.fitted]
+    found = {name: quality_of([one.error for one in group]) for name, group in groups.items() if group}
     files = {f"{cost.name}.yaml": calibration_yaml(cost)} if fit else {}
-    return Judgement(values=measured_values(judged, runs), files=files) if judged else None
+    return Judgement(values={"qualities": found, "judged": judged, "runs": runs}, files=files)
