@@ -91,10 +91,9 @@ class EngineComponents:
 
         Raises ValueError where their weights were not kept at load, Unsupported for experts that do not stream.
         """
-        assert engine.deferral != "auto"
         state, host = self.state, self.host
         state.fused, state.concurrent = engine.fused, engine.fused and host is not None and host.concurrent
-        state.deferral, state.skipping = engine.deferral, engine.skipping
+        state.engine = engine
         state.use_own([make_hook(feature, value, self.hooks) for feature, value in engine.on if feature.is_own])
         _ = self.operators[0].backend
         if host is not None and state.fused:

@@ -20,6 +20,8 @@ from ktbench.engine.device_placement import Residence
 from ktbench.engine.forms import ExpertFunction, ExpertMatrices, ExpertsPosition, read_form
 from ktbench.engine.inject.own_features import LayerExperts, OwnFeature
 from ktbench.engine.routing import PassRouting, Routing, from_router
+from ktbench.spec.engine import EngineSpec
+from ktbench.spec.features import FEATURES
 
 
 class Backend(Protocol):
@@ -72,17 +74,16 @@ class MoERuntimeState:
     """How the current forward pass treats the experts; one object, shared by the operators of all layers.
 
     `routing` is that of the pass, in place of the routers', where it is not None; `record` collects the routing of
-    calls where it is not None. Deferral, skipping and `own`, features from outside, act on tokens `acts_on` bool [T] of
-    it, on all where that is None. Rows `idle` bool [T, 1] stand for no token and meet no expert. `concurrent` is
-    whether host and device role work at the same time. `pending` is what a layer deferred and the next one adds, `tap`
-    sees every call of a backend.
+    calls where it is not None. `engine` has the features that act, `own` those from outside; where they route it is for
+    tokens `acts_on` bool [T], for all where that is None. Rows `idle` bool [T, 1] are padding, and not routed.
+    `concurrent` is whether host and device role work at the same time. `pending` is what a layer deferred and the next
+    one adds, `tap` sees every call of a backend.
     """
 
     recorder: CallRecorder = field(default_factory=CallRecorder)
     fused: bool = False
     concurrent: bool = False
-    deferral: int = 0
-    skipping: int = 0
+    engine: EngineSpec = field(default_factory=EngineSpec)
     own: Sequence[OwnFeature] = ()
     acts_on: Tensor | None = None
     idle: Tensor | None = None
@@ -90,7 +91,7 @@ class MoERuntimeState:
     record: list[Routing] | None = None
     pending: DeferredExperts | None = None
     tap: Tap | None = None
-    counted: dict[str, int] = field(default_factory=lambda: {"deferred_experts": 0, "skipped_experts": 0})
+    counted: dict[str, int] = field(default_factory=lambda: {one.counter: 0 for one in FEATURES if one.routes})
 
     def use_own(self, own: Sequence[OwnFeature]) -> None:
         """Features from outside that act from now on; what they do is counted from then on."""
@@ -158,15 +159,16 @@ class ExpertsOperator(nn.Module):
         for own in state.own:
             if own.has("choose"):
                 routing = self._chosen(own, routing)
-        if state.skipping:
-            immediate, dropped = self._parts(routing, state.skipping)
+        if skipping := state.engine.skipping:
+            immediate, dropped = self._parts(routing, skipping)
             self._count("skipped_experts", dropped)
             return immediate, None
         if self.position.is_last:
             return routing, None
         immediate, deferred = routing, None
-        if state.deferral:
-            immediate, deferred = self._parts(routing, state.deferral)
+        if deferral := state.engine.deferral:
+            assert deferral != "auto"
+            immediate, deferred = self._parts(routing, deferral)
             self._count("deferred_experts", deferred)
         for own in state.own:
             if own.has("defer"):

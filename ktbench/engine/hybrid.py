@@ -214,14 +214,15 @@ class HybridEngine(ReplaySystem):
         jobs = (
             host.team.spans() if host is not None and self._components.state.concurrent else np.empty((0, 3), np.int64)
         )
-        on_time = self._components.state.deferral < self.model.shape.top_k
+        deferral = self._components.state.engine.deferral
+        on_time = deferral == "auto" or deferral < self.model.shape.top_k
         return timeline(self._engine.label, segments, jobs, on_time=on_time)
 
     def chosen(self) -> Mapping[str, FeatureValue]:
         """See `System`."""
         chosen: dict[str, FeatureValue] = {}
         if self._engine.deferral == "auto":
-            chosen["deferral"] = self._components.state.deferral
+            chosen["deferral"] = self._components.state.engine.deferral
         if self._engine.device_prefill_tokens and self._components.cuda is not None:
             streams = [self._components.cuda.streams(len(one.ids[0])) for one in self._traced.routing[0]]
             chosen |= seen_features(self._engine, sum(streams), len(streams))
@@ -261,7 +262,8 @@ class HybridEngine(ReplaySystem):
         host, state = self._components.host, self._components.state
         precisions = host.precisions if host is not None and state.fused else (("bf16", "bf16"),)
         away = self._placement.at_device() if self._placement is not None and self._components.cuda is not None else ()
-        return ExpertsWork(shape=self.model.shape, precisions=precisions, skipping=state.skipping, elsewhere=away)
+        skipping = state.engine.skipping
+        return ExpertsWork(shape=self.model.shape, precisions=precisions, skipping=skipping, elsewhere=away)
 
     def close(self) -> None:
         """See `System`."""

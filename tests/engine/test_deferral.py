@@ -59,9 +59,9 @@ def test_what_the_engine_measured_is_noted_until_it_is_configured_anew() -> None
     system = engine_for(split_cell(MODEL, decode()), cpus=CPUS)
     logits(system, split_cell(MODEL, decode(batch=2, steps=5), deferral="auto"))
     note, state = system.notes()[0], system._components.state
-    assert note.startswith(f"deferral=auto chose {state.deferral}: host role busy ")
+    assert note.startswith(f"deferral=auto chose {state.engine.deferral}: host role busy ")
     assert note.count("%") == 3
-    assert state.deferral in deferral_candidates(MODEL.shape.top_k)
+    assert state.engine.deferral in deferral_candidates(MODEL.shape.top_k)
     system.configure(split_cell(MODEL, decode(), deferral=1))
     assert system.notes() == ()
 

@@ -75,7 +75,7 @@ def operators(modules: list[nn.Module], state: MoERuntimeState, backend: str) ->
 @torch.inference_mode()
 @pytest.mark.parametrize("n", range(TOP_K + 1))
 def test_deferral_follows_the_formula(n: int, backend: str) -> None:
-    modules, state = layers(), MoERuntimeState(deferral=n)
+    modules, state = layers(), MoERuntimeState(engine=EngineSpec(deferral=n))
     before: Tensor | float = 0.0
     for number, (module, operator) in enumerate(zip(modules, operators(modules, state, backend), strict=True)):
         hidden, routing = inputs(number)
@@ -92,7 +92,7 @@ def test_deferral_follows_the_formula(n: int, backend: str) -> None:
 @torch.inference_mode()
 @pytest.mark.parametrize("n", [1, 4])
 def test_skipping_drops_the_lowest_without_renormalising(n: int, backend: str) -> None:
-    modules, state = layers(), MoERuntimeState(skipping=n)
+    modules, state = layers(), MoERuntimeState(engine=EngineSpec(skipping=n))
     for number, (module, operator) in enumerate(zip(modules, operators(modules, state, backend), strict=True)):
         hidden, routing = inputs(number)
         expected = masked(module, hidden, routing, ~lowest(routing, n))

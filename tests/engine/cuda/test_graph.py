@@ -15,6 +15,7 @@ from ktbench.engine.cuda.graph import CudaCapturing, GraphRecording
 from ktbench.engine.decode.program import CallRecorder, NotRecordable
 from ktbench.engine.experts import ExpertsOperator, MoERuntimeState
 from ktbench.engine.forms import ExpertsPosition
+from ktbench.spec.engine import EngineSpec
 from tests.engine.cuda.fakes import DirectExperts, FakeDevice, FakeExperts, role_on
 
 T, K, H = 2, 4, 8
@@ -51,7 +52,7 @@ class Step:
 
 def recorded(deferral: int) -> tuple[Step, GraphRecording, MoERuntimeState, list[FakeExperts]]:
     device = FakeDevice()
-    state = MoERuntimeState(fused=True, concurrent=True, deferral=deferral)
+    state = MoERuntimeState(fused=True, concurrent=True, engine=EngineSpec(deferral=deferral))
     role = role_on(device, state.recorder)
     hosts = [FakeExperts() for _ in range(3)]
     step = Step(state, [role.backends(None, host, layer)[1] for layer, host in enumerate(hosts)])
@@ -62,7 +63,9 @@ def recorded(deferral: int) -> tuple[Step, GraphRecording, MoERuntimeState, list
 @pytest.mark.parametrize("deferral", [0, 1, 2])
 def test_replays_compute_what_the_inputs_hold_then(deferral: int) -> None:
     step, recording, state, hosts = recorded(deferral)
-    direct = Step(MoERuntimeState(fused=True, deferral=deferral), [DirectExperts() for _ in range(3)])
+    direct = Step(
+        MoERuntimeState(fused=True, engine=EngineSpec(deferral=deferral)), [DirectExperts() for _ in range(3)]
+    )
     step.set(0)
     result = recording.record(step.run)
     made = [len(host.made) for host in hosts]

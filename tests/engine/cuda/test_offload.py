@@ -18,6 +18,7 @@ from ktbench.engine.decode.timeline import ModuleWatch, Where
 from ktbench.engine.experts import ExpertsOperator, MoERuntimeState
 from ktbench.engine.forms import ExpertsPosition
 from ktbench.engine.routing import Routing
+from ktbench.spec.engine import EngineSpec
 from tests.engine.cuda.fakes import DirectExperts, FakeDevice, FakeExperts, Queue, role_on, weighted_ids
 
 T, K, H = 3, 4, 8
@@ -171,7 +172,7 @@ def test_operators_give_the_same_through_a_stream(n: int) -> None:
     """Three layers with deferral, each on the output of the one before, on LazyTensors as with concurrent roles."""
 
     def outputs(concurrent: bool, backends: list[Any]) -> list[Tensor]:
-        state = MoERuntimeState(fused=True, concurrent=concurrent, deferral=n)
+        state = MoERuntimeState(fused=True, concurrent=concurrent, engine=EngineSpec(deferral=n))
         seen = []
         for number, backend in enumerate(backends):
             place = ExpertsPosition(layer=number, number=number, is_last=number == 2)
