@@ -37,6 +37,8 @@ def _with_own_features(content: dict[str, Any]) -> dict[str, Any]:
     if unknown := next((name for name in own if name not in BY_NAME or not BY_NAME[name].is_own), None):
         known = ", ".join(feature.name for feature in FEATURES if feature.is_own) or "none, name a file with one"
         raise ValueError(f"engine.own.{unknown}: no such feature; allowed are {known} ({_FEATURES_KEY}=FILE.py)")
+    for name, value in own.items():
+        BY_NAME[name].require(value)
     return content | {"engine": engine}
 
 

@@ -144,9 +144,7 @@ class EngineSpec:
         for feature, value in self.on:
             self._check_requires(feature, value)
         for feature, value in self.values:
-            if feature.is_own:
-                feature.require(value)
-            elif feature.counts and isinstance(value, int):
+            if not feature.is_own and feature.counts and isinstance(value, int):
                 at_least(feature.key, value, 0)
         if self.deferral and self.skipping:
             raise ValueError("engine.deferral and engine.skipping exclude each other: set one of them to 0")
@@ -158,7 +156,9 @@ class EngineSpec:
         self._check_serving()
 
     def _check_requires(self, feature: Feature, value: FeatureValue) -> None:
-        if feature.requires and not {other.name for other, _ in self.on}.intersection(feature.requires):
+        if feature.is_own:
+            return  # a log may be of another version of it; requests are held against its limits
+        if feature.requires and not any(getattr(self, other) for other in feature.requires):
             needed = " or ".join(f"engine.{other}=true" for other in feature.requires)
             raise ValueError(f"{feature.key}={value}: {feature.title} needs {needed}")
 

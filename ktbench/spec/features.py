@@ -404,7 +404,17 @@ def register(feature: Feature) -> None:
     if taken := next((one for one in FEATURES if one.counter == feature.counter and one.name != feature.name), None):
         raise ValueError(f"feature {feature.name}: {feature.counter} is the counter of {taken.name}, change it")
     phases = tuple(phase for phase in feature.phases if phase in _NETWORKS)
-    BY_NAME[feature.name] = replace(feature, phases=phases, limits=(*_OF_HOOKS, *feature.limits))
+    limits = (*_OF_HOOKS, *_required(feature.requires), *feature.limits)
+    BY_NAME[feature.name] = replace(feature, phases=phases, limits=limits)
+
+
+def _required(names: tuple[str, ...]) -> tuple[Limit, ...]:
+    """The limit of what needs one of these features. Raises ValueError for a name of none."""
+    if unknown := next((name for name in names if name not in BY_NAME), None):
+        raise ValueError(f"requires {unknown}: no such feature")
+    needed = " or ".join(BY_NAME[name].word for name in names)
+    lacks = Limit(lambda spec: not any(other.name in names for other, _ in spec.engine.on), f"needs {needed}")
+    return (lacks,) if names else ()
 
 
 def register_file(file: str) -> None:
