@@ -32,6 +32,7 @@ from ktbench.run.serving.opening import serving_spec
 from ktbench.serve.settings import ChatSettings, ServerSettings, take_settings
 from ktbench.sim.advising.prices import read_prices
 from ktbench.spec.errors import RequestError
+from ktbench.spec.features import BY_NAME as BY_FEATURE
 from ktbench.spec.features import FEATURES
 from ktbench.spec.peers import BY_NAME, Peer
 from tests.docs.commands import Command, commands, commands_of
@@ -111,6 +112,15 @@ def installed_peer() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setitem(cast("dict[str, Peer]", BY_NAME), "my_peer", content["PEER"])
         yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def own_features() -> Iterator[None]:
+    """Commands add features of a file to the table, which is as it was afterwards."""
+    before = dict(BY_FEATURE)
+    yield
+    BY_FEATURE.clear()
+    BY_FEATURE.update(before)
 
 
 @pytest.fixture

@@ -207,7 +207,7 @@ def test_kernels_run_on_the_granted_instruction_sets() -> None:
 
 
 def test_every_need_in_the_feature_table_is_a_grant() -> None:
-    assert set(ALL) <= set(machine_capabilities())
+    assert set(ALL) - {"stream_memory"} <= set(machine_capabilities())  # which a CUDA device is asked for
 
 
 def test_a_feature_lacks_what_it_needs_and_what_it_rides_on() -> None:
