@@ -26,8 +26,8 @@ def with_own_features(composed: Composed) -> Composed:
 
 
 def _with_own_features(content: dict[str, Any]) -> dict[str, Any]:
-    engine, file = content["engine"], content["engine"]["own_file"]
-    if _FEATURES_KEY in content["sweep"]["axes"]:
+    engine, file, axes = content["engine"], content["engine"]["own_file"], content["sweep"]["axes"]
+    if isinstance(axes, dict) and _FEATURES_KEY in axes:
         raise ValueError(f"{_FEATURES_KEY}: takes one file, run sweep once for each")
     if file is not None:
         text = read_text(str(file), f"{_FEATURES_KEY}={file}", MOST_FILE_BYTES)
