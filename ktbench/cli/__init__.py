@@ -46,7 +46,7 @@ VERBS = {
 }
 _MODULES = {"list": "catalogue"}  # a module of the name would stand for the built-in type here
 _QUIET, _JSON = "--quiet", "--json"
-_COMPOSING = ("plan", "run", "sweep", "eval", "serve", "chat", "trace", "record", "export")  # and take Hydra's flags
+COMPOSING = ("plan", "run", "sweep", "eval", "serve", "chat", "trace", "record", "export")  # and take Hydra's flags
 _WITH_JSON = ("run", "sweep", "eval", "report", "list")
 UNREAD = 141  # the exit code that shells report for SIGPIPE
 EXIT_CODES = {
@@ -138,7 +138,7 @@ def _run_verb(verb: str, overrides: Sequence[str]) -> int:
         raise RequestError(f"{verb} {_JSON}: has no JSON; allowed for {', '.join(_WITH_JSON)}")
     with _quiet() if _QUIET in flags else nullcontext(), as_json(_JSON in flags):
         words = [word for word in overrides if word not in flags]
-        if verb in _COMPOSING and any(word.startswith("-") for word in words):
+        if verb in COMPOSING and any(word.startswith("-") for word in words):
             return int(import_module("ktbench.cli.hydra").run(verb, words))
         return int(module_of(verb).run(words))
 

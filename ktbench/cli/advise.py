@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import isfinite, log
+from math import log
 from pathlib import Path
 
 from ktbench import sim
-from ktbench.cli.help import HELP
+from ktbench.cli.keys import AdviceArguments, only_arguments
 from ktbench.files import write_whole
 from ktbench.host.describe import read_local_machine
 from ktbench.resources import data_folder, read_text
@@ -16,7 +16,7 @@ from ktbench.results.published import deferral_cost, quantisation_cost
 from ktbench.results.settings import model_title
 from ktbench.run.feasibility import Machine, feasibility, gib
 from ktbench.run.request import cells_of, new_file, read_request
-from ktbench.spec.errors import RequestError, did_you_mean, refusing
+from ktbench.spec.errors import RequestError, instead, refusing
 from ktbench.spec.features import FEATURES, Phase
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.run_spec import RunSpec
@@ -24,7 +24,6 @@ from ktbench.spec.step.work import device_bytes, routed_bytes
 from ktbench.spec.wire import from_plain, to_plain
 from ktbench.spec.yaml_text import MOST_BYTES, plain_yaml
 
-_KEYS = tuple(key.name for key in HELP["advise"].keys)
 _HERE = "here"
 _PROMPT = 2048
 _TITLES: Mapping[sim.Upgrade, str] = {
@@ -66,82 +65,48 @@ def run(words: Sequence[str]) -> int:
 
 
 def _read(words: Sequence[str]) -> AdviceRequest:
-    given = _given(words)
+    given = only_arguments("advise", words, AdviceArguments)
     box = _box(given)
     machine = from_plain(read_local_machine(), MachineSpec) if box is None else box.machine()
     currency, prices = _prices(given)
     return AdviceRequest(
         machine=machine,
         box=box,
-        model=_needed(given, "model"),
-        context=int(_number(given, "context", "4096")),
-        target=_number(given, "target") if "target" in given else None,
-        budget=_number(given, "budget") if "budget" in given else None,
+        model=given.model,
+        context=given.context,
+        target=given.target,
+        budget=given.budget,
         prices=prices,
         currency=currency,
-        out=new_file("advise", given["out"]) if "out" in given else None,
+        out=new_file("advise", given.out) if given.out else None,
     )
 
 
-def _given(words: Sequence[str]) -> dict[str, str]:
-    given: dict[str, str] = {}
-    for word in words:
-        key, _, value = word.partition("=")
-        if key not in _KEYS or not value.strip():
-            hint = did_you_mean(key, _KEYS) if key not in _KEYS else ", give it a value"
-            raise RequestError(
-                f"advise {word}: unknown argument{hint}; allowed are {', '.join(f'{k}=' for k in _KEYS)}"
-            )
-        if key in given:
-            raise RequestError(f"advise {word}: {key} is given twice")
-        given[key] = value.strip("'\"")
-    return given
-
-
-def _needed(given: Mapping[str, str], key: str) -> str:
-    if key not in given:
-        raise RequestError(f"advise: needs {key}=, such as {_EXAMPLES[key]}")
-    return given[key]
-
-
-_EXAMPLES = {"cpu": 'cpu="EPYC 9355" or cpu=here', "ram": 'ram="12x64 DDR5-6400"', "model": "model=deepseek_v3"}
-
-
-def _box(given: Mapping[str, str]) -> sim.Box | None:
-    cpu = _needed(given, "cpu")
-    if cpu != _HERE:
-        return sim.read_box(cpu, int(_number(given, "sockets", "1")), _needed(given, "ram"), given.get("gpu"))
-    if parts := [key for key in ("sockets", "ram", "gpu") if key in given]:
-        raise RequestError(f"advise {parts[0]}={given[parts[0]]}: cpu=here is the machine that `probe` described")
+def _box(given: AdviceArguments) -> sim.Box | None:
+    if given.cpu != _HERE:
+        if given.ram is None:
+            raise RequestError('advise: needs ram=, such as ram="12x64 DDR5-6400"')
+        return sim.read_box(given.cpu, given.sockets or 1, given.ram, given.gpu)
+    parts = {key: value for key in ("sockets", "ram", "gpu") if (value := getattr(given, key)) is not None}
+    for key, value in parts.items():
+        raise RequestError(f"advise {key}={value}: cpu=here is the machine that `probe` described")
     return None
 
 
-def _number(given: Mapping[str, str], key: str, default: str = "") -> float:
-    text = given.get(key, default)
-    whole = key in ("sockets", "context")
-    try:
-        value = float(int(text)) if whole else float(text)
-    except ValueError:
-        value = 0.0
-    if not (value > 0 and isfinite(value)):
-        raise RequestError(f"advise {key}={text}: must be a {'whole ' if whole else ''}number above 0")
-    return value
-
-
-def _prices(given: Mapping[str, str]) -> tuple[str, dict[str, float]]:
+def _prices(given: AdviceArguments) -> tuple[str, dict[str, float]]:
     """Currency and prices of upgrades in the user's file; none without a budget."""
-    if "budget" not in given and "prices" not in given:
+    if given.budget is None and given.prices is None:
         return "", {}
-    if "budget" not in given or "prices" not in given:
+    if given.budget is None or given.prices is None:
         raise RequestError("advise: budget=N goes with prices=FILE.yaml, of which ktbench ships none")
-    where = given["prices"]
+    where = given.prices
     content = plain_yaml(read_text(where, where, MOST_BYTES), where, "prices")
     allowed = ("currency", *_TITLES)
     if not isinstance(content, dict) or not isinstance(content.get("currency"), str):
         raise RequestError(f"{where}: must be a mapping of {', '.join(allowed)}")
     for key, value in content.items():
         if key not in allowed:
-            raise RequestError(f"{where}: {key}: unknown key; allowed are {', '.join(allowed)}")
+            raise RequestError(f"{where}: {key}: unknown key{instead(key, allowed)}")
         if key != "currency" and not (isinstance(value, int | float) and value > 0):
             raise RequestError(f"{where}: {key}={value}: must be a number above 0")
     return content["currency"], {key: float(value) for key, value in content.items() if key != "currency"}

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
+from ktbench.cli.keys import take_arguments
 from ktbench.run.progress import loading_line, say, warn
 from ktbench.run.serving.opening import (
     best_serving_spec,
@@ -15,7 +16,7 @@ from ktbench.run.serving.opening import (
     prepare_process,
     require_free_cache,
 )
-from ktbench.serve.settings import ChatSettings, take_settings
+from ktbench.serve.settings import ChatSettings
 from ktbench.spec.errors import FAILED, RequestError
 from ktbench.spec.run_spec import RunSpec
 
@@ -24,7 +25,7 @@ _PROMPT = "> "
 
 def run(overrides: Sequence[str]) -> int:
     """Talk until /exit or the end of the input. Raises RequestError before anything loads."""
-    words, settings = take_settings("chat", overrides, ChatSettings)
+    words, settings = take_arguments("chat", overrides, ChatSettings, "chat.")
     spec, unsupported = best_serving_spec("chat", words)
     require_free_cache(spec)
     if not unsupported:

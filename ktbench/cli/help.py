@@ -8,11 +8,21 @@ from textwrap import fill
 
 import yaml
 
-from ktbench.cli.keys import OF_A_CELL, OF_RUN, OF_RUNS, OF_SUITES, SPECS, Key, keys_of
+from ktbench.cli.keys import (
+    OF_A_CELL,
+    OF_RUN,
+    OF_RUNS,
+    OF_SUITES,
+    SPECS,
+    AdviceArguments,
+    Key,
+    ProbeArguments,
+    ValidationArguments,
+    keys_of,
+)
 from ktbench.resources import data_folder, option_files
 from ktbench.serve.settings import ChatSettings, ServerSettings
 
-_WAIT = next(key for key in OF_RUNS if key.name == "wait")
 _OUTPUT = Key(name="output", default="", kind="FILE", about="where to write")
 _LAUNCHERS = ("joblib", "ray", "submitit_local", "submitit_slurm")
 _ON_NODES = (
@@ -27,24 +37,6 @@ _WHAT_IF = (
 _COMPARED = (
     Key(name="tolerance", default="0.03", kind="X", about="relative change that counts as none"),
     Key(name="different_machines", default="false", choices=("true", "false"), about="compare them all the same"),
-)
-_VALIDATED = (
-    Key(name="fit", default="false", choices=("true", "false"), about="fit the constants first"),
-    Key(name="users", default="false", choices=("true", "false"), about="judge on speeds that users report"),
-    Key(name="run", default="", kind="RUN", about="judge on the measured cells of runs, A,B,…"),
-    Key(name="out", default="", kind="FOLDER", about="where to write"),
-)
-_ADVISED = (
-    Key(name="cpu", default="", kind="TEXT", choices=("here",), about="a processor of the catalogue"),
-    Key(name="sockets", default="1", kind="N", about="processors of that kind"),
-    Key(name="ram", default="", kind="TEXT", about="all modules, such as 24x32 DDR5-6400 [at 5600]"),
-    Key(name="gpu", default="", kind="TEXT", about="a card of the catalogue, 2x NAME for two"),
-    Key(name="model", default="", kind="TEXT", about="a model of `ktbench list models`"),
-    Key(name="context", default="4096", kind="N", about="tokens before the one that is decoded"),
-    Key(name="target", default="", kind="X", about="tokens/s that decode should reach"),
-    Key(name="budget", default="", kind="X", about="what an upgrade may cost"),
-    Key(name="prices", default="", kind="FILE", about="prices of upgrades and their currency"),
-    Key(name="out", default="", kind="FILE", about="where to write the machine's description"),
 )
 _WIDTH = 110
 _GROUPS = ("model", "workload", "machine", "inject")
@@ -77,7 +69,7 @@ def _of_cells(*keys: Key, specs: tuple[str, ...] = _CELL, groups: tuple[str, ...
 HELP: Mapping[str, Help] = {
     "doctor": Help(examples=(("", "what this machine can run"),)),
     "probe": Help(
-        keys=(Key(name="out", default="runs/machine-ID.yaml", kind="FILE", about="where to write"), _WAIT),
+        keys=tuple(keys_of("", ProbeArguments)),
         examples=(("", "then machine=local simulates this machine"),),
     ),
     "plan": _of_cells(
@@ -139,7 +131,7 @@ HELP: Mapping[str, Help] = {
         words="A B", keys=_COMPARED, examples=(("A B", "two runs, by folder or name"), ("A latest", "the last one"))
     ),
     "advise": Help(
-        keys=_ADVISED,
+        keys=tuple(keys_of("", AdviceArguments)),
         examples=(
             (
                 'cpu="EPYC 9355" sockets=2 ram="24x32 DDR5-6400" gpu="RTX 4090" model=deepseek_v3',
@@ -147,7 +139,9 @@ HELP: Mapping[str, Help] = {
             ),
         ),
     ),
-    "validate": Help(keys=_VALIDATED, examples=(("", "the simulator against published numbers"),)),
+    "validate": Help(
+        keys=tuple(keys_of("", ValidationArguments)), examples=(("", "the simulator against published numbers"),)
+    ),
     "list": Help(words="[KIND]", examples=(("models", "their names and titles"), ("ablations", "and their verbs"))),
     "completion": Help(words="bash|zsh|fish", examples=(("bash", "a script: source it, or keep it"),)),
 }  # fmt: skip

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+from ktbench.cli.keys import take_arguments
 from ktbench.resources import checkpoint_name, install_command
 from ktbench.run.progress import loading_line, say, warn
 from ktbench.run.serving.opening import (
@@ -17,7 +18,7 @@ from ktbench.run.serving.opening import (
     prepare_process,
     require_free_cache,
 )
-from ktbench.serve.settings import ServerSettings, bind, read_api_key, take_settings
+from ktbench.serve.settings import ServerSettings, bind, read_api_key
 from ktbench.spec.errors import FAILED, RequestError
 from ktbench.spec.run_spec import RunSpec
 
@@ -26,7 +27,7 @@ _NEEDS = ("prometheus_client", "starlette", "uvicorn")
 
 def run(overrides: Sequence[str]) -> int:
     """Serve until SIGINT or SIGTERM, then end with exit code 0. Raises RequestError before anything loads."""
-    words, settings = take_settings("serve", overrides, ServerSettings)
+    words, settings = take_arguments("serve", overrides, ServerSettings, "serve.")
     if missing := [name for name in _NEEDS if find_spec(name) is None]:
         raise RequestError(f"serve: {' and '.join(missing)} not installed: {install_command('serve')}")
     api_key = read_api_key(settings.api_key)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ktbench import sim
-from ktbench.cli.help import HELP
+from ktbench.cli.keys import ValidationArguments, only_arguments
 from ktbench.files import write_whole
 from ktbench.report.template import render
 from ktbench.results import Run, free_folder, read_published, read_run
@@ -21,8 +21,6 @@ from ktbench.spec.run_spec import RunSpec
 if TYPE_CHECKING:
     from ktbench.report.figures.sheet import Sheet
 
-_KEYS = tuple(key.name for key in HELP["validate"].keys)
-
 
 def run(overrides: Sequence[str]) -> int:
     """Print errors by group; write them with those of every cell and with the constants.
@@ -32,16 +30,15 @@ def run(overrides: Sequence[str]) -> int:
     engine on those of the fitting set (`is_fitted`). With `users=true` reports of users are simulated on machines of
     the catalogue's parts, and drawn; `fit=true` then fits the constants of llama.cpp.
     """
-    options = _options(overrides)
-    fit, users = options["fit"] == "true", options["users"] == "true"
+    given = only_arguments("validate", overrides, ValidationArguments)
     figure: Sheet | None = None
-    if users:
-        files, figure = _of_users(fit=fit)
+    if given.users:
+        files, figure = _of_users(fit=given.fit)
     else:
-        files = _of_runs(options["run"], fit=fit) if options["run"] else _of_publications(fit=fit)
+        files = _of_runs(given.run, fit=given.fit) if given.run else _of_publications(fit=given.fit)
     print(files["validation.md"].rstrip("\n"))
     named = f"validate-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-    folder = Path(options["out"]) if options["out"] else free_folder(RUNS, named)
+    folder = Path(given.out) if given.out else free_folder(RUNS, named)
     for name, content in files.items():
         print(f"wrote {write_whole(folder / name, content)}")
     if figure is not None:
@@ -49,23 +46,6 @@ def run(overrides: Sequence[str]) -> int:
 
         print("\n".join(f"wrote {path}" for path in save(figure, folder, "users")))
     return 0
-
-
-def _options(overrides: Sequence[str]) -> dict[str, str]:
-    options = dict.fromkeys(_KEYS, "")
-    for word in overrides:
-        key, _, value = word.partition("=")
-        if key not in _KEYS or not value:
-            raise RequestError(
-                f"validate {word}: unknown argument; allowed are fit=true, run=RUN, users=true and out=FOLDER"
-            )
-        options[key] = value
-    for key in ("fit", "users"):
-        if options[key] not in ("", "true", "false"):
-            raise RequestError(f"validate {key}={options[key]}: allowed are true and false")
-    if options["run"] and options["users"] == "true":
-        raise RequestError("validate users=true: excludes run=RUN, leave one of them out")
-    return options
 
 
 def _compose(words: Sequence[str]) -> RunSpec:

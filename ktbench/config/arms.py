@@ -17,7 +17,7 @@ from ktbench.spec.wire import from_plain, to_plain
 _OF_ARMS = ("system", "peer.implementation")
 
 
-def give_arms(sweep: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:
+def derive_arms(sweep: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:
     """The plain content of a sweep with arms, a baseline, a title and a figure where it has axes and no arms.
 
     A design makes arms of its features. Otherwise lists of systems and of features do; without any, the only arm is the

@@ -102,7 +102,7 @@ _DEVICE = "engine.device"
 _WITH_GPU = {"device": "cuda", "roles": "shared", "device_threads": None}
 
 
-def give_device(content: Mapping[str, Any]) -> dict[str, Any]:
+def default_device(content: Mapping[str, Any]) -> dict[str, Any]:
     """The content with a device for every machine (plain content of a MachineSpec or None), on axes too.
 
     A device that is set, or varied by an axis, stays.

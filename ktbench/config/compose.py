@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from ktbench.config.axes import overridden, with_nodes
-from ktbench.config.files import OWN
+from ktbench.config.files import USER_FILE
 from ktbench.config.keys import known_keys, register_defaults
 from ktbench.config.launcher import is_launching
 from ktbench.config.lists import Lists, SplitOverrides, key_of, parsed, split_lists, with_letters
@@ -192,7 +192,7 @@ def in_one_line(words: Sequence[str]) -> Iterator[None]:
 
 def _is_shipped(words: Sequence[str]) -> bool:
     """Whether what is composed is the same whenever it is asked for; files of the user's own may have changed."""
-    return not any(word.endswith(f"={OWN}") or key_of(word) == SEARCHPATH for word in words)
+    return not any(word.endswith(f"={USER_FILE}") or key_of(word) == SEARCHPATH for word in words)
 
 
 def composed_yaml(overrides: Sequence[str], read_local: ReadLocal = no_local) -> str:

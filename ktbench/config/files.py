@@ -10,7 +10,7 @@ from ktbench.resources import read_text
 from ktbench.spec.errors import instead
 from ktbench.spec.yaml_text import MOST_BYTES, plain_yaml
 
-OWN = "own"  # the option that a file of the user's own is registered as
+USER_FILE = "own"  # the option that a file of the user's own is registered as
 
 
 def read_yaml(file: str | Path, where: str, of: str) -> Any:

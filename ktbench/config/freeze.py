@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ktbench.config.arms import give_arms
-from ktbench.config.axes import give_device, mapped_axes
+from ktbench.config.arms import derive_arms
+from ktbench.config.axes import default_device, mapped_axes
 from ktbench.config.compose import Composed
 from ktbench.config.inject import freeze_inject, show_only
 from ktbench.config.lists import PRECISION_KEYS, WHOLE_GROUPS, precision_name
@@ -158,7 +158,7 @@ def freeze(composed: Composed, files: ModelFiles | None = None, best: Best = _no
     """
     run = {key: composed.run[key] for key in ("measure", "resume", "resume_changed", "run_name", "wait")}
     try:
-        contents = give_trace(composed.parts)
+        contents = fill_trace(composed.parts)
         files = files or ModelFiles()
         parts = tuple(_part(name, content, run["measure"], files, best) for name, content in contents.items())
         run["sweep"] = composed.run["sweep"] if composed.run["sweep"]["parts"] else parts[0].sweep
@@ -170,12 +170,12 @@ def freeze(composed: Composed, files: ModelFiles | None = None, best: Best = _no
 
 def _part(name: str, content: Mapping[str, Any], measure: Any, files: ModelFiles, best: Best) -> RequestPart:
     source = config_file(content["model"]) or content["model"]["path"]
-    content = _with_best(give_device(_with_specs(content, files)), best)
+    content = _with_best(default_device(_with_specs(content, files)), best)
     stored = {} if source is None else files.stored.get(source, {})
     given = {key: content[key] for key in _SPEC} | {key: _precision(key, content, stored) for key in PRECISION_KEYS}
     plain = {"measure": measure, "inject": freeze_inject(content["inject"])} | given
     require_system(plain["system"])
-    sweep = give_arms(content["sweep"], plain)
+    sweep = derive_arms(content["sweep"], plain)
     if sweep["arms"] and not content["sweep"]["arms"]:
         plain["system"] = OURS  # each arm names its own, and features belong to ktbench
     return from_plain({"name": name, "spec": from_plain(plain, RunSpec), "sweep": sweep}, RequestPart)
@@ -357,7 +357,7 @@ def _narrowed(content: dict[str, Any], suite: SuiteSpec, names: Any) -> SuiteSpe
 _ROUTING, _TRACE = "workload.routing", "workload.trace"
 
 
-def give_trace(parts: Mapping[str, Content]) -> dict[str, Content]:
+def fill_trace(parts: Mapping[str, Content]) -> dict[str, Content]:
     """Each part with its `workload.trace` where the routing is `recorded`, as such or as a value of an axis.
 
     Raises ValueError where a trace is named and no part replays one, and for a workload without the keys that decide.

@@ -72,7 +72,7 @@ def check_ablation(content: Mapping[str, Any], where: str) -> None:
 
 
 def _check(content: Any, keys: Keys, where: str, path: str) -> None:
-    """Of what stands where a mapping may: a mapping or a list of them; anything else is left for the spec to refuse."""
+    """Check a mapping, or each mapping in a list; the spec validates all other values."""
     if isinstance(content, list):
         for one in content:
             _check(one, keys, where, path)
@@ -85,7 +85,7 @@ def _check(content: Any, keys: Keys, where: str, path: str) -> None:
 
 @cache
 def _ablation_keys() -> Keys:
-    """Of presets, which differ in their keys, a spec says all."""
+    """Presets of a group differ in their keys, so a spec says what all of them are."""
     keys = _keys_of(_composed())
     inject = keys["inject"] | _fields_of(InjectSpec)
     specs = {"workload": _fields_of(WorkloadSpec), "suite": _fields_of(SuiteSpec), "inject": inject}

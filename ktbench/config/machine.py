@@ -11,7 +11,7 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 
-from ktbench.config.files import OWN, check_keys, read_yaml
+from ktbench.config.files import USER_FILE, check_keys, read_yaml
 from ktbench.config.lists import key_of
 from ktbench.resources import data_folder
 from ktbench.spec.errors import RequestError
@@ -52,8 +52,8 @@ def _registered(word: str, read_local: ReadLocal) -> str:
     if not is_own(value):
         return word
     node = _read(value.strip("'\""), read_local)
-    ConfigStore.instance().store(group="machine", name=OWN, node=node)
-    return f"machine={OWN}"
+    ConfigStore.instance().store(group="machine", name=USER_FILE, node=node)
+    return f"machine={USER_FILE}"
 
 
 def _read(value: str, read_local: ReadLocal) -> Node:
@@ -83,8 +83,8 @@ def _node(content: Any, where: str) -> Node:
 
 def preset(option: str, folders: Sequence[Path] = ()) -> Node:
     """The node of an option before any override, one of the user's own in the first of the `folders` that has it."""
-    if option == OWN:
-        return _plain(ConfigStore.instance().load(f"machine/{OWN}.yaml").node)
+    if option == USER_FILE:
+        return _plain(ConfigStore.instance().load(f"machine/{USER_FILE}.yaml").node)
     own = next((file for folder in folders if (file := folder / "machine" / f"{option}.yaml").is_file()), None)
     return _plain(OmegaConf.load(own)) if own else dict(_shipped(option))
 

@@ -13,7 +13,7 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from ktbench.config.files import OWN, read_yaml
+from ktbench.config.files import USER_FILE, read_yaml
 from ktbench.config.keys import check_ablation
 from ktbench.config.lists import key_of, parsed
 from ktbench.config.machine import BESIDE_PRESETS, check_constants
@@ -168,8 +168,8 @@ def _with_own_ablation(word: str, words: Sequence[str]) -> str:
         raise ValueError(f"{where}: {name} is a shipped ablation with other content, change the name")
     for group, option in _defaults(content.get("defaults")):
         _read_named(group, option, own_folders(words))
-    _register("ablation", OWN, content, where)
-    return f"+ablation={OWN}"
+    _register("ablation", USER_FILE, content, where)
+    return f"+ablation={USER_FILE}"
 
 
 def register_suite(name: str, content: dict[str, Any], where: str) -> None:

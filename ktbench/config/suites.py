@@ -8,7 +8,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from ktbench.config.files import OWN, check_keys, read_yaml
+from ktbench.config.files import USER_FILE, check_keys, read_yaml
 from ktbench.config.lists import key_of
 from ktbench.config.options import REGISTERED, is_file, is_registered_task, register_suite, suite_names
 from ktbench.resources import data_folder
@@ -31,13 +31,13 @@ def _registered(word: str) -> str:
     if is_registered_task(value):
         name = value.removeprefix(REGISTERED)
         content = {"name": name, "title": name, "tasks": [{"name": name, "source": value}]}
-        register_suite(OWN, content, f"suite={value}")
-        return f"suite={OWN}"
+        register_suite(USER_FILE, content, f"suite={value}")
+        return f"suite={USER_FILE}"
     if not is_file(value):
         return word
     file = value.strip("'\"")
-    register_suite(OWN, _read(file), f"suite={file}")
-    return f"suite={OWN}"
+    register_suite(USER_FILE, _read(file), f"suite={file}")
+    return f"suite={USER_FILE}"
 
 
 def _read(file: str) -> dict[str, Any]:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Annotated
 
-import msgspec
+from msgspec import Meta
 
 from ktbench.resources import read_text
-from ktbench.spec.errors import RequestError, error_text, instead, number_at_least
+from ktbench.spec.errors import RequestError, error_text
 
 _MOST_KEY_BYTES = 4096
 _SEND_BUFFER = 128 << 10  # of the kernel for each connection: what a client does not read is not kept without limit
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,24 +26,14 @@ class ServerSettings:
     `buffered_tokens` of each of its answers unread. Running requests have `drain_s` seconds at the end.
     """
 
-    host: str = "127.0.0.1"
-    port: int = 8000
-    api_key: str | None = None
-    alias: str | None = None
-    max_body_bytes: int = 8 << 20
-    buffered_tokens: int = 1024
-    stall_s: float = 30.0
-    drain_s: int = 10
-
-    def __post_init__(self) -> None:
-        if not self.host:
-            raise ValueError("serve.host: is empty, name an address such as 127.0.0.1")
-        if self.alias == "":
-            raise ValueError("serve.alias: is empty, name what requests may call the model")
-        if not 0 <= self.port <= 65535:
-            raise ValueError(f"serve.port={self.port}: allowed are 0 to 65535")
-        for name, least in (("max_body_bytes", 1), ("buffered_tokens", 1), ("stall_s", 0.001), ("drain_s", 1)):
-            number_at_least(f"serve.{name}", getattr(self, name), least)
+    host: Annotated[str, Meta(min_length=1, description="address to listen at")] = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65535, description="0: any free one")] = 8000
+    api_key: Annotated[str | None, Meta(description="where the key is: env:NAME or file:PATH")] = None
+    alias: Annotated[str | None, Meta(description="a second name of the model, for clients that ask for one")] = None
+    max_body_bytes: Annotated[int, Meta(ge=1, description="of a request")] = 8 << 20
+    buffered_tokens: Annotated[int, Meta(ge=1, description="unread tokens before a client is cut off")] = 1024
+    stall_s: Annotated[float, Meta(ge=0.001, description="seconds without reading or sending")] = 30.0
+    drain_s: Annotated[int, Meta(ge=1, description="seconds for running requests at the end")] = 10
 
     @property
     def is_local(self) -> bool:
@@ -57,50 +45,12 @@ class ServerSettings:
 class ChatSettings:
     """How a chat answers: `system` is the message before the first one, an answer has at most `max_tokens`."""
 
-    system: str | None = None
-    temperature: float = 0.7
-    top_p: float = 1.0
-    repetition_penalty: float = 1.0
-    seed: int = 0
-    max_tokens: int = 2048
-
-    def __post_init__(self) -> None:
-        number_at_least("chat.temperature", self.temperature, 0)
-        number_at_least("chat.max_tokens", self.max_tokens, 1)
-        if not 0 < self.top_p <= 1:
-            raise ValueError(f"chat.top_p={self.top_p}: allowed are values above 0 up to 1")
-        if not 0 < self.repetition_penalty <= 100:
-            raise ValueError(f"chat.repetition_penalty={self.repetition_penalty}: allowed are values above 0 up to 100")
-        if not 0 <= self.seed < 1 << 63:
-            raise ValueError(f"chat.seed={self.seed}: allowed are 0 to 2**63 - 1")
-
-
-def take_settings(verb: str, words: Sequence[str], kind: type[T]) -> tuple[list[str], T]:
-    """The words that are not `VERB.KEY=VALUE`, and the settings of those that are. Raises RequestError.
-
-    Values are not repeated in errors about types: one may be a key that was meant to be secret.
-    """
-    own, given = f"{verb}.", dict[str, str]()
-    for word in words:
-        if word.startswith(own):
-            key, _, value = word.removeprefix(own).partition("=")
-            if key in given:
-                raise RequestError(f"{own}{key}: is given twice")
-            given[key] = value
-    names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
-    if unknown := next((key for key in given if key not in names), None):
-        raise RequestError(f"{own}{unknown}: unknown key{instead(unknown, names)}")
-    return [word for word in words if not word.startswith(own)], _converted(own, given, kind)
-
-
-def _converted(own: str, given: dict[str, str], kind: type[T]) -> T:
-    try:
-        return msgspec.convert(given, kind, strict=False)
-    except msgspec.ValidationError as error:
-        if isinstance(error.__cause__, ValueError):
-            raise RequestError(str(error.__cause__)) from None
-        what, _, where = str(error).replace("`", "").partition(" - at $.")
-        raise RequestError(f"{own}{where}: {what[0].lower()}{what[1:]}") from None
+    system: Annotated[str | None, Meta(description="message before the first one")] = None
+    temperature: Annotated[float, Meta(ge=0, description="0: the likeliest token")] = 0.7
+    top_p: Annotated[float, Meta(gt=0, le=1, description="share of the likeliest tokens")] = 1.0
+    repetition_penalty: Annotated[float, Meta(gt=0, le=100, description="above 1: fewer repetitions")] = 1.0
+    seed: Annotated[int, Meta(ge=0, description="of sampling")] = 0
+    max_tokens: Annotated[int, Meta(ge=1, description="of an answer")] = 2048
 
 
 def read_api_key(source: str | None) -> bytes | None:

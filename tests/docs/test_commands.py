@@ -21,15 +21,18 @@ import yaml
 
 from docs.gen.ablations import ablations
 from docs.gen.repository import DOCS, ROOT
-from ktbench.cli import VERBS, main
+from ktbench.cli import COMPOSING, VERBS, main
+from ktbench.cli.hydra import Flags, take_flags
+from ktbench.cli.keys import ProbeArguments, ValidationArguments, only_arguments, take_arguments
 from ktbench.cli.what_if import read_what_if
 from ktbench.config import split_launcher
+from ktbench.config.app import jobs_of, with_folder
 from ktbench.host.memory import Memory
 from ktbench.run.export import read_export
 from ktbench.run.feasibility import Machine, feasibility
-from ktbench.run.request import CellPlan, eval_request, plan_request, read_request, take_word
+from ktbench.run.request import CellPlan, as_resumed, eval_request, plan_request, read_request, take_word
 from ktbench.run.serving.opening import serving_spec
-from ktbench.serve.settings import ChatSettings, ServerSettings, take_settings
+from ktbench.serve.settings import ChatSettings, ServerSettings
 from ktbench.sim.advising.prices import read_prices
 from ktbench.spec.errors import RequestError
 from ktbench.spec.features import BY_NAME as BY_FEATURE
@@ -98,10 +101,25 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (folder / "data").mkdir()
     (folder / "data" / "train.jsonl").write_text('{"question": "1 + 1?", "answer": "2 #### 2"}\n')
     shutil.copy(folder / "data" / "train.jsonl", folder / "data" / "test.jsonl")
+    _write_groups(folder / "mine")
     before = Path.cwd()
     os.chdir(folder)
     yield folder
     os.chdir(before)
+
+
+def _write_groups(mine: Path) -> None:
+    """The folder of docs/howto/hydra.md."""
+    for name, shipped in {"model/small": "model/tiny", "machine/box": "machine/paper_a100"}.items():
+        content = yaml.safe_load((ROOT / "conf" / f"{shipped}.yaml").read_text()) | {"name": name.partition("/")[2]}
+        (mine / name).parent.mkdir(parents=True)
+        (mine / f"{name}.yaml").write_text(yaml.safe_dump(content))
+    for name, text in {
+        "ablation/study": "sweep: {arms: [base, +v]}",
+        "experiment/first": "workload: {prompt: 8}",
+    }.items():
+        (mine / name).parent.mkdir()
+        (mine / f"{name}.yaml").write_text(f"# @package _global_\n{text}\n")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -163,9 +181,10 @@ def _sweep(words: tuple[str, ...]) -> None:
     with pytest.MonkeyPatch.context() as patched:  # what they launch with is an extra; tests/cli/test_launchers.py
         patched.setattr("ktbench.config.launcher.is_installed", lambda name: True)
         _, rest = split_launcher(words)
+    rest, _ = take_word("sweep", rest, "shard", "one")
     if _is_plain("sweep", tuple(rest)):
         return
-    request = read_request(rest)
+    request = read_request(as_resumed(rest))
     assert request.is_sweep, "one cell is for `run`"
     planned = plan_request(request)
     _require_feasible(planned)
@@ -197,15 +216,11 @@ def _plan(words: tuple[str, ...]) -> None:
 
 def _validate(words: tuple[str, ...]) -> None:
     """Fitting takes minutes, and judging a run needs one of cores alone: tests/cli/test_validate.py."""
-    from ktbench.cli.validate import _options
-
-    _options(words)
+    only_arguments("validate", words, ValidationArguments)
 
 
 def _probe(words: tuple[str, ...]) -> None:
-    from ktbench.cli.probe import _out
-
-    _out(words)
+    only_arguments("probe", words, ProbeArguments)
 
 
 def _compare(words: tuple[str, ...]) -> None:
@@ -221,7 +236,7 @@ def _answering(verb: str, kind: type[Any]) -> Callable[[tuple[str, ...]], None]:
     """What is said before weights load."""
 
     def read(words: tuple[str, ...]) -> None:
-        serving_spec(verb, take_settings(verb, words, kind)[0])
+        serving_spec(verb, take_arguments(verb, words, kind, f"{verb}.")[0])
 
     return read
 
@@ -232,6 +247,7 @@ TRIED: dict[str, Callable[[tuple[str, ...]], None]] = {
     "plan": _plan,
     "run": _one_cell,
     "sweep": _sweep,
+    "merge": lambda words: None,  # what it joins is measured in tests/run/cluster/test_parts.py
     "eval": _eval,
     "serve": _answering("serve", ServerSettings),
     "chat": _answering("chat", ChatSettings),
@@ -251,6 +267,18 @@ def test_every_verb_can_be_tried() -> None:
     assert set(VERBS) <= TRIED.keys(), "say in TRIED how commands of the new verb are tried"
 
 
+def _try(verb: str, words: tuple[str, ...]) -> None:
+    flags, rest = Flags(), [*words]
+    if verb in COMPOSING and any(word.startswith("-") for word in words):
+        flags, rest = take_flags(verb, words)
+    if flags.show:
+        assert main([verb, *words]) == 0
+        return
+    rest = with_folder(flags.folder, rest)
+    for job in jobs_of(rest) if flags.is_multirun else [rest]:
+        TRIED[verb](tuple(job))
+
+
 @pytest.mark.parametrize("words", OURS, ids=" ".join)
 @pytest.mark.usefixtures("here", "ample")
 def test_command(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,7 +287,7 @@ def test_command(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> Non
     where = ", ".join(command.where for command in COMMANDS if command.is_ktbench and command.verb == words)
     assert words[0] in VERBS, f"{where}: there is no verb {words[0]}"
     try:
-        TRIED[words[0]](words[1:])
+        _try(words[0], words[1:])
     except RequestError as error:
         pytest.fail(f"{where}: {' '.join(words)}: {error}")
 

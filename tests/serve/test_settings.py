@@ -7,24 +7,26 @@ from pathlib import Path
 
 import pytest
 
-from ktbench.serve.settings import ChatSettings, ServerSettings, bind, read_api_key, take_settings
+from ktbench.cli.keys import take_arguments
+from ktbench.serve.settings import ChatSettings, ServerSettings, bind, read_api_key
 from ktbench.spec.errors import RequestError
 
 
 def test_own_words_are_taken_and_others_left() -> None:
-    words, settings = take_settings("serve", ["model=nano", "serve.port=0", "serve.stall_s=2.5"], ServerSettings)
+    given = ["model=nano", "serve.port=0", "serve.stall_s=2.5"]
+    words, settings = take_arguments("serve", given, ServerSettings, "serve.")
     assert words == ["model=nano"]
     assert settings == ServerSettings(port=0, stall_s=2.5)
-    _, chat = take_settings("chat", ["chat.system=Be brief = be nice", "chat.temperature=0"], ChatSettings)
+    _, chat = take_arguments("chat", ["chat.system=Be brief = be nice", "chat.temperature=0"], ChatSettings, "chat.")
     assert (chat.system, chat.temperature) == ("Be brief = be nice", 0)
 
 
 @pytest.mark.parametrize(
     ("word", "said"),
     [
-        ("serve.prot=5", "did you mean port"),
+        ("serve.prot=5", "did you mean serve.port"),
         ("serve.port=five", "serve.port"),
-        ("serve.port=65536", "allowed are 0 to 65535"),
+        ("serve.port=65536", "0 to 65535"),
         ("serve.port=", "serve.port"),
         ("serve.host=", "serve.host"),
         ("serve.max_body_bytes=0", "serve.max_body_bytes"),
@@ -34,13 +36,13 @@ def test_own_words_are_taken_and_others_left() -> None:
 )
 def test_wrong_words_are_one_line(word: str, said: str) -> None:
     with pytest.raises(RequestError, match=said) as error:
-        take_settings("serve", [word], ServerSettings)
+        take_arguments("serve", [word], ServerSettings, "serve.")
     assert "\n" not in str(error.value)
 
 
 def test_a_key_is_given_once() -> None:
     with pytest.raises(RequestError, match="twice"):
-        take_settings("serve", ["serve.port=1", "serve.port=2"], ServerSettings)
+        take_arguments("serve", ["serve.port=1", "serve.port=2"], ServerSettings, "serve.")
 
 
 @pytest.mark.parametrize(
@@ -49,7 +51,7 @@ def test_a_key_is_given_once() -> None:
 )
 def test_wrong_words_of_a_chat(word: str) -> None:
     with pytest.raises(RequestError, match=word.partition("=")[0]):
-        take_settings("chat", [word], ChatSettings)
+        take_arguments("chat", [word], ChatSettings, "chat.")
 
 
 def test_keys_come_from_the_environment_or_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
