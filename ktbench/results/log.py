@@ -21,6 +21,18 @@ HOLDER_NAME = "writer.txt"
 _MOST_NOTE = 200  # bytes
 
 
+def holds_run(folder: Path) -> bool:
+    """Whether there is a log in a folder that has facts."""
+    with suppress(OSError):
+        return bool((folder / LOG_NAME).stat().st_size)
+    return False
+
+
+def already_there(folder: Path) -> StoreError:
+    """The refusal to begin a run in a folder that holds one."""
+    return StoreError(f"run_name={folder.name}: {folder} holds a run already; continue it with resume={folder.name}")
+
+
 class NotKept(OSError):
     """Facts that could not be put on disk; the log is as it was before them."""
 
@@ -44,9 +56,7 @@ class Log:
             sync_folder(folder.parent)
         elif new:
             self.close()
-            raise StoreError(
-                f"run_name={folder.name}: {folder} holds a run already; continue it with resume={folder.name}"
-            )
+            raise already_there(folder)
 
     def introduce(self, *facts: Fact) -> None:
         """Write facts in front of what is appended next: a session that adds nothing leaves the log as it was."""

@@ -19,6 +19,7 @@ from ktbench.config import (
     freeze,
     is_file,
     is_launching,
+    suite_names,
     with_operator,
     with_own_features,
 )
@@ -33,13 +34,14 @@ from ktbench.host.memory import read_memory
 from ktbench.host.topology import read_topology
 from ktbench.resources import option_files
 from ktbench.results import read_run
-from ktbench.results.find import find_run
+from ktbench.results.find import RUNS, find_run
+from ktbench.results.log import already_there, holds_run
 from ktbench.results.published import require_known
 from ktbench.results.settings import model_title
 from ktbench.run.feasibility import best_engine, memory_missing, unsupported_locally, unsupported_simulated
 from ktbench.spec.cells import plan_cells
 from ktbench.spec.engine import EngineSpec
-from ktbench.spec.errors import RequestError, did_you_mean, error_text, refusing
+from ktbench.spec.errors import RequestError, did_you_mean, error_text, instead, refusing
 from ktbench.spec.features import FEATURES
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.peers import OURS
@@ -283,7 +285,8 @@ def sweep_request(overrides: Sequence[str]) -> Request:
     """The request of `sweep`. Raises RequestError for a single cell."""
     request = read_request(as_resumed(overrides))
     if not request.is_sweep:
-        raise RequestError("sweep: name one with +ablation=NAME, one of `ktbench list ablations`, or lists of values")
+        names = instead("", ablation_names(), "ktbench list ablations")
+        raise RequestError(f"sweep: name one with +ablation=NAME{names}")
     return request
 
 
@@ -313,7 +316,16 @@ def plan_request(request: Request) -> CellPlan:
     Raises RequestError if the measured cells do not fit this machine; alongside simulated cells that is a reason like
     any other.
     """
+    _require_folder(request)
     return plan_here(cells := cells_of(request), refuses=_measures_all(cells))
+
+
+def _require_folder(request: Request) -> None:
+    """Raises RequestError for a run to resume that there is not, and for a new one where there is one."""
+    if request.resume is not None:
+        find_run(request.resume)
+    elif request.run_name is not None and holds_run(folder := RUNS / request.run_name):
+        raise already_there(folder)
 
 
 def show_request(request: Request) -> CellPlan:
@@ -383,7 +395,7 @@ def suite_request(overrides: Sequence[str]) -> Request:
     """The request of `eval`. Raises RequestError without a suite, and as `eval_request`."""
     request = eval_request(as_resumed(overrides))
     if request.suite is None:
-        raise RequestError("eval: name a suite with +suite=NAME, one of `ktbench list suites`")
+        raise RequestError(f"eval: name a suite with +suite=NAME{instead('', suite_names(), 'ktbench list suites')}")
     return request
 
 

@@ -147,12 +147,12 @@ def test_an_ablation_beside_published_numbers(here: Path) -> None:
     ("ask", "says"),
     [
         (lambda: ktbench.sweep("decod"), "did you mean decode"),
-        (lambda: ktbench.sweep(model="tiny"), "ktbench list ablations"),
+        (lambda: ktbench.sweep(model="tiny"), "allowed are accuracy_deferral"),
         (lambda: ktbench.run("+ablation=decode"), "takes one cell"),
         (lambda: ktbench.run(engine={"avx51": True}), "did you mean engine.avx512"),
         (lambda: ktbench.simulate("here"), "machine=here"),
         (lambda: ktbench.evaluate("nan"), "nano"),
-        (ktbench.evaluate, "ktbench list suites"),
+        (ktbench.evaluate, "allowed are drift"),
         (lambda: ktbench.load("nowhere"), "no such run"),
     ],
 )

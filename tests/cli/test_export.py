@@ -74,7 +74,10 @@ def test_types_follow_the_precisions(words: tuple[str, ...], types: tuple[str, s
         (("model=tiny", "output=a", "output=b"), "output=a output=b: name one new file"),
         (("model=tiny", "output=a", "precision=int8"), "precision=int8: GGUF has no such type; allowed are bf16, q8_0"),
         (("model=tiny", "output=a", "device_precision=int4_g32"), "device_precision=int4_g32: GGUF has no such type"),
-        (("model=tiny", "output=a", "type=Q4_1"), "type=Q4_1: allowed are F16, BF16, Q8_0, Q4_0"),
+        (
+            ("model=tiny", "output=a", "type=Q4_1"),
+            "type=Q4_1: unknown, did you mean Q4_0?; allowed are F16",
+        ),
         (("model=tiny", "model.config.model_type=olmoe", "output=a"), "model_type=olmoe as GGUF"),
         (("+ablation=decode", "output=a"), "takes one cell"),
         (("model=nothing", "output=a"), "nothing"),

@@ -146,7 +146,7 @@ def test_plan_says_that_there_is_nothing_to_run(capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     ("word", "says"),
     [
-        ("sweep.published=[fig99]", "published=fig99: no such figure; allowed are "),
+        ("sweep.published=[fig99]", "published=fig99: no such figure, did you mean fig"),
         ("sweep.published=[fig14c]", "published=fig14c: no such figure"),
         ("sweep.published=[]", "sweep.figure=paper: draws published numbers, name them in sweep.published"),
     ],
