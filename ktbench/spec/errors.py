@@ -53,7 +53,7 @@ def repeated(names: Sequence[str]) -> str | None:
     return next((name for name in names if names.count(name) > 1), None)
 
 
-_MOST_LISTED = 12  # names in a message
+_MOST_LISTED = 13  # names in a message
 _LEAST_WITHIN = 4  # characters of a word that is looked for within names
 
 
@@ -78,8 +78,8 @@ def instead(word: object, names: Iterable[str], listing: str = "", cutoff: float
         return f"{near}; allowed are {', '.join(known)}"
     if near:
         return near + f" (`{listing}` has all)" * bool(listing)
-    others = f"{len(known) - _MOST_LISTED} others" + f" (`{listing}`)" * bool(listing)
-    return f"; allowed are {', '.join(known[:_MOST_LISTED])} and {others}"
+    all_of = f"{len(known)} in all" + f": `{listing}`" * bool(listing)
+    return f"; allowed are {', '.join(known[:_MOST_LISTED])}, … ({all_of})"
 
 
 # Exit codes of a command, and of a process that carries out a part of one.
