@@ -21,7 +21,7 @@ from ktbench.config.files import USER_FILE
 from ktbench.config.keys import known_keys, register_defaults
 from ktbench.config.launcher import is_launching
 from ktbench.config.lists import Lists, SplitOverrides, key_of, parsed, split_lists, with_letters
-from ktbench.config.machine import BESIDE_PRESETS, HERE, ReadLocal, is_own, no_local, preset, register_own
+from ktbench.config.machine import BESIDE_PRESETS, HERE, ReadLocal, is_own, no_local, preset
 from ktbench.config.options import (
     NO_SUITE,
     REGISTERED,
@@ -31,9 +31,8 @@ from ktbench.config.options import (
     is_registered_task,
     own_folders,
     read_options,
-    register_own_ablations,
 )
-from ktbench.config.suites import register_own as register_own_suite
+from ktbench.config.user_files import register_files
 from ktbench.resources import data_folder, group_folder
 from ktbench.spec.errors import RequestError, did_you_mean, instead, shown
 from ktbench.spec.features import FEATURES
@@ -174,7 +173,7 @@ def prepared(words: Sequence[str], groups: Groups, read_local: ReadLocal) -> lis
     for word in words:
         _check_group(word, groups)
     with in_one_line(words):
-        words = register_own_ablations(register_own_suite(register_own(words, read_local)))
+        words = register_files(words, read_local)
         read_options(words)
     return [_WITHOUT.get(word, word) for word in words]
 

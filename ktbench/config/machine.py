@@ -12,7 +12,6 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 
 from ktbench.config.files import USER_FILE, check_keys, read_yaml
-from ktbench.config.lists import key_of
 from ktbench.resources import data_folder
 from ktbench.spec.errors import RequestError
 from ktbench.spec.machine import BY_NAME, MachineSpec, with_constant
@@ -39,24 +38,11 @@ def is_own(value: str) -> bool:
     return value == _LOCAL or value.strip("'\"").endswith(".yaml")
 
 
-def register_own(words: Sequence[str], read_local: ReadLocal) -> list[str]:
-    """The words, with a registered option in place of a description that is not a preset.
+def read_machine(value: str, read_local: ReadLocal) -> Node:
+    """The node of a description that is no preset.
 
     Raises ValueError in one line that names the file, and the constant that is missing, invalid or without a source.
     """
-    return [_registered(word, read_local) if key_of(word) == "machine" else word for word in words]
-
-
-def _registered(word: str, read_local: ReadLocal) -> str:
-    value = word.partition("=")[2]
-    if not is_own(value):
-        return word
-    node = _read(value.strip("'\""), read_local)
-    ConfigStore.instance().store(group="machine", name=USER_FILE, node=node)
-    return f"machine={USER_FILE}"
-
-
-def _read(value: str, read_local: ReadLocal) -> Node:
     where = f"machine={value}"
     if value == _LOCAL:
         return _node(dict(read_local()), where)

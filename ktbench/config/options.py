@@ -13,7 +13,7 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from ktbench.config.files import USER_FILE, read_yaml
+from ktbench.config.files import read_yaml
 from ktbench.config.keys import check_ablation
 from ktbench.config.lists import key_of, parsed
 from ktbench.config.machine import BESIDE_PRESETS, check_constants
@@ -87,10 +87,11 @@ def read_options(words: Sequence[str]) -> None:
     """
     folders = own_folders(words)
     for word in words:
-        _read_named(key_of(word), word.partition("=")[2], folders)
+        read_named(key_of(word), word.partition("=")[2], folders)
 
 
-def _read_named(group: str, name: str, folders: tuple[Path, ...]) -> None:
+def read_named(group: str, name: str, folders: tuple[Path, ...]) -> None:
+    """Read one option, shipped or in one of the `folders`. Raises ValueError as `read_options`."""
     path = group_folder(group) / f"{name}.yaml"
     own = next((file for folder in folders if is_there(file := folder / group / f"{name}.yaml")), None)
     if own is not None and is_there(path):
@@ -110,8 +111,8 @@ def _read_own(group: str, name: str, path: Path, folders: tuple[Path, ...]) -> N
         check_ablation(content, where)
     elif group == "machine":
         check_constants(content, where)
-    for other, option in _defaults(content.get("defaults")):
-        _read_named(other, option, folders)
+    for other, option in defaults_of(content.get("defaults")):
+        read_named(other, option, folders)
 
 
 def _mapping(path: Path, where: str) -> dict[str, Any]:
@@ -125,10 +126,10 @@ def _mapping(path: Path, where: str) -> dict[str, Any]:
 def _read_option(group: str, name: str, path: Path, folders: tuple[Path, ...]) -> None:
     where = f"{group}={name}: {path}"
     content = _mapping(path, where)
-    for other, option in _defaults(content.get("defaults")):
-        _read_named(other, option, folders)
+    for other, option in defaults_of(content.get("defaults")):
+        read_named(other, option, folders)
     if group in OUTSIDE_CONF:
-        _register(group, name, content, where)
+        register(group, name, content, where)
 
 
 REGISTERED = "lm_eval/"  # before the name of a task of lm-eval, which is a suite of its own
@@ -144,52 +145,20 @@ def is_file(value: str) -> bool:
     return value.strip("'\"").endswith(".yaml")
 
 
-def register_own_ablations(words: Sequence[str]) -> list[str]:
-    """The words, with a registered option in place of the file of an ablation.
-
-    Raises ValueError in one line that names the file, for what is no configuration, and for the name of a shipped
-    ablation above other content.
-    """
-    return [_with_own_ablation(word, words) if key_of(word) == "ablation" else word for word in words]
-
-
-def _with_own_ablation(word: str, words: Sequence[str]) -> str:
-    value = word.partition("=")[2]
-    if not is_file(value):
-        return word
-    file = value.strip("'\"")
-    where = f"ablation={file}"
-    content = read_yaml(file, where, "an ablation")
-    if not isinstance(content, dict) or not isinstance(content.get("sweep"), dict):
-        raise ValueError(f"{where}: must be a mapping with the key sweep, which names what is varied")
-    name = str(content["sweep"].get("name"))
-    shipped = option_files("ablation").get(name)
-    if shipped and read_yaml(shipped, str(shipped), "an ablation") != content:
-        raise ValueError(f"{where}: {name} is a shipped ablation with other content, change the name")
-    for group, option in _defaults(content.get("defaults")):
-        _read_named(group, option, own_folders(words))
-    _register("ablation", USER_FILE, content, where)
-    return f"+ablation={USER_FILE}"
-
-
-def register_suite(name: str, content: dict[str, Any], where: str) -> None:
-    """Make a suite an option. Raises ValueError, headed by `where`, for what is no configuration."""
-    _register("suite", name, content, where)
-
-
-def _register(group: str, name: str, content: dict[str, Any], where: str) -> None:
+def register(group: str, name: str, content: dict[str, Any], where: str) -> None:
+    """Make content an option of a group. Raises ValueError, headed by `where`, for what is no configuration."""
     if group == "ablation":
         check_ablation(content, where)
     *folders, option = name.split("/")
     package = "_global_" if group == "ablation" else group
     try:
-        node = OmegaConf.create(content if group == "ablation" else _SUITE | content)
+        node = OmegaConf.create(_SUITE | content if group == "suite" else content)
     except OmegaConfBaseException as error:
         raise ValueError(f"{where}: {' '.join(str(error).split())}") from None
     ConfigStore.instance().store(group="/".join([group, *folders]), name=option, node=node, package=package)
 
 
-def _defaults(entries: Any) -> Iterator[tuple[str, str]]:
+def defaults_of(entries: Any) -> Iterator[tuple[str, str]]:
     """Group and option of each entry `override /GROUP: OPTION`; other entries are Hydra's to judge."""
     for entry in entries if isinstance(entries, Iterable) and not isinstance(entries, str) else ():
         for key, option in entry.items() if isinstance(entry, dict) else ():
