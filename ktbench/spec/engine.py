@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
 
 from ktbench.spec.errors import at_least
 from ktbench.spec.features import (
@@ -39,11 +41,11 @@ class PlacementSpec:
     uniform and moves to what was selected most often every `every` steps. `host` leaves all with the host.
     """
 
-    policy: Policy = "host"
-    ratio: float = 0.0
-    profile: str | None = None
-    every: int = 8
-    seed: int = 0
+    policy: Annotated[Policy, Meta(description="which experts are in the device's memory")] = "host"
+    ratio: Annotated[float, Meta(description="share of all experts there, 0 to 1")] = 0.0
+    profile: Annotated[str | None, Meta(description="policy=frequency: a file of `record`")] = None
+    every: Annotated[int, Meta(description="policy=dynamic: steps between moves")] = 8
+    seed: Annotated[int, Meta(description="of what a policy leaves to chance")] = 0
 
     def __post_init__(self) -> None:
         if not 0 <= self.ratio <= 1:
@@ -70,14 +72,14 @@ class ServingSpec:
     to `disk_bytes` of files in the folder `disk` (None: nowhere).
     """
 
-    chunk_tokens: int = 256
-    max_sequences: int = 16
-    max_waiting: int = 256
-    page_tokens: int = 16
-    cache_tokens: int | None = None
-    ram_bytes: int = 0
-    disk: str | None = None
-    disk_bytes: int = 0
+    chunk_tokens: Annotated[int, Meta(description="prompt tokens of a step with +k")] = 256
+    max_sequences: Annotated[int, Meta(description="requests that run at once")] = 16
+    max_waiting: Annotated[int, Meta(description="requests that wait")] = 256
+    page_tokens: Annotated[int, Meta(description="positions of a page of keys and values")] = 16
+    cache_tokens: Annotated[int | None, Meta(description="positions of all pages; null: as memory allows")] = None
+    ram_bytes: Annotated[int, Meta(description="memory for pages that leave the device")] = 0
+    disk: Annotated[str | None, Meta(description="folder for pages that leave memory")] = None
+    disk_bytes: Annotated[int, Meta(description="their limit")] = 0
 
     def __post_init__(self) -> None:
         for name in ("chunk_tokens", "max_sequences", "max_waiting", "page_tokens"):
@@ -118,22 +120,26 @@ class EngineSpec:
     packed_dense: bool = False
     deferral: int | Literal["auto"] = 0
     skipping: int = 0
-    defer_prefill: bool = False
+    defer_prefill: Annotated[bool, Meta(description="deferral and skipping act in prefill, too")] = False
     device_prefill_tokens: int | Literal["auto"] = 0
     handover: Handover = "host_function"
     batching: bool = False
     chunked_prefill: bool = False
     prefix_cache: bool = False
     static_batch: int = 0
-    own: dict[str, FeatureValue] = field(default_factory=dict, hash=False)
-    own_file: str | None = None
+    own: Annotated[
+        dict[str, FeatureValue], Meta(description="features of your own with their values: {low_gate: 0.1}")
+    ] = field(default_factory=dict, hash=False)
+    own_file: Annotated[str | None, Meta(description="the Python file that has them")] = None
     own_id: str = ""
-    amx_min_tokens: int | Literal["auto"] = "auto"
-    threads: int | None = None
-    domains: int | None = None
-    device: Device = "cpu"
-    roles: Roles = "shared"
-    device_threads: int | None = None
+    amx_min_tokens: Annotated[
+        int | Literal["auto"], Meta(description="with +v and +m: AMX from so many tokens per expert")
+    ] = "auto"
+    threads: Annotated[int | None, Meta(description="cores of both roles together; null: all")] = None
+    domains: Annotated[int | None, Meta(description="parts of +n; null: one for each NUMA node")] = None
+    device: Annotated[Device, Meta(description="where all but the routed experts runs")] = "cpu"
+    roles: Annotated[Roles, Meta(description="split: host and device role on cores of their own")] = "shared"
+    device_threads: Annotated[int | None, Meta(description="of these, cores of the device role; null: half")] = None
     placement: PlacementSpec = field(default_factory=PlacementSpec)
     serving: ServingSpec = field(default_factory=ServingSpec)
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
 
 from ktbench.spec.errors import instead, shown
 from ktbench.spec.features import FEATURES
@@ -60,20 +62,20 @@ class MachineSpec:
     Raises ValueError naming a constant that is missing, negative, zero or without a source.
     """
 
-    name: str
-    title: str
-    sources: dict[str, str]
+    name: Annotated[str, Meta(description="how the machine is called")]
+    title: Annotated[str, Meta(description="what tables call it")]
+    sources: Annotated[dict[str, str], Meta(description="where each constant comes from")]
     domains: int
     cores: int
     memory_gib: float
     read_gb_per_s: float
     remote_gb_per_s: float
-    vector: Vector
+    vector: Annotated[Vector, Meta(description="its widest vector instructions")]
     vector_tflops: float
     vector_int8_tops: float
     amx_tflops: float | None = None
     amx_int8_tops: float | None = None
-    gpu: str | None = None
+    gpu: Annotated[str | None, Meta(description="what its GPU is called; null: it has none")] = None
     gpus: int | None = None
     gpu_memory_gib: float | None = None
     gpu_gb_per_s: float | None = None
@@ -81,7 +83,7 @@ class MachineSpec:
     gpu_ghz: float | None = None
     link_gb_per_s: float | None = None
     nvlink_gb_per_s: float | None = None
-    calibration: str = "ktransformers"
+    calibration: Annotated[str, Meta(description="constants of the software that is simulated")] = "ktransformers"
 
     def __post_init__(self) -> None:
         for key in ("name", "title"):

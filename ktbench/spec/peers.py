@@ -6,7 +6,9 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
+
+from msgspec import Meta
 
 from ktbench.spec.errors import at_least, instead
 from ktbench.spec.serving.stream import SAMPLED, Start
@@ -271,17 +273,17 @@ class PeerSpec:
     first trial of a workload.
     """
 
-    implementation: Implementation = "grouped_mm"
-    operator: str | None = None
+    implementation: Annotated[Implementation, Meta(description="experts of plain Transformers")] = "grouped_mm"
+    operator: Annotated[str | None, Meta(description="a file with an operator of your own")] = None
     operator_id: str = ""
-    python: str | None = None
-    llama_bench: str | None = None
-    llama_server: str | None = None
-    ik_llama: str | None = None
-    exports: str = "runs/gguf"
-    url: str | None = None
-    served_model: str | None = None
-    tune_s: float = 20.0
+    python: Annotated[str | None, Meta(description="interpreter that has the peers")] = None
+    llama_bench: Annotated[str | None, Meta(description="the program")] = None
+    llama_server: Annotated[str | None, Meta(description="the program")] = None
+    ik_llama: Annotated[str | None, Meta(description="folder of a build of ik_llama.cpp")] = None
+    exports: Annotated[str, Meta(description="folder for GGUF files")] = "runs/gguf"
+    url: Annotated[str | None, Meta(description="with system=openai: the server's address")] = None
+    served_model: Annotated[str | None, Meta(description="with system=openai: null: its first model")] = None
+    tune_s: Annotated[float, Meta(description="seconds that a peer may try its own settings")] = 20.0
 
     def __post_init__(self) -> None:
         at_least("peer.tune_s", self.tune_s, 0)

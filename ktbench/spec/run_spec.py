@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
 
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.errors import at_least
@@ -142,21 +144,21 @@ class WorkloadSpec:
     sequences padded to `prompt` tokens (None: random tokens); `seed` draws the batches, and LoRA's first values.
     """
 
-    phase: Phase
-    prompt: int
-    steps: int
-    batch: int = 1
-    routing: Routing = "model"
-    seed: int = 0
-    active_experts: int | None = None
-    trace: str | None = None
-    shortest: int | None = None
-    chunk: int | None = None
+    phase: Annotated[Phase, Meta(description="what a step is")]
+    prompt: Annotated[int, Meta(description="tokens of a prompt; in decode the context depth")]
+    steps: Annotated[int, Meta(description="timed steps of a trial")]
+    batch: Annotated[int, Meta(description="sequences at once")] = 1
+    routing: Annotated[Routing, Meta(description="how experts are chosen")] = "model"
+    seed: Annotated[int, Meta(description="of tokens, routing and requests")] = 0
+    active_experts: Annotated[int | None, Meta(description="phase=layer: experts that get tokens; null: all")] = None
+    trace: Annotated[str | None, Meta(description="with routing=recorded: the file")] = None
+    shortest: Annotated[int | None, Meta(description="shortest prompt of a batch; null: all are equal")] = None
+    chunk: Annotated[int | None, Meta(description="tokens of a prompt at a time; null: all")] = None
     stream: StreamSpec | None = None
-    adapters: Adapters | None = None
-    lora_rank: int | None = None
-    recompute: bool | None = None
-    examples: str | None = None
+    adapters: Annotated[Adapters | None, Meta(description="with phase=train: what LoRA is on")] = None
+    lora_rank: Annotated[int | None, Meta(description="with phase=train: its rank")] = None
+    recompute: Annotated[bool | None, Meta(description="with phase=train: form activations again")] = None
+    examples: Annotated[str | None, Meta(description="with phase=train: prompts and completions to learn")] = None
 
     def __post_init__(self) -> None:
         for name in ("prompt", "steps", "batch"):
@@ -261,14 +263,14 @@ class MeasureSpec:
     blocks (1: they stay loaded).
     """
 
-    min_rounds: int = 6
-    max_rounds: int = 60
-    max_minutes: float = 5.0
-    goal: float = 0.05
-    tolerance: float | None = None
-    turn_timeout_s: float = 120.0
-    load_timeout_s: float = 900.0
-    reload_blocks: int = 1
+    min_rounds: Annotated[int, Meta(description="rounds at least; six give an interval")] = 6
+    max_rounds: Annotated[int, Meta(description="rounds at most")] = 60
+    max_minutes: Annotated[float, Meta(description="minutes of trials at most")] = 5.0
+    goal: Annotated[float, Meta(description="precision goal: relative half width of intervals")] = 0.05
+    tolerance: Annotated[float | None, Meta(description="largest error against float32; null: the precision's")] = None
+    turn_timeout_s: Annotated[float, Meta(description="seconds for a trial")] = 120.0
+    load_timeout_s: Annotated[float, Meta(description="seconds of loading without progress")] = 900.0
+    reload_blocks: Annotated[int, Meta(description="how often weights are loaded anew")] = 1
 
     def __post_init__(self) -> None:
         at_least("measure.min_rounds", self.min_rounds, 1)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from msgspec import Meta
 
 from ktbench.spec.errors import at_least, instead, repeated
 
@@ -75,17 +77,17 @@ class SuiteSpec:
     only with `confirm_unsafe`.
     """
 
-    name: str
-    title: str = ""
-    tasks: tuple[TaskSpec, ...]
-    average: Average = "categories"
-    data_dir: str | None = None
-    release: str | None = None
-    limit: int | None = None
-    chat: bool = False
-    batch: int = 32
-    seed: int = 0
-    confirm_unsafe: bool = False
+    name: Annotated[str, Meta(description="how the suite is called")]
+    title: Annotated[str, Meta(description="what tables call it")] = ""
+    tasks: Annotated[tuple[TaskSpec, ...], Meta(description="its tasks")]
+    average: Annotated[Average, Meta(description="what the average weighs equally")] = "categories"
+    data_dir: Annotated[str | None, Meta(description="local files; null: from the hub")] = None
+    release: Annotated[str | None, Meta(description="date of a benchmark's questions")] = None
+    limit: Annotated[int | None, Meta(description="questions of each task; null: all")] = None
+    chat: Annotated[bool, Meta(description="use the tokenizer's chat template")] = False
+    batch: Annotated[int, Meta(description="sequences at once")] = 32
+    seed: Annotated[int, Meta(description="of the choice of questions")] = 0
+    confirm_unsafe: Annotated[bool, Meta(description="run programs that a model wrote, sandboxed")] = False
 
     def __post_init__(self) -> None:
         if not self.tasks:

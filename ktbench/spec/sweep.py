@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations, product
-from typing import Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args
+
+from msgspec import Meta
 
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.errors import at_least, did_you_mean, repeated, require_name
@@ -216,18 +218,20 @@ class SweepSpec:
     which shows how often equal cells are called unequal.
     """
 
-    name: str = "run"
-    title: str = ""
-    arms: tuple[str, ...] = ()
-    baseline: str = "base"
-    axes: dict[str, tuple[Any, ...]] = field(default_factory=dict)
-    control: bool = True
-    copies: int = 0
-    figure: FigureKind = "bars"
-    parts: tuple[str, ...] = ()
-    published: tuple[str, ...] = ()
-    design: DesignKind | None = None
-    features: tuple[str, ...] = ()
+    name: Annotated[str, Meta(description="how the run is called")] = "run"
+    title: Annotated[str, Meta(description="what figures are called")] = ""
+    arms: Annotated[tuple[str, ...], Meta(description="what is compared: [base,+v,+v+d]")] = ()
+    baseline: Annotated[str, Meta(description="the arm that speed-ups refer to")] = "base"
+    axes: Annotated[dict[str, tuple[Any, ...]], Meta(description="keys and the values that arms run at")] = field(
+        default_factory=dict
+    )
+    control: Annotated[bool, Meta(description="measure the baseline twice (A/A)")] = True
+    copies: Annotated[int, Meta(description="further copies of each arm, to see noise")] = 0
+    figure: Annotated[FigureKind, Meta(description="what is drawn")] = "bars"
+    parts: Annotated[tuple[str, ...], Meta(description="ablations that are measured together")] = ()
+    published: Annotated[tuple[str, ...], Meta(description="files of published numbers")] = ()
+    design: Annotated[DesignKind | None, Meta(description="makes arms of sweep.features")] = None
+    features: Annotated[tuple[str, ...], Meta(description="for a design: [+v,+d]")] = ()
 
     def __post_init__(self) -> None:
         require_name("sweep.name", self.name)

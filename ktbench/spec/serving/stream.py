@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
+
+from msgspec import Meta
 
 from ktbench.spec.errors import at_least, number_at_least
 
@@ -19,8 +21,8 @@ class SloSpec:
     None: as long as it takes.
     """
 
-    ttft_s: float | None = None
-    itl_s: float | None = None
+    ttft_s: Annotated[float | None, Meta(description="goodput: seconds to the first token")] = None
+    itl_s: Annotated[float | None, Meta(description="goodput: seconds between tokens")] = None
 
     def __post_init__(self) -> None:
         for name in ("ttft_s", "itl_s"):
@@ -53,22 +55,22 @@ class StreamSpec:
     Tokens are the likeliest at `temperature` 0, else drawn, each request by a seed of its own.
     """
 
-    arrivals: Arrivals = "closed"
-    concurrency: int = 4
-    rate: float = 1.0
-    burstiness: float = 1.0
-    requests: int = 32
-    answer: int = 32
-    prompt_sigma: float = 0.0
-    answer_sigma: float = 0.0
-    longest_prompt: int | None = None
-    longest_answer: int | None = None
-    shared_prefix: int = 0
-    turns: int = 1
-    trace: str | None = None
-    time_scale: float = 1.0
-    cache: Start = "cold"
-    temperature: float = 0.0
+    arrivals: Annotated[Arrivals, Meta(description="when requests come")] = "closed"
+    concurrency: Annotated[int, Meta(description="with closed: users")] = 4
+    rate: Annotated[float, Meta(description="with poisson and gamma: requests per second")] = 1.0
+    burstiness: Annotated[float, Meta(description="with gamma: below 1 requests come in bursts")] = 1.0
+    requests: Annotated[int, Meta(description="requests in all")] = 32
+    answer: Annotated[int, Meta(description="mean tokens of an answer")] = 32
+    prompt_sigma: Annotated[float, Meta(description="spread of prompt lengths (log-normal)")] = 0.0
+    answer_sigma: Annotated[float, Meta(description="spread of answer lengths (log-normal)")] = 0.0
+    longest_prompt: Annotated[int | None, Meta(description="tokens at most")] = None
+    longest_answer: Annotated[int | None, Meta(description="tokens at most")] = None
+    shared_prefix: Annotated[int, Meta(description="tokens that all prompts begin with")] = 0
+    turns: Annotated[int, Meta(description="requests of a conversation")] = 1
+    trace: Annotated[str | None, Meta(description="a file of lengths and arrivals")] = None
+    time_scale: Annotated[float, Meta(description="factor on the times of a trace")] = 1.0
+    cache: Annotated[Start, Meta(description="what the prefix cache begins with")] = "cold"
+    temperature: Annotated[float, Meta(description="0: the likeliest tokens; above: drawn ones")] = 0.0
     slo: SloSpec = field(default_factory=SloSpec)
 
     def __post_init__(self) -> None:
