@@ -179,7 +179,7 @@ def _metas(hint: Any) -> Iterator[Meta]:
 
 def allowed_range(meta: Meta) -> str:
     """`0 to 65535`, `at least 1`, `above 0`; empty without a limit."""
-    least, above, most = ("" if one is None else f"{one:g}" for one in (meta.ge, meta.gt, meta.le))
+    least, above, most = ("" if one is None else str(one) for one in (meta.ge, meta.gt, meta.le))
     if most:
         return f"{least} to {most}" if least else f"above {above} up to {most}"
     return f"at least {least}" if least else f"above {above}" if above else ""

@@ -49,7 +49,7 @@ class ChatSettings:
     temperature: Annotated[float, Meta(ge=0, description="0: the likeliest token")] = 0.7
     top_p: Annotated[float, Meta(gt=0, le=1, description="share of the likeliest tokens")] = 1.0
     repetition_penalty: Annotated[float, Meta(gt=0, le=100, description="above 1: fewer repetitions")] = 1.0
-    seed: Annotated[int, Meta(ge=0, description="of sampling")] = 0
+    seed: Annotated[int, Meta(ge=0, le=(1 << 63) - 1, description="of sampling")] = 0
     max_tokens: Annotated[int, Meta(ge=1, description="of an answer")] = 2048
 
 
