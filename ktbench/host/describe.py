@@ -115,8 +115,9 @@ class Constant:
     """One number of a machine, with all its `samples` in order of measuring.
 
     `source` is a measurement with its date, a data sheet, or a paper. A `value` of None needs a `why`. `placements` has
-    the core placement of each sample; it is empty on a machine with one core. Raises
-    ValueError for a number without a source, a gap without a reason, and placements that do not match the samples.
+    the core placement of each sample, None where a core was busy with something else; it is empty on a machine with one
+    core. Raises ValueError for a number without a source, a gap without a reason, and placements that do not match the
+    samples.
     """
 
     title: str
@@ -124,7 +125,7 @@ class Constant:
     value: float | None = None
     source: str = ""
     samples: tuple[float, ...] = ()
-    placements: tuple[CoreLayout, ...] = ()
+    placements: tuple[CoreLayout | None, ...] = ()
     why: str = ""
 
     def __post_init__(self) -> None:

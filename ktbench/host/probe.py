@@ -229,14 +229,15 @@ def _read_round(order: Sequence[Gauge], hop: Gauge | None) -> Readings:
 
 
 def _usual_placement(rounds: Sequence[Readings]) -> CoreLayout | None:
-    """The most frequent placement; "moved" only if there is no other."""
-    seen = Counter(reading.placement for readings in rounds for reading in readings.values())
+    """The most frequent placement; "moved" only if there is no other, None if there is none."""
+    seen = Counter(reading.placement for readings in rounds for reading in readings.values() if reading.placement)
     steady = Counter({place: times for place, times in seen.items() if place != "moved"}) or seen
-    return steady.most_common(1)[0][0]
+    return next((place for place, _ in steady.most_common(1)), None)
 
 
 def _constant(gauge: Gauge, rounds: Sequence[Readings], usual: CoreLayout | None, day: date) -> Constant:
     readings = [readings[gauge.key] for readings in rounds]
+    placements = tuple(reading.placement for reading in readings)
     typical = [reading.value for reading in readings if reading.placement == usual]
     where = f" while the cores were {usual}" if usual else ""
     source = f"measured by probe on {day.isoformat()}, median of {len(typical)} interleaved repeats{where}"
@@ -246,6 +247,6 @@ def _constant(gauge: Gauge, rounds: Sequence[Readings], usual: CoreLayout | None
         value=median(typical) if typical else None,
         source=source,
         samples=tuple(reading.value for reading in readings),
-        placements=tuple(reading.placement for reading in readings if reading.placement),
+        placements=placements if any(placements) else (),
         why="" if typical else f"never measured{where}, the most frequent placement",
     )

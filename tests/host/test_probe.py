@@ -282,6 +282,15 @@ def test_cores_that_never_stood_still_are_described_all_the_same() -> None:
     assert (machine.placement, machine.constants["read.all"].value) == ("moved", 40.0)
 
 
+def test_samples_beside_something_else_on_a_core_are_kept_and_do_not_count(tmp_path: Path) -> None:
+    machine = described((30.0, "near"), (50.0, None), (32.0, "near"), (20.0, None), (21.0, None))
+    read = machine.constants["read.all"]
+    assert (machine.placement, read.value) == ("near", 31.0)
+    assert (read.placements, read.samples_at(None)) == (("near", None, "near", None, None), (50.0, 20.0, 21.0))
+    save_description(machine, tmp_path / "machine.yaml")
+    assert load_description(tmp_path / "machine.yaml") == machine
+
+
 def test_one_core_describes_all_samples() -> None:
     machine = described((30.0, None), (50.0, None))
     read = machine.constants["read.all"]

@@ -101,15 +101,16 @@ def test_doctor_answers_without_the_extension(
 
 
 @pytest.mark.parametrize(
-    ("verb", "argument", "allowed"),
+    ("verb", "argument", "says"),
     [
-        *[(doctor, argument, "") for argument in ("fast", "out=x", "--json")],
-        *[(probe, argument, "; allowed are out=FILE and wait=true$") for argument in ("fast", "out=", "to=x.yaml")],
+        *[(doctor, argument, "unknown argument") for argument in ("fast", "out=x", "--json")],
+        *[(probe, argument, "unknown argument; allowed are out, wait") for argument in ("fast", "to=x.yaml")],
+        (probe, "out=", "give it a value"),
     ],
 )
-def test_unknown_arguments_are_refused(verb: ModuleType, argument: str, allowed: str) -> None:
+def test_wrong_arguments_are_refused(verb: ModuleType, argument: str, says: str) -> None:
     name = verb.__name__.rpartition(".")[2]
-    with pytest.raises(RequestError, match=f"^{name} {argument}: unknown argument{allowed}"):
+    with pytest.raises(RequestError, match=f"^{name} {argument}: {says}"):
         verb.run([argument])
 
 

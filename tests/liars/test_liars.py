@@ -97,6 +97,8 @@ def shared(phase: str) -> System:
 
 
 def session(phase: str) -> Session:
+    """With nothing left of the operator of the test before."""
+    shared(phase).configure(cell("honest", phase).spec)
     return Session(
         system=shared(phase),
         roofs=FakeRoofs(),  # type: ignore[arg-type]

@@ -228,16 +228,17 @@ class DiskPages:
             change()
         except OSError as error:
             with self._changed:
-                self._refused_until = self._clock() + self._retry_s
                 is_first, self._is_refusing = not self._is_refusing, True
+            if is_first:  # before anyone learns that the queue is empty
+                why = error.reason if isinstance(error, NotWritten) else error.strerror or str(error)
+                self._warn_unwritten(why, f"pages are written there again once that is possible, tried every "
+                                          f"{self._retry_s:g} s")  # fmt: skip
+            with self._changed:
+                self._refused_until = self._clock() + self._retry_s
                 self._counts["disk_dropped"] += len(self._queued)
                 self._queued.clear()
                 self._queued_bytes = 0
                 self._changed.notify_all()
-            if is_first:
-                why = error.reason if isinstance(error, NotWritten) else error.strerror or str(error)
-                self._warn_unwritten(why, f"pages are written there again once that is possible, tried every "
-                                          f"{self._retry_s:g} s")  # fmt: skip
 
     def _warn_unwritten(self, why: str, then: str) -> None:
         _LOG.warning("%s: %s: %s; what it holds is still read", self._folder.path, why, then)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
-from ktbench.engine.load import is_experts
+from ktbench.engine.forms import is_experts
 from ktbench.engine.routing import PassRouting, Routing
 from ktbench.engine.workload import recorded as profiles
 from ktbench.engine.workload.recorded import (
