@@ -1,7 +1,7 @@
 """Sets up an environment for ktbench and runs a command in it: `python3 bootstrap.py COMMAND [ARGS…]`.
 
 Standard library only. Installs what the command needs into the active virtual or conda environment, else into `.venv`
-beside this file: kernels for this machine where the command runs any, the packages of tests for tests alone.
+next to this file: kernels for this machine if the command uses them, packages of the tests only for tests.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parent
 STAMP = "ktbench-bootstrap.stamp"
 # Marks every program that a set-up starts, with its checkout.
 TAG = "KTBENCH_SETUP"
-# Without a GPU the version is fixed: only builds whose name ends in +cpu are sure to come without CUDA.
+# Without a GPU the version is fixed: only builds whose name ends in +cpu are known to lack CUDA.
 CPU_TORCH = "2.13.0"
 USAGE = """usage: python3 bootstrap.py [--extras=NAME,NAME] [--isas=all] [COMMAND [ARGS...]]
   --extras  packages beyond those the command needs, such as train, serve or accuracy (pyproject.toml lists them)
@@ -45,7 +45,7 @@ Run = Callable[[Sequence[str]], "subprocess.CompletedProcess[str]"]
 
 
 class SetupError(Exception):
-    """Why the environment cannot be set up: one line, and the end of a program's output where there is one."""
+    """Why the environment cannot be set up: one line, and the end of a program's output if there is any."""
 
     def __init__(self, line: str, output: str = "") -> None:
         super().__init__("\n".join([*output.splitlines()[-_TAIL_LINES:], f"bootstrap: {line}"]))
@@ -53,7 +53,7 @@ class SetupError(Exception):
 
 @dataclass(frozen=True)
 class Host:
-    """What decides how to set up: the interpreter we run on, the compiler, the GPU."""
+    """The facts that determine the set-up: the current interpreter, the compiler, the GPU."""
 
     prefix: Path
     base_prefix: Path
@@ -65,7 +65,7 @@ class Host:
 
 
 def this_host() -> Host:
-    """The machine and interpreter at hand."""
+    """Facts about this machine and interpreter."""
     compilers = (os.environ.get("CXX"), "c++", "g++", "clang++")
     return Host(
         prefix=Path(sys.prefix),
@@ -79,7 +79,7 @@ def this_host() -> Host:
 
 
 def _isa_flags() -> str:
-    """The CPU's flags that instruction sets go by; none where the system does not list them."""
+    """The CPU's flags that select instruction sets; none if the system does not list them."""
     with contextlib.suppress(OSError):
         flags = re.search(r"^flags\s*:(.*)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
         return " ".join(flag for flag in (flags[1].split() if flags else ()) if re.match("avx|amx|fma|f16c", flag))
@@ -88,7 +88,7 @@ def _isa_flags() -> str:
 
 @dataclass(frozen=True)
 class Needs:
-    """What a command runs on: the engine, which is PyTorch and compiled kernels, and packages of extras."""
+    """What a command needs: the engine (PyTorch and compiled kernels), and packages of extras."""
 
     engine: bool = True
     extras: tuple[str, ...] = ()
@@ -103,12 +103,12 @@ _SIMULATED = ("run", "sweep")
 
 
 def needs_of(command: Sequence[str]) -> Needs:
-    """What a command needs: all that ktbench itself does where the command is none of those known here."""
+    """What a command needs: everything that ktbench needs, unless the command is known here."""
     words = [Path(word).name if i == 0 else word for i, word in enumerate(command)]
     if words and words[0].startswith("python"):
         words = words[2:] if words[1:2] == ["-m"] else []
     if words and words[0] in _DEVELOPMENT:
-        return Needs(extras=("dev",), isas="native;amx_emulated")  # tests run AMX kernels without AMX, too
+        return Needs(extras=("dev",), isas="native;amx_emulated")  # tests also run AMX kernels without AMX
     if len(words) < 2 or words[0] != "ktbench":
         return Needs()
     described = any(word.startswith("machine=") and word != "machine=null" for word in words[2:])
@@ -117,7 +117,7 @@ def needs_of(command: Sequence[str]) -> Needs:
 
 
 def run_quietly(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    """Run a program and keep what it prints, stdout and stderr apart."""
+    """Run a program and capture stdout and stderr separately."""
     return subprocess.run(list(command), capture_output=True, text=True, check=False)
 
 
@@ -126,13 +126,13 @@ def say(line: str) -> None:
     print(f"bootstrap: {line}", file=sys.stderr, flush=True)
 
 
-# Seconds between two lines of progress: on a terminal, where one replaces the other, and elsewhere.
+# Seconds between two progress lines: on a terminal, where one replaces the other, and elsewhere.
 _EVERY_S = {True: 1.0, False: 30.0}
 
 
 @contextlib.contextmanager
 def progress(describe: Callable[[], str]) -> Iterator[None]:
-    """Inside, print now and then what `describe` says is being done, and for how long."""
+    """Inside, print now and then the text of `describe` with the elapsed time."""
     replaces, start_s, ended = sys.stderr.isatty(), time.monotonic(), threading.Event()
 
     def show() -> None:
@@ -154,7 +154,7 @@ def progress(describe: Callable[[], str]) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Compiled:
-    """How many files of the kernels a build below `folder` has compiled since `start` (seconds, as files have it)."""
+    """How many kernel files a build below `folder` has compiled since `start` (seconds, in file time)."""
 
     folder: Path
     start: float
@@ -177,7 +177,7 @@ def _lines_of(paths: Sequence[Path]) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Project:
-    """What pyproject.toml says of packages."""
+    """The package requirements in pyproject.toml."""
 
     name: str
     dependencies: Sequence[str]
@@ -195,7 +195,7 @@ class Project:
         return next((line for line in self.dependencies if re.match(r"torch\b", line)), "torch")
 
     def of_extra(self, extra: str) -> Iterator[str]:
-        """An extra's requirements; those on extras of the project itself are replaced by what these list."""
+        """An extra's requirements, with references to the project's own extras expanded."""
         for line in self.extras[extra]:
             own = re.fullmatch(rf"{re.escape(self.name)}\[(.+)\]", line)
             if own is None:
@@ -207,7 +207,7 @@ class Project:
 
 @dataclass(frozen=True)
 class State:
-    """What an environment holds, as its stamp says: digests of what it was made from, and which extras."""
+    """The state of an environment according to its stamp: digests of its inputs, and its extras."""
 
     packages: str = ""
     kernels: str = ""
@@ -216,12 +216,12 @@ class State:
 
     @property
     def has_torch(self) -> bool:
-        """Whether PyTorch is installed: the engine and the packages of extras run on it."""
+        """Whether PyTorch is installed: the engine and the packages of extras need it."""
         return bool(self.kernels or self.extras)
 
     @classmethod
     def read(cls, stamp: Path) -> State:
-        """Nothing where there is no stamp, or one of another version of this program."""
+        """Empty without a stamp, or with one from another version of this program."""
         try:
             fields = json.loads(stamp.read_text())
             return cls(**{**fields, "extras": tuple(fields["extras"])})
@@ -229,14 +229,14 @@ class State:
             return cls()
 
 
-# What is being installed takes about this much disk, in GB.
+# Approximate disk space of installed parts, in GB.
 _TORCH_GB = {True: 6.0, False: 0.75}
 _PACKAGES_GB, _EXTRAS_GB, _KERNELS_GB = 0.6, 0.6, 0.1
 
 
 @dataclass(frozen=True)
 class Setup:
-    """Brings one environment up to date. `run` starts programs; `root` is the checkout that is installed."""
+    """Brings one environment up to date. `run` starts programs; `root` is the checkout to install."""
 
     host: Host
     run: Run = run_quietly
@@ -244,7 +244,7 @@ class Setup:
 
     @property
     def active(self) -> bool:
-        """Whether we run inside an environment of the user's: a virtual one, or a conda one that is not its base."""
+        """Whether we run inside a user's environment: a virtual one, or a conda one other than base."""
         host = self.host
         conda = (host.prefix / "conda-meta").is_dir() and not (host.prefix / "condabin").is_dir()
         return conda or host.prefix != host.base_prefix
@@ -261,7 +261,7 @@ class Setup:
 
     @property
     def stamp(self) -> Path:
-        """Holds the state of the last set-up that succeeded."""
+        """The file with the state of the last successful set-up."""
         return self.prefix / STAMP
 
     def bring_up_to_date(self, needs: Needs) -> None:
@@ -277,17 +277,17 @@ class Setup:
             if not self.active:
                 self._create()
             self._ensure_pip()
-            wanted = self._wanted(needs)  # of the environment that is there now
+            wanted = self._wanted(needs)  # of the existing environment
             self._install(self._held(), wanted)
             _write(self.stamp, json.dumps(asdict(wanted)))
         say(f"ready in {time.monotonic() - start_s:.0f} s: {self.prefix}")
 
     def _held(self) -> State:
-        """What the environment holds; nothing where there is none."""
+        """The state of the environment; empty without one."""
         return State.read(self.stamp) if Path(self.python).exists() else State()
 
     def _wanted(self, needs: Needs) -> State:
-        """What the environment holds once a command can run. What is there and up to date stays."""
+        """The state of the environment needed by a command. Parts that are up to date are kept."""
         held, packages = self._held(), self._packages_digest()
         kernels = self._kernels_digest() if needs.engine else held.kernels if packages == held.packages else ""
         isas = held.isas if needs.isas == "native" or held.isas == "all" else needs.isas
@@ -300,11 +300,11 @@ class Setup:
 
     @staticmethod
     def _differs_in_code(held: State, wanted: State) -> bool:
-        """Whether ktbench itself is installed anew."""
+        """Whether ktbench itself must be reinstalled."""
         return (held.packages, held.kernels, held.isas) != (wanted.packages, wanted.kernels, wanted.isas)
 
     def _packages_digest(self) -> str:
-        """Digest of what decides about packages: the requirements, the interpreter, and where the checkout is."""
+        """Digest of what determines the packages: the requirements, the interpreter, and the checkout's location."""
         cfg = self.prefix / "pyvenv.cfg"
         state = hashlib.sha256(str(self.root).encode())
         state.update(cfg.read_bytes() if cfg.is_file() else sys.version.encode())
@@ -312,7 +312,7 @@ class Setup:
         return state.hexdigest()
 
     def _kernels_digest(self) -> str:
-        """Digest of the kernels' sources and of the CPU that they are compiled for."""
+        """Digest of the kernels' sources and of the CPU for which they are compiled."""
         state = hashlib.sha256(self.host.isa_flags.encode())
         for path in sorted(path for path in (self.root / "kernels").rglob("*") if path.is_file()):
             state.update(f"{path.relative_to(self.root)}\0{path.stat().st_size}\0".encode())
@@ -332,7 +332,7 @@ class Setup:
             raise SetupError(f"{self.host.compiler} is {first}: needs {kind} {oldest} or newer; name another with CXX=")
 
     def _announce(self, held: State, wanted: State) -> None:
-        """Say what is going to be installed and what it takes. Raises SetupError where the disk has no room for it."""
+        """Print what will be installed and its size. Raises SetupError if the disk has no room for it."""
         parts: list[tuple[str, float]] = []
         if wanted.has_torch and not (Path(self.python).exists() and self._installed_torch()):
             gpu = self.host.has_gpu
@@ -356,12 +356,12 @@ class Setup:
 
     @property
     def journal(self) -> Path:
-        """Locked while a set-up is at work, empty after one that has ended."""
+        """Locked while a set-up is running, empty after it has ended."""
         return self.root / "build" / "ktbench-bootstrap.lock"
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """No other set-up of this checkout is at work, and what one that was killed has left is mended."""
+        """Inside, no other set-up of this checkout is running, and the remains of a killed one are repaired."""
         self.journal.parent.mkdir(exist_ok=True)
         with self.journal.open("a+") as journal:
             try:
@@ -378,9 +378,9 @@ class Setup:
             journal.truncate(0)
 
     def _mend(self, journal: TextIO) -> None:
-        """End the programs of the set-up that was killed, and forget what they had not installed completely.
+        """End the programs of the killed set-up, and remove what they had not installed completely.
 
-        What is incomplete is installed anew; a package that was so before the set-up began is not ours to judge.
+        Incomplete packages are reinstalled, except those that were incomplete before that set-up began.
         """
         say("the last set-up did not complete: going on from there")
         end_programs_of(self.root)
@@ -392,7 +392,7 @@ class Setup:
                 shutil.rmtree(package.with_name(package.name.partition("-")[0]), ignore_errors=True)
 
     def _incomplete(self) -> list[Path]:
-        """Packages that lack a file which an installer writes after all others."""
+        """Packages without a file that installers write last."""
         packages = self.prefix.glob("lib/python3*/site-packages/*.dist-info")
         return [one for one in packages if not all((one / name).is_file() for name in ("INSTALLER", "RECORD"))]
 
@@ -401,7 +401,7 @@ class Setup:
         if is_whole and Path(self.python).exists() and self.run([self.python, "-c", ""]).returncode == 0:
             return
         say(f"creating {self.prefix}")
-        # Without pip, for Debian's Python has venv but no ensurepip unless python3-venv is installed.
+        # Without pip, because Debian's Python has venv but no ensurepip unless python3-venv is installed.
         command = [self.host.executable, "-m", "venv", "--clear", "--without-pip", str(self.prefix)]
         if self.run(command).returncode:
             raise SetupError("this Python cannot make virtual environments: apt install python3-venv")
@@ -417,7 +417,7 @@ class Setup:
             raise SetupError("neither pip nor ensurepip is to be had: apt install python3-venv")
 
     def _install(self, held: State, wanted: State) -> None:
-        """Install what differs, the compiler beside the downloads."""
+        """Install what differs, compiling during the downloads."""
         stages: dict[str, Callable[[], None]] = {}
         if self._differs_in_code(held, wanted):
             stages["kernels" if wanted.kernels else "ktbench"] = lambda: self._install_project(wanted)
@@ -426,7 +426,7 @@ class Setup:
         self._side_by_side(stages)
 
     def _side_by_side(self, stages: Mapping[str, Callable[[], None]]) -> None:
-        """Carry out all stages at the same time; where one fails, end the others and raise its error."""
+        """Run all stages at the same time; if one fails, end the others and raise its error."""
         running = dict.fromkeys(stages)
         compiled = Compiled(self.root / "build", time.time())
 
@@ -451,7 +451,7 @@ class Setup:
                 raise
 
     def _install_packages(self, wanted: State) -> None:
-        """PyTorch, then all others with the torch that is there: another one might bring CUDA with it."""
+        """PyTorch, then all others with the installed torch: another one might include CUDA."""
         project = Project.read(self.root)
         if not wanted.has_torch:
             return self._pip("packages", *(line for line in project.dependencies if line != project.torch))
@@ -464,7 +464,7 @@ class Setup:
     def _ensure_torch(self) -> None:
         if self._installed_torch():
             return
-        if self.host.has_gpu:  # pip would take the newest build, which the driver may not run
+        if self.host.has_gpu:  # pip would take the newest build, which the driver may not support
             self._torch_by_uv("auto", Project.read(self.root).torch)
         elif f"{CPU_TORCH}+cpu" in self._offered_torch():
             self._pip("PyTorch", f"torch=={CPU_TORCH}+cpu")
@@ -472,13 +472,13 @@ class Setup:
             self._torch_by_uv("cpu", f"torch=={CPU_TORCH}")
 
     def _torch_by_uv(self, backend: str, requirement: str) -> None:
-        """Let uv choose among PyTorch's builds: the one that the driver runs, or one without CUDA."""
+        """Let uv choose among PyTorch's builds: one that the driver supports, or one without CUDA."""
         self._pip("uv", "uv")
         uv = [self.python, "-m", "uv", "pip", "install", "--python", self.python]
         self._do("PyTorch", [*uv, f"--torch-backend={backend}", requirement])
 
     def _installed_torch(self) -> str:
-        """Version of the environment's torch, empty where there is none."""
+        """Version of the environment's torch, empty without one."""
         code = "import importlib.metadata as m; print(m.version('torch'))"
         answer = self.run([self.python, "-c", code])
         return answer.stdout.strip() if answer.returncode == 0 else ""
@@ -486,17 +486,17 @@ class Setup:
     def _offered_torch(self) -> list[str]:
         """Versions that pip's configured sources offer here.
 
-        Not by `pip install --dry-run`: that downloads the whole wheel, which carries CUDA where none ends in +cpu. A
-        pip that cannot answer leads to uv, never to CUDA.
+        Not with `pip install --dry-run`: that downloads the whole wheel, which includes CUDA unless one ends in +cpu.
+        If pip cannot answer, uv is used, never CUDA.
         """
         answer = self.run([self.python, "-m", "pip", "index", "versions", "torch"])
         return re.findall(r"\d[\w.+]*", answer.stdout) if answer.returncode == 0 else []
 
     def _install_project(self, wanted: State) -> None:
-        """Install the checkout in place: with compiled kernels, or as Python alone."""
+        """Install the checkout in place, with compiled kernels or only Python."""
         cmake = f"-Ccmake.define.KTBENCH_ISAS={wanted.isas}" if wanted.kernels else "-Cwheel.cmake=false"
         what = "kernels" if wanted.kernels else "ktbench"
-        # Another project of this name is on the package index; it, or an older checkout, would hide this one.
+        # The package index has another project of this name; it, or an older checkout, would hide this one.
         self.run([self.python, "-m", "pip", "uninstall", "--quiet", "--yes", "ktbench"])
         self._pip(what, "--no-deps", cmake, "--editable", str(self.root))
 
@@ -510,7 +510,7 @@ class Setup:
             raise SetupError(_failure(what, command, output), output)
 
 
-# What the output of a program that failed tells, and what to do then.
+# Patterns in a failed program's output, and remedies.
 _REMEDIES = (
     ("No space left on device|Disk quota exceeded", "the disk is full: make room, then repeat the command"),
     ("Permission denied|Read-only file system", "a folder is not writable: make it so, then repeat the command"),
@@ -522,7 +522,7 @@ _REMEDIES = (
 
 
 def _failure(what: str, command: Sequence[str], output: str) -> str:
-    """One line that says what to do, where the output tells; else which program failed."""
+    """One line that says what to do, if the output tells; else which program failed."""
     for pattern, remedy in _REMEDIES:
         if re.search(pattern, output, re.IGNORECASE):
             return f"installing {what} failed: {remedy}"
@@ -530,7 +530,7 @@ def _failure(what: str, command: Sequence[str], output: str) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    """Whole or not at all. Raises OSError with the name of the file."""
+    """Write a file completely or not at all. Raises OSError with the name of the file."""
     part = path.with_name(f".{path.name}.part")
     try:
         part.write_text(text)
@@ -541,7 +541,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def end_programs_of(root: Path) -> None:
-    """End what set-ups of a checkout have started and left running: an installer outlives whoever started it."""
+    """End programs that set-ups of a checkout have left running: an installer outlives its parent."""
     tag = f"{TAG}={root}".encode()
     for _ in range(100):
         left = [process for process in Path("/proc").glob("[0-9]*") if tag in _environment(process)]
@@ -555,7 +555,7 @@ def end_programs_of(root: Path) -> None:
 
 
 def _environment(process: Path) -> list[bytes]:
-    """The variables that a process was started with; none where it is another user's, or has ended."""
+    """The environment variables of a process; none if it is another user's or has ended."""
     with contextlib.suppress(OSError):
         return (process / "environ").read_bytes().split(b"\0")
     return []
@@ -570,7 +570,7 @@ def child_environment(setup: Setup) -> dict[str, str]:
 
 
 def options_of(arguments: Sequence[str]) -> tuple[dict[str, str], Sequence[str]]:
-    """The options before the command, by name, and the command. Raises SetupError for one that is unknown."""
+    """The options before the command, by name, and the command. Raises SetupError for unknown ones."""
     options: dict[str, str] = {}
     for i, word in enumerate(arguments):
         if not word.startswith("-"):
@@ -583,7 +583,7 @@ def options_of(arguments: Sequence[str]) -> tuple[dict[str, str], Sequence[str]]
 
 
 def asked_for(options: Mapping[str, str], command: Sequence[str], project: Project) -> Needs:
-    """What the command needs and the options add. Raises SetupError for an extra or instruction set that is unknown."""
+    """What the command needs and the options add. Raises SetupError for an unknown extra or instruction set."""
     needs = needs_of(command)
     extras = [name for name in options.get("--extras", "").split(",") if name]
     unknown = [name for name in extras if name not in project.extras]
@@ -596,7 +596,7 @@ def asked_for(options: Mapping[str, str], command: Sequence[str], project: Proje
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Set up, then become COMMAND; returns only without one, or when something is wrong."""
+    """Set up, then become COMMAND; returns only without a command, or after an error."""
     if arguments and arguments[0] in ("-h", "--help"):
         print(USAGE)
         return 0
@@ -609,7 +609,7 @@ def main(arguments: Sequence[str]) -> int:
         print(error, file=sys.stderr)
         return 2
     except OSError as error:
-        where = error.filename or setup.journal  # writing to an open file names none
+        where = error.filename or setup.journal  # errors of writes to an open file name none
         say(f"{where}: {error.strerror}; mend that, then repeat the command")
         return 2
     except KeyboardInterrupt:
@@ -618,7 +618,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def become(setup: Setup, arguments: Sequence[str]) -> int:
-    """Replace this process by the command; without one, say how to enter the environment."""
+    """Replace this process with the command; without one, say how to enter the environment."""
     if not arguments:
         say("the active environment is ready" if setup.active else f"enter it with: source {setup.prefix}/bin/activate")
         return 0

