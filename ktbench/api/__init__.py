@@ -30,7 +30,7 @@ def run(*words: str, **keys: Any) -> Result:
     for an invalid request.
     """
     overrides = [*words, *words_of(keys)]
-    return _executed(one_cell_request("run", overrides), "run", overrides)
+    return _execute(one_cell_request("run", overrides), "run", overrides)
 
 
 def sweep(ablation: str | tuple[str, ...] | None = None, *words: str, **keys: Any) -> Result:
@@ -39,7 +39,7 @@ def sweep(ablation: str | tuple[str, ...] | None = None, *words: str, **keys: An
     Raises RequestError for a single cell or an invalid request.
     """
     overrides = [*_named("+ablation", ablation), *words, *words_of(keys)]
-    return _executed(sweep_request(overrides), "sweep", overrides)
+    return _execute(sweep_request(overrides), "sweep", overrides)
 
 
 def simulate(machine: str, ablation: str | tuple[str, ...] | None = None, *words: str, **keys: Any) -> Result:
@@ -51,7 +51,7 @@ def simulate(machine: str, ablation: str | tuple[str, ...] | None = None, *words
         raise RequestError("machine=here: `run` and `sweep` measure it; name a described machine")
     overrides = [*_named("+ablation", ablation), *words_of({"machine": machine}), *words, *words_of(keys)]
     request = read_request(overrides)
-    return _executed(request, "sweep" if request.is_sweep else "run", overrides)
+    return _execute(request, "sweep" if request.is_sweep else "run", overrides)
 
 
 def evaluate(suite: str | None = None, *words: str, **keys: Any) -> Result:
@@ -60,7 +60,7 @@ def evaluate(suite: str | None = None, *words: str, **keys: Any) -> Result:
     Raises RequestError.
     """
     overrides = [*_named("+suite", suite), *words, *words_of(keys)]
-    return _executed(suite_request(overrides), "eval", overrides)
+    return _execute(suite_request(overrides), "eval", overrides)
 
 
 def load(name: str | Path = "latest") -> Result:
@@ -85,6 +85,6 @@ def _named(key: str, name: str | tuple[str, ...] | None) -> list[str]:
     return [] if name is None else words_of({key: name})
 
 
-def _executed(request: Request, verb: str, overrides: list[str]) -> Result:
+def _execute(request: Request, verb: str, overrides: list[str]) -> Result:
     planned = plan_request(request)
     return Result(run=execute(request, planned, ["python", "-m", "ktbench", verb, *overrides]))

@@ -74,22 +74,22 @@ class Result:
         return documents_of(self.run)
 
     @cached_property
-    def _drawn(self) -> Mapping[str, Document]:
+    def _figures_by_name(self) -> Mapping[str, Document]:
         return {document.table.figure_name: document for document in self._documents if document.has_figure}
 
     @property
     def figures(self) -> tuple[str, ...]:
         """Names of its figures, as in their file names."""
-        return tuple(self._drawn)
+        return tuple(self._figures_by_name)
 
     def figure(self, name: str | None = None) -> Figure:
         """A figure, by default the first. Raises RequestError for a name not in `figures`."""
-        if not self._drawn:
+        if not self._figures_by_name:
             raise RequestError(f"{self.name}: has no figure, because it has no planned cells")
         chosen = self.figures[0] if name is None else name
-        if chosen not in self._drawn:
+        if chosen not in self._figures_by_name:
             raise RequestError(f"figure {chosen!r}: unknown{instead(chosen, self.figures)}")
-        return self._drawn[chosen].draw()
+        return self._figures_by_name[chosen].draw()
 
     @property
     def markdown(self) -> str:
@@ -111,7 +111,7 @@ class Result:
         if find_spec("pyarrow") is None:
             raise RequestError(f"to_parquet: pyarrow is not installed: {install_command('parquet')}")
         into = self.folder / "report" if folder is None else Path(folder)
-        return [_written(into / f"{name}.parquet", frame) for name, frame in self._frames().items() if len(frame)]
+        return [_write_parquet(into / f"{name}.parquet", frame) for name, frame in self._frames().items() if len(frame)]
 
     def _frames(self) -> dict[str, pd.DataFrame]:
         names = ("rows", "samples", "scores", "answers", "published")
@@ -122,10 +122,10 @@ class Result:
         return f"<ktbench run {self.name}: {self.run.header.title}, {cells} cells>"
 
     def _repr_markdown_(self) -> str:
-        return "\n\n".join(_shown(document) for document in self._documents)
+        return "\n\n".join(_display_text(document) for document in self._documents)
 
 
-def _shown(document: Document) -> str:
+def _display_text(document: Document) -> str:
     table = document.table
     return "\n".join([f"**{table.title}**", "", *table_grid(table, table.cells), *_notes(table.notes)])
 
@@ -134,7 +134,7 @@ def _notes(notes: Sequence[str]) -> list[str]:
     return ["", *(f"- {note}" for note in notes)] if notes else []
 
 
-def _written(path: Path, frame: pd.DataFrame) -> Path:
+def _write_parquet(path: Path, frame: pd.DataFrame) -> Path:
     with whole_file(path) as part:
         frame.to_parquet(part, engine="pyarrow", index=False)
     return path

@@ -208,7 +208,7 @@ def measure_drift(
     subject = plan.subject(windows)
     why = f"has fewer than the {plan.prompt + plan.given} tokens of a window"
     yield from (GradedAnswer(question=name, metric=KL, value=None, weight=0.0, why=why) for name in windows.short)
-    predictions = zip(windows.rows, _predicted(generator, windows.rows, plan), strict=True)
+    predictions = zip(windows.rows, _predict(generator, windows.rows, plan), strict=True)
     if is_reference:
         with write_reference(reference, subject) as keep:
             for window, log_q in predictions:
@@ -238,12 +238,12 @@ def _divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
     return torch.where(d.abs() < 1, p * (d + torch.expm1(-d)), far).sum(dim=1).clamp(min=0.0)
 
 
-def _predicted(generator: Generator, rows: Sequence[Window], plan: DriftPlan) -> Iterator[Tensor]:
+def _predict(generator: Generator, rows: Sequence[Window], plan: DriftPlan) -> Iterator[Tensor]:
     """Log-probabilities [positions, vocab] float32 of one window after another.
 
     Batches depend only on plan and text: a window must be in the same batch in all cells.
     """
-    forward = _decoded if plan.phase == "decode" else _prefilled
+    forward = _predict_by_decode if plan.phase == "decode" else _predict_by_prefill
     window_bytes = (1 + max(len(row.given) for row in rows)) * plan.vocab * 4
     batch = max(1, min(plan.batch, _BATCH_BYTES // window_bytes))
     for start in range(0, len(rows), batch):
@@ -251,7 +251,7 @@ def _predicted(generator: Generator, rows: Sequence[Window], plan: DriftPlan) ->
             yield logits.float().log_softmax(dim=-1)
 
 
-def _decoded(generator: Generator, rows: Sequence[Window]) -> Iterator[Tensor]:
+def _predict_by_decode(generator: Generator, rows: Sequence[Window]) -> Iterator[Tensor]:
     """The prompt's last token goes into the first decode step, so that no prediction comes from prefill."""
     longest = max(len(row.given) for row in rows)
     given = [(row.prompt[-1], *row.given, *row.given[-1:] * (longest - len(row.given))) for row in rows]
@@ -260,7 +260,7 @@ def _decoded(generator: Generator, rows: Sequence[Window]) -> Iterator[Tensor]:
         yield own[1 : 1 + len(row.given)]
 
 
-def _prefilled(generator: Generator, rows: Sequence[Window]) -> Iterator[Tensor]:
+def _predict_by_prefill(generator: Generator, rows: Sequence[Window]) -> Iterator[Tensor]:
     tokens = [(*row.prompt, *row.given[:-1]) for row in rows]
     return generator.passed(tokens, [len(row.given) for row in rows])
 

@@ -78,7 +78,7 @@ def evaluate_task(
         ]
     _reply(prompts, loaded.spec, suite.seed, lm)
     for _, sample in groupby(sorted(prompts, key=attrgetter("sample")), key=attrgetter("sample")):
-        yield from _graded(loaded, list(sample), lm, partial(_logged, suite, loaded.spec, log))
+        yield from _grade_sample(loaded, list(sample), lm, partial(_log_results, suite, loaded.spec, log))
 
 
 def _prompts(
@@ -146,7 +146,9 @@ def sampling_seed(seed: int, question: str, sample: int, repeat: int = 0) -> int
 Logged = Callable[[_Prompt, Results], None]
 
 
-def _graded(loaded: LoadedTask, prompts: Sequence[_Prompt], lm: TemplateLM, logged: Logged) -> Iterator[GradedAnswer]:
+def _grade_sample(
+    loaded: LoadedTask, prompts: Sequence[_Prompt], lm: TemplateLM, logged: Logged
+) -> Iterator[GradedAnswer]:
     """The answers of one sample. Filters of lm-eval see all of them at once."""
     task = loaded.built.task
     task._instances = [instance for prompt in prompts for instance in prompt.instances]
@@ -188,7 +190,7 @@ def _results(task: Any, prompt: _Prompt) -> Results:
     }
 
 
-def _logged(suite: SuiteSpec, spec: TaskSpec, log: SampleLog | None, prompt: _Prompt, results: Results) -> None:
+def _log_results(suite: SuiteSpec, spec: TaskSpec, log: SampleLog | None, prompt: _Prompt, results: Results) -> None:
     if log is not None:
         seed = sampling_seed(suite.seed, prompt.question, prompt.sample)
         asked = [_request(instance, spec, seed).args for instance in prompt.instances]

@@ -105,7 +105,7 @@ class EvalSession:
             return replace(blank, why=str(error)), ()
         before, began_s = dict(self._lm.generator.counters()), perf_counter()
         try:
-            answered = self._answered(cell.spec, task, reference)
+            answered = self._answer(cell.spec, task, reference)
         except ValueError as error:
             return replace(blank, outcome=Outcome.CRASHED, why=str(error)), ()
         ended = replace(
@@ -122,11 +122,11 @@ class EvalSession:
                 cache.forget()
             return replace(ended, outcome=Outcome.IDLE, why=why), ()
         setting = "; ".join(filter(None, [ended.setting, idle_by_data(ended.evidence)]))
-        return replace(ended, outcome=Outcome.OK, setting=setting, lm_eval=self._logged(answered.log, samples)), tuple(
-            SampleResult(cell=cell.key, task=name, **asdict(answer)) for answer in answered.answers
-        )
+        return replace(
+            ended, outcome=Outcome.OK, setting=setting, lm_eval=self._write_log(answered.log, samples)
+        ), tuple(SampleResult(cell=cell.key, task=name, **asdict(answer)) for answer in answered.answers)
 
-    def _logged(self, log: SampleLog | None, samples: Path | None) -> dict[str, Any]:
+    def _write_log(self, log: SampleLog | None, samples: Path | None) -> dict[str, Any]:
         """Write the samples, and return what the run's log keeps for lm-eval's results file."""
         if log is None:
             return {}
@@ -162,10 +162,10 @@ class EvalSession:
             self._known = (spec, AnswerCache(self._answers, identity))
         return self._known[1]
 
-    def _answered(self, spec: RunSpec, task: TaskSpec, reference: Reference) -> _Answered:
+    def _answer(self, spec: RunSpec, task: TaskSpec, reference: Reference) -> _Answered:
         suite, lm = self._suite, self._lm
         if task.is_drift:
-            return self._drifted(spec, task, reference)
+            return self._measure_drift(spec, task, reference)
         if task.source == "wikitext2":
             corpus = wikitext2(suite.data_dir)
             documents = drawn(corpus.documents, suite.limit, suite.seed)
@@ -177,9 +177,9 @@ class EvalSession:
         answers = (*graded, *self._divergences(spec, loaded, reference))
         return _Answered(answers=answers, setting=loaded.built.setting, log=log)
 
-    def _drifted(self, spec: RunSpec, task: TaskSpec, reference: Reference) -> _Answered:
+    def _measure_drift(self, spec: RunSpec, task: TaskSpec, reference: Reference) -> _Answered:
         corpus, plan = drift_texts(self._suite.data_dir), self._plan(spec, task)
-        answers = self._compared(corpus.documents, plan, reference)
+        answers = self._compare(corpus.documents, plan, reference)
         return _Answered(answers=answers, setting=f"{corpus.title}; {plan.setting}")
 
     def _divergences(self, spec: RunSpec, loaded: LoadedTask, reference: Reference) -> Iterator[GradedAnswer]:
@@ -189,7 +189,7 @@ class EvalSession:
             return
         texts = loaded.right_answers()
         try:
-            compared = self._compared(texts, replace(self._plan(spec, loaded.spec), limit=None), reference)
+            compared = self._compare(texts, replace(self._plan(spec, loaded.spec), limit=None), reference)
         except ValueError as error:
             why = str(error)
             compared = tuple(
@@ -207,7 +207,7 @@ class EvalSession:
             batch=self._suite.batch,
         )
 
-    def _compared(
+    def _compare(
         self, texts: Sequence[TextDocument], plan: DriftPlan, reference: Reference
     ) -> tuple[GradedAnswer, ...]:
         generator, tokenizer, path = self._lm.generator, self._lm.tokenizer, reference.path

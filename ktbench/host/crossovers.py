@@ -97,7 +97,7 @@ def use_crossovers(
     key = _key(kernels, cpus)
     kept = _read().machines.get(key, {})
     by_precision = {
-        p: kept[p] if p in kept and not anew else _measured(kernels, p, cpus) for p in dict.fromkeys(precisions)
+        p: kept[p] if p in kept and not anew else _measure(kernels, p, cpus) for p in dict.fromkeys(precisions)
     }
     if new := {p: crossovers for p, crossovers in by_precision.items() if crossovers is not kept.get(p)}:
         _write(key, new)
@@ -128,7 +128,7 @@ def _write(key: str, new: Mapping[str, tuple[Crossover, ...]]) -> None:
         write_whole(path, msgspec.json.format(msgspec.json.encode(_Kept(machines=machines))))
 
 
-def _measured(kernels: ModuleType, precision: str, cpus: Sequence[int]) -> tuple[Crossover, ...]:
+def _measure(kernels: ModuleType, precision: str, cpus: Sequence[int]) -> tuple[Crossover, ...]:
     """The crossovers of the fastest instruction set of each feature with kernels for the precision."""
     isas, shipped, day = _isas(kernels, precision), kernels.crossovers(), datetime.now(UTC).date().isoformat()
     vectors, tiles = [isa for isa in isas if isa != _TILES], [isa for isa in isas if isa == _TILES]

@@ -83,7 +83,7 @@ def energy_between(
     range, the energy is unknown, because the other meters cover fewer chips. If that meter is not part of the sum, it
     is left out.
     """
-    joules = {meter.name: _counted(meter, before[meter.name], after[meter.name], seconds) for meter in meters}
+    joules = {meter.name: _count_joules(meter, before[meter.name], after[meter.name], seconds) for meter in meters}
     known = {name: counted for name, counted in joules.items() if not isinstance(counted, str)}
     doubtful = [name for name in added_up(joules) if name not in known]
     if known and not doubtful:
@@ -101,7 +101,7 @@ def joules_between(before: float, after: float, range_j: float | None) -> float 
     return None if range_j is None else after - before + range_j
 
 
-def _counted(meter: Meter, before: float, after: float, seconds: float) -> float | str:
+def _count_joules(meter: Meter, before: float, after: float, seconds: float) -> float | str:
     """Joules, or why they are unknown."""
     if meter.range_j is not None and seconds * _MOST_W >= meter.range_j:
         return _TOO_LONG

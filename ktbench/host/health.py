@@ -52,18 +52,18 @@ def read_settings(root: Path = Path("/"), cpus: Sequence[int] = (0,)) -> Setting
         cpu_model=_cpu_model(cpuinfo),
         kernel=platform.release(),
         hypervisor=_hypervisor(root, cpuinfo),
-        governor=_of_cpus(root, cpus, "scaling_governor"),
+        governor=_cpufreq_values(root, cpus, "scaling_governor"),
         turbo=_turbo(root),
-        thp=_chosen(read_text(root / "sys/kernel/mm/transparent_hugepage/enabled")),
+        thp=_bracketed_word(read_text(root / "sys/kernel/mm/transparent_hugepage/enabled")),
         numa_balancing=None if balancing is None else balancing > 0,
         load=None if load is None else float(load.split()[0]),
-        energy_preference=_of_cpus(root, cpus, "energy_performance_preference"),
+        energy_preference=_cpufreq_values(root, cpus, "energy_performance_preference"),
         swappiness=read_int(root / "proc/sys/vm/swappiness"),
         clock_source=read_text(root / _CLOCKS / "current_clocksource"),
     )
 
 
-def _of_cpus(root: Path, cpus: Sequence[int], name: str) -> str | None:
+def _cpufreq_values(root: Path, cpus: Sequence[int], name: str) -> str | None:
     """The distinct contents of the cpufreq files of this name; None without any."""
     values = {read_text(root / _CPU / f"cpu{cpu}/cpufreq" / name) for cpu in cpus} - {None}
     return ", ".join(sorted(map(str, values))) or None
@@ -101,7 +101,7 @@ def _turbo(root: Path) -> bool | None:
     return None if boost is None else boost == 1
 
 
-def _chosen(modes: str | None) -> str | None:
+def _bracketed_word(modes: str | None) -> str | None:
     """The bracketed word of `always [madvise] never`."""
     match = re.search(r"\[(\w+)\]", modes or "")
     return match and match.group(1)

@@ -55,7 +55,7 @@ class NvmlGpu:
             nvml.NVML_FI_DEV_PERF_POLICY_POWER,
             nvml.NVML_FI_DEV_PERF_POLICY_THERMAL,
         )
-        clock_mhz = self._asked("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM)
+        clock_mhz = self._ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM)
         samples = self._samples(0)
         return GpuReading(
             sampled_at=samples[-1][0] if samples else None,
@@ -72,7 +72,7 @@ class NvmlGpu:
         clocks = clocks or [reading.clock_hz for reading in (before, after) if reading.clock_hz is not None]
         return mean(clocks) if clocks else None
 
-    def _asked(self, function: str, *arguments: Any) -> Any:
+    def _ask(self, function: str, *arguments: Any) -> Any:
         """None if the driver cannot say."""
         try:
             return getattr(self._nvml, function)(self._handle, *arguments)
@@ -81,12 +81,12 @@ class NvmlGpu:
 
     def _samples(self, since: int) -> list[tuple[int, int]]:
         """Time in microseconds and SM clock in MHz of the driver's samples after `since`."""
-        samples = self._asked("nvmlDeviceGetSamples", self._nvml.NVML_PROCESSOR_CLK_SAMPLES, since)
+        samples = self._ask("nvmlDeviceGetSamples", self._nvml.NVML_PROCESSOR_CLK_SAMPLES, since)
         return [] if samples is None else [(sample.timeStamp, sample.sampleValue.uiVal) for sample in samples[1]]
 
     def _fields(self, *numbers: int) -> Iterator[int | None]:
         """64-bit counts; narrower ones could wrap around between readings."""
-        values = self._asked("nvmlDeviceGetFieldValues", [*numbers])
+        values = self._ask("nvmlDeviceGetFieldValues", [*numbers])
         for value in values or [None] * len(numbers):
             known = value is not None and value.nvmlReturn == self._nvml.NVML_SUCCESS
             wide = known and value.valueType == self._nvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG

@@ -93,8 +93,8 @@ def open_instruments(
     kernels: ModuleType, topology: Topology, cuda: CudaDevices, buffer_bytes: int = READ_BUFFER_BYTES
 ) -> Instruments:
     """All gauges of this machine. Takes `buffer_bytes` for each of `buffers_needed`."""
-    every = _pinned(kernels, topology.core_cpus, buffer_bytes)
-    single = _pinned(kernels, topology.core_cpus[:1], buffer_bytes)
+    every = _pinned_roofs(kernels, topology.core_cpus, buffer_bytes)
+    single = _pinned_roofs(kernels, topology.core_cpus[:1], buffer_bytes)
     sets = (("all", f"all {len(topology.cores)} cores", every), ("one", "1 core", single))
     reads = [_read_gauge(f"read.{name}", who, roofs) for name, who, roofs in sets]
     peaks = [
@@ -113,14 +113,14 @@ def open_instruments(
     return Instruments(gauges=(*reads, *own, *cross, *peaks, *filter(None, [hop])), missing=missing, hop=hop)
 
 
-def _pinned(kernels: ModuleType, cpus: Sequence[int], buffer_bytes: int) -> Roofs:
+def _pinned_roofs(kernels: ModuleType, cpus: Sequence[int], buffer_bytes: int) -> Roofs:
     return Roofs(pinned_team(kernels, cpus), kernels, buffer_bytes)
 
 
 def _own_gauges(kernels: ModuleType, topology: Topology, buffer_bytes: int) -> list[Gauge]:
     """Each domain reading its own memory: a page lies near the thread that touches it first."""
     domains = topology.domains if len(topology.domains) >= 2 else ()
-    rooms = {node.id: _pinned(kernels, topology.node_core_cpus(node.id), buffer_bytes) for node in domains}
+    rooms = {node.id: _pinned_roofs(kernels, topology.node_core_cpus(node.id), buffer_bytes) for node in domains}
     return [_read_gauge(f"read.node{id_}", f"node {id_}", roofs) for id_, roofs in rooms.items()]
 
 
@@ -129,7 +129,7 @@ def _cross_gauges(kernels: ModuleType, topology: Topology, buffer_bytes: int) ->
     reader, *owners = topology.domains
     for owner in owners:
         with memory_on_node(owner.id):
-            roofs = _pinned(kernels, topology.node_core_cpus(reader.id), buffer_bytes)
+            roofs = _pinned_roofs(kernels, topology.node_core_cpus(reader.id), buffer_bytes)
         yield _read_gauge(f"read.node{reader.id}_from_node{owner.id}", f"node {reader.id} from node {owner.id}", roofs)
 
 

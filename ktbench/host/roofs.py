@@ -184,7 +184,7 @@ def open_roofs(cpus: Sequence[int]) -> Roofs:
     PyTorch must be loaded already, after `bind_openmp`. Separate threads would be slowed by PyTorch's, which spin for a
     while after their work. Raises RuntimeError without the extension or PyTorch's threads.
     """
-    kernels = _loaded()
+    kernels = _require_extension()
     return Roofs(kernels.OpenMPTeam(len(cpus)), kernels)
 
 
@@ -194,11 +194,11 @@ def open_pool_roofs(cpus: Sequence[int], rest_s: float = 0.0) -> Roofs:
     The pool sleeps between samples, so that it takes no time from that work; a sample first waits `rest_s` seconds for
     threads that spin before they sleep. Raises RuntimeError without the extension, and ValueError like `pinned_team`.
     """
-    kernels = _loaded()
+    kernels = _require_extension()
     return Roofs(pinned_team(kernels, cpus, spin_us=0), kernels, prepare=partial(sleep, rest_s))
 
 
-def _loaded() -> ModuleType:
+def _require_extension() -> ModuleType:
     extension = load_extension()
     if extension.module is None:
         raise RuntimeError(extension.reason)

@@ -62,7 +62,7 @@ class Alternation:
         The runs are read once, before the first.
         """
         kept = [_read(name) for name in self.runs]
-        lacking = [_lacking(run, self.rounds) for run in kept]
+        lacking = [_unfinished_rounds(run, self.rounds) for run in kept]
         for number in range(self.rounds):
             for side in drawn_order(2, number, self.stamp):
                 if number in lacking[side]:
@@ -118,7 +118,7 @@ def _read(name: str) -> Run | None:
         return None
 
 
-def _lacking(run: Run | None, rounds: int) -> Collection[int]:
+def _unfinished_rounds(run: Run | None, rounds: int) -> Collection[int]:
     """Rounds in which a cell must still be timed.
 
     Simulated and failed cells need none: the next round that runs retries a failed cell in all rounds. If no other cell

@@ -109,7 +109,7 @@ def run_subprocess(command: Sequence[str], request: object, say: Callable[[str],
             _end(child)
         if ended:
             output.seek(0)
-            raise _failed(ended, output.read(), before)
+            raise _failure(ended, output.read(), before)
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
@@ -132,7 +132,7 @@ def _follow(child: subprocess.Popen[bytes], request: object, say: Callable[[str]
     return child.wait()
 
 
-def _failed(code: int, output: str, before: OomCount) -> ChildFailed:
+def _failure(code: int, output: str, before: OomCount) -> ChildFailed:
     lines = output.strip().splitlines()
     outcome, why = ending_of(code, lines[-1] if lines else "", before)
     return ChildFailed(code, lines[-1] if code > 0 and lines else f"the subprocess {why}", outcome)

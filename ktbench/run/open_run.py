@@ -40,7 +40,7 @@ def open_run(
             log.append(header_of(request, cells, machine, log.path.parent.name, command), *published)
             _keep_configuration(log.path.parent, command)
         else:
-            previous = _resumed(request, cells, machine, log, here=here)
+            previous = _resume(request, cells, machine, log, here=here)
             _restore(log, previous, published)
     except BaseException:
         log.close()
@@ -133,7 +133,7 @@ def _new_folder(request: Request) -> Path:
     return free_folder(RUNS, f"{request.sweep.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}")
 
 
-def _resumed(request: Request, cells: tuple[Cell, ...], machine: Environment, log: Log, *, here: bool) -> Run:
+def _resume(request: Request, cells: tuple[Cell, ...], machine: Environment, log: Log, *, here: bool) -> Run:
     folder = log.path.parent
     run = read_run(folder)
     require_same_cells(run, cells)

@@ -52,11 +52,11 @@ def measure_machine() -> MachineDescription:
     say(f"probe: filling {need / _GIB:.0f} GiB of buffers")
     machine = environment()
     instruments = open_instruments(extension.module, topology, read_cuda_devices())
-    rounds = list(_announced(read_rounds(instruments, _ROUNDS, _SECONDS)))
+    rounds = list(_announce(read_rounds(instruments, _ROUNDS, _SECONDS)))
     return describe(instruments, rounds, machine, datetime.now(UTC).date())
 
 
-def _announced(rounds: Iterable[Readings]) -> Iterator[Readings]:
+def _announce(rounds: Iterable[Readings]) -> Iterator[Readings]:
     """The rounds; the first of every second is printed."""
     began, printed = monotonic(), -1
     for number, readings in enumerate(rounds, start=1):

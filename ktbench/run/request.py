@@ -109,7 +109,7 @@ def read_request(overrides: Sequence[str], *, evaluates: bool = False) -> Reques
             _require_network(part, composed.parts[part.name])
             _require_stored(part, composed.parts[part.name])
     except ValueError as error:
-        raise RequestError(f"{error}{_stored(str(error), composed.parts.values())}") from None
+        raise RequestError(f"{error}{_stored_formats_hint(str(error), composed.parts.values())}") from None
     except OSError as error:
         raise RequestError(error_text(error)) from None
     if request.suite is not None and not evaluates:
@@ -227,7 +227,7 @@ def _require_network(part: RequestPart, content: Mapping[str, Any]) -> None:
         require_runnable(file, part.spec.model)
 
 
-def _stored(error: str, parts: Iterable[Mapping[str, Any]]) -> str:
+def _stored_formats_hint(error: str, parts: Iterable[Mapping[str, Any]]) -> str:
     """The suffix of an error about a precision: the formats in which the request's checkpoints are stored."""
     key = error.partition(":")[0]
     if key not in _STORED_AS:

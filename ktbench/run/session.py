@@ -120,12 +120,12 @@ class Session:
         """The timeline of the last step of a warm, untimed trial. Raises Unsupported."""
         self.system.configure(cell.spec)
         steps = cell.spec.workload.steps
-        warm_up(lambda: self._untimed(steps), clock=self.clock)
-        timeline, _ = self._unpaused(lambda: self._traced(steps))
+        warm_up(lambda: self._run_untimed(steps), clock=self.clock)
+        timeline, _ = self._measure_unpaused(lambda: self._trace(steps))
         return timeline
 
-    def _traced(self, steps: int) -> Timeline:
-        self._untimed(steps)
+    def _trace(self, steps: int) -> Timeline:
+        self._run_untimed(steps)
         return self.system.timeline()
 
     def _measure(self, cell: Cell, round_number: int) -> dict[str, Any]:
@@ -135,7 +135,7 @@ class Session:
         if not isinstance(self.system, SelfTimed):
             self._warm(cell)
         drawn = self._coverage_of(cell).next_step()
-        (samples_s, moved, roofs), paused = self._unpaused(lambda: self._timed(cell, round_number, drawn))
+        (samples_s, moved, roofs), paused = self._measure_unpaused(lambda: self._time(cell, round_number, drawn))
         work = self.system.work()
         if work is not None:
             roofs = self._plausible.undisturbed(cell, work, samples_s, roofs, first=cell.key not in self._checked)
@@ -161,7 +161,7 @@ class Session:
         roles = _roles(moved, sum(samples_s) if replay is None else replay.seconds)
         return proof | {"samples_s": samples_s, "evidence": evidence, "error": error, "roles": roles}
 
-    def _unpaused(self, measure: Callable[[], T]) -> tuple[T, tuple[str, ...]]:
+    def _measure_unpaused(self, measure: Callable[[], T]) -> tuple[T, tuple[str, ...]]:
         """The result of `measure` without a stop of the process, and a note if there was one before.
 
         Raises TrialFailed if the process keeps being stopped.
@@ -176,14 +176,14 @@ class Session:
     def _coverage_of(self, cell: Cell) -> Coverage:
         return self._coverage.setdefault(cell.key, Coverage(steps=cell.spec.workload.steps, draw=self.draw))
 
-    def _timed(self, cell: Cell, round_number: int, drawn: int) -> Timed:
+    def _time(self, cell: Cell, round_number: int, drawn: int) -> Timed:
         if not isinstance(self.system, SelfTimed):
             self._begin(round_number)
         before = self.roofs.sample(cell.spec.engine.isa, cell.spec.dtype)
         self._wake(cell, round_number)
         counted = dict(self.system.counters())
         samples_s = self._samples_s(cell, drawn)
-        moved = _moved(counted, self.system.counters())
+        moved = _moved_counters(counted, self.system.counters())
         after = self.roofs.sample(cell.spec.engine.isa, cell.spec.dtype)
         return samples_s, moved, (before, after)
 
@@ -198,7 +198,7 @@ class Session:
             warm_up(lambda: self._warm_trial(cell), clock=self.clock)
 
     def _warm_trial(self, cell: Cell) -> None:
-        self._untimed(cell.spec.workload.few_steps)
+        self._run_untimed(cell.spec.workload.few_steps)
         if isinstance(self.system, Inspected):
             self.system.keep()
 
@@ -207,9 +207,9 @@ class Session:
         if cell.spec.engine.device != "cuda" or isinstance(self.system, SelfTimed):
             return
         began_s = self.clock()
-        self._untimed(cell.spec.workload.few_steps)
+        self._run_untimed(cell.spec.workload.few_steps)
         while self.clock() - began_s < _WAKE_S:
-            self._untimed(cell.spec.workload.few_steps)
+            self._run_untimed(cell.spec.workload.few_steps)
         self._begin(round_number)
 
     def _samples_s(self, cell: Cell, drawn: int) -> tuple[float, ...]:
@@ -228,7 +228,7 @@ class Session:
             return steps_s
         return self.system.replay().samples_s(len(steps_s), is_open=stream.is_open)
 
-    def _untimed(self, steps: int) -> None:
+    def _run_untimed(self, steps: int) -> None:
         self._begin(None)
         for _ in range(steps):
             self.system.step()
@@ -344,5 +344,5 @@ def _loops(moved: Mapping[str, int]) -> tuple[str, ...]:
     return (f"calls of the expert kernels: {', '.join(taken)}",) if taken else ()
 
 
-def _moved(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
+def _moved_counters(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
     return {name: count - before.get(name, 0) for name, count in after.items()}

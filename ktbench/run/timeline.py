@@ -17,10 +17,10 @@ from ktbench.spec.timeline import Timeline
 
 def timeline_of(cell: Cell, machine: Environment, folder: Path) -> tuple[Timeline | None, str]:
     """The timeline of a cell and "", or None and the reason. Makes `folder`, which gets the worker's log."""
-    return _simulated(cell, folder) if cell.spec.machine else _traced(cell, machine, folder)
+    return _simulate(cell, folder) if cell.spec.machine else _trace(cell, machine, folder)
 
 
-def _traced(cell: Cell, machine: Environment, folder: Path) -> tuple[Timeline | None, str]:
+def _trace(cell: Cell, machine: Environment, folder: Path) -> tuple[Timeline | None, str]:
     ids = RecordIds(code_id=machine.code_id, env_id=machine.env_id, sitting=uuid4().hex[:8])
     limits, worker = cell.spec.measure, None
     try:
@@ -40,7 +40,7 @@ def _traced(cell: Cell, machine: Environment, folder: Path) -> tuple[Timeline | 
             worker.stop()
 
 
-def _simulated(cell: Cell, folder: Path) -> tuple[Timeline | None, str]:
+def _simulate(cell: Cell, folder: Path) -> tuple[Timeline | None, str]:
     try:
         timeline = simulate(cell.spec).timeline
     except ValueError as error:

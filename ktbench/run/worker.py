@@ -107,7 +107,7 @@ class Worker:
         count_pauses()
         reading, writing = os.pipe()
         try:
-            process = _started([*command, str(writing)], log, writing)
+            process = _start_process([*command, str(writing)], log, writing)
         except OSError as error:
             os.close(reading)
             raise WorkerDied(Outcome.CRASHED, f"the worker could not be started: {error_text(error)}") from None
@@ -165,7 +165,7 @@ class Worker:
                 on_loading(response.loading)
                 deadline.restart()  # however large the model: loading progresses
         except BrokenPipeError:
-            raise self._died(doing) from None
+            raise self._death(doing) from None
         except TimeoutError:
             self._kill()
             self.stop()
@@ -199,7 +199,7 @@ class Worker:
         line, _, self._pending = self._pending.partition(b"\n")
         return line
 
-    def _died(self, doing: str) -> WorkerDied:
+    def _death(self, doing: str) -> WorkerDied:
         self.stop()
         outcome, why = ending_of(self.process.returncode, _last_line(self.log), self.oom_before)
         return WorkerDied(outcome, f"{doing}: the worker {why} (see {self.log.name})")
@@ -213,7 +213,7 @@ class Worker:
                 self.process.wait(patience_s)
 
 
-def _started(command: Sequence[str], log: Path, responses: int) -> subprocess.Popen[bytes]:
+def _start_process(command: Sequence[str], log: Path, responses: int) -> subprocess.Popen[bytes]:
     """A process with its own session and a non-blocking input. Raises OSError."""
     with append_to(log) as output:
         process = subprocess.Popen(

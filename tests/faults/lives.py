@@ -75,7 +75,7 @@ class Life(Command):
 
     def patch(self) -> None:
         for where, name, stands_for in (
-            (worker, "_started", forked_worker(self.scripts)),
+            (worker, "_start_process", forked_worker(self.scripts)),
             (worker, "_TERMINATE_S", 0.1),
             (execute, "environment", machine),
             (sweep, "sweep_request", partial(_read, self.timeout_s)),

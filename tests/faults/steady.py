@@ -136,5 +136,5 @@ def _session(scripts: Mapping[str, str], opened: OpenSession) -> Session:
 
 
 def forked_worker(scripts: Mapping[str, str]) -> Callable[[object, Path, int], Forked]:
-    """What stands for `ktbench.run.worker._started`."""
+    """What stands for `ktbench.run.worker._start_process`."""
     return lambda command, log, answers: Forked(scripts, log, answers)

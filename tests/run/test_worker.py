@@ -111,7 +111,7 @@ time.sleep(600)
 @LOADED
 def test_an_interrupt_while_loading_ends_the_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     processes: list[subprocess.Popen[bytes]] = []
-    start = worker_module._started
+    start = worker_module._start_process
 
     def started(*arguments: Any) -> subprocess.Popen[bytes]:
         processes.append(start(*arguments))
@@ -120,7 +120,7 @@ def test_an_interrupt_while_loading_ends_the_worker(tmp_path: Path, monkeypatch:
     def interrupt(_loading: Loading) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(worker_module, "_started", started)
+    monkeypatch.setattr(worker_module, "_start_process", started)
     with pytest.raises(KeyboardInterrupt):
         Worker.start(OPENED, tmp_path / "worker.log", 60, (sys.executable, "-c", SAYS_AND_WAITS), interrupt)
     assert processes[0].poll() is not None
@@ -170,14 +170,14 @@ def test_a_worker_that_is_stopped_while_it_loads_is_timed_out_and_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     processes: list[subprocess.Popen[bytes]] = []
-    start = worker_module._started
+    start = worker_module._start_process
 
     def stopped(*arguments: Any) -> subprocess.Popen[bytes]:
         processes.append(start(*arguments))
         until(lambda: is_stopped(processes[0].pid))
         return processes[0]
 
-    monkeypatch.setattr(worker_module, "_started", stopped)
+    monkeypatch.setattr(worker_module, "_start_process", stopped)
     monkeypatch.setattr(worker_module, "_TERMINATE_S", 0.05)
     with pytest.raises(WorkerDied, match=r"loading took more than 0.05 s") as died:
         Worker.start(OPENED, tmp_path / "worker.log", 0.05, ("sh", "-c", "kill -STOP $$", "sh"))

@@ -48,11 +48,11 @@ def _mapping(text: str) -> Mapping[object, object]:
     try:
         read = _literal(text)
     except Exception:  # whatever the parser raises about a text
-        read = _literal_or_none(_fenced_or_boxed(text).replace("null", "None"))
+        read = _literal_or_none(_fence_or_box(text).replace("null", "None"))
     return {key: value for key, value in read.items() if value is not None} if isinstance(read, dict) else {}
 
 
-def _fenced_or_boxed(text: str) -> str:
+def _fence_or_box(text: str) -> str:
     """The content of the last fence with or without a language, else of the last box, else the text."""
     line = text.replace("\n", "")
     for opening in ("```python", "```json", "```"):
@@ -85,7 +85,7 @@ def consecutive_events(question: LiveQuestion, answer: str) -> float:
     Entries are objects with a user_id, of which the last counts; other keys do not. Other items are left out.
     """
     held: list[Any] = json.loads(question.truth)
-    extracted = _solved(answer)
+    extracted = _last_solution_json(answer)
     if not held or not extracted:
         return float(extracted is not None and not held and not extracted)
     truth = {row["user_id"]: row[VALUE] for row in held}
@@ -94,7 +94,7 @@ def consecutive_events(question: LiveQuestion, answer: str) -> float:
     return float(round(right / (len(given) + len(truth) - right), 4))
 
 
-def _solved(answer: str) -> list[object] | None:
+def _last_solution_json(answer: str) -> list[object] | None:
     """The JSON of the last solution; None without JSON. Raises TypeError if it is not a list."""
     try:
         return list(json.loads(last_solution(answer, ANYWHERE) or ""))

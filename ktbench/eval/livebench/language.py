@@ -53,7 +53,7 @@ def _groups(words: Iterable[str]) -> list[set[str]]:
 
 def _solution_words(answer: str, count: int) -> list[str]:
     """The words of the solution, else of the last box; with several solutions the last `count` words."""
-    marked = _marked(answer)
+    marked = _marked_parts(answer)
     if not marked and r"\boxed" in answer:
         if (boxed := last_box(answer)) is None:
             raise ValueError("a box that does not close")  # LiveBench's grader fails on it
@@ -62,7 +62,7 @@ def _solution_words(answer: str, count: int) -> list[str]:
     return words[-count:] if len(marked) > 1 else words
 
 
-def _marked(answer: str) -> list[str]:
+def _marked_parts(answer: str) -> list[str]:
     """The solutions within lines, else across them; without any, the text between two closing tags, likewise."""
     texts = (answer, answer.replace("\n", ""))
     return next(filter(None, map(solutions, texts)), None) or next(filter(None, map(solutions_or_between, texts)), [])

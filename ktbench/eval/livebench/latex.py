@@ -90,7 +90,7 @@ def read_formula(text: str, at: Mapping[str, complex]) -> complex:
     return value
 
 
-def _applied(function: Function, value: complex) -> complex:
+def _apply(function: Function, value: complex) -> complex:
     """The function of a value; nan outside its domain, so that the rest of the formula is still read."""
     try:
         return complex(function(value + 0j))  # an imaginary part of -0.0 would be below the branch cuts of roots
@@ -98,9 +98,9 @@ def _applied(function: Function, value: complex) -> complex:
         return complex(math.nan)
 
 
-def _raised(base: complex, power: complex) -> complex:
+def _principal_power(base: complex, power: complex) -> complex:
     """The principal value; nan to any power is nan."""
-    return base if cmath.isnan(base) else _applied(lambda z: complex(z) ** power, base)
+    return base if cmath.isnan(base) else _apply(lambda z: complex(z) ** power, base)
 
 
 class _Reader:
@@ -139,7 +139,7 @@ class _Reader:
         while not self._product_ends():
             operator = self._take() if self.next in ("*", "/") else ""
             factor = self._signed_power() if operator else self._power()
-            value *= _raised(factor, -1) if operator == "/" else factor
+            value *= _principal_power(factor, -1) if operator == "/" else factor
         return value
 
     def _product_ends(self) -> bool:
@@ -155,7 +155,7 @@ class _Reader:
         value = self._atom()
         while self.next == "^":
             self._take()
-            value = _raised(value, self._argument())
+            value = _principal_power(value, self._argument())
         return value
 
     def _atom(self) -> complex:
@@ -182,7 +182,7 @@ class _Reader:
         value = self.sum()
         self._bars -= 1
         self._take("|")
-        return _applied(abs, value)
+        return _apply(abs, value)
 
     def _argument(self) -> complex:
         r"""The argument of `^`, `\frac` and `\sqrt`: a group, or one token (of a number its first digit)."""
@@ -195,16 +195,16 @@ class _Reader:
     def _fraction(self) -> complex:
         self._take()
         above = self._argument()
-        return above * _raised(self._argument(), -1)
+        return above * _principal_power(self._argument(), -1)
 
     def _sqrt(self) -> complex:
         self._take()
-        return _raised(self._argument(), 0.5)
+        return _principal_power(self._argument(), 0.5)
 
     def _root(self) -> complex:
         self._take()
         degree = self._group()
-        return _raised(self._argument(), _raised(degree, -1))
+        return _principal_power(self._argument(), _principal_power(degree, -1))
 
     def _function(self, name: str) -> complex:
         r"""A function with modifiers between name and argument: a base `_b`, a power `^n` (`^{-1}`: the inverse)."""
@@ -218,10 +218,10 @@ class _Reader:
                 name = INVERSES[name]
             else:
                 power = self._argument()
-        value = _applied(FUNCTIONS[name], self._applied_to())
+        value = _apply(FUNCTIONS[name], self._applied_to())
         if base is not None:
-            value *= _raised(_applied(cmath.log, base), -1)
-        return value if power is None else _raised(value, power)
+            value *= _principal_power(_apply(cmath.log, base), -1)
+        return value if power is None else _principal_power(value, power)
 
     def _applied_to(self) -> complex:
         """A function's argument: a group, else all factors up to the next function, sign or operator."""

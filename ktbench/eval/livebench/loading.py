@@ -109,7 +109,7 @@ def absent(folder: Path, release: str, category: str, task: str) -> str:
     indices = {path.name[len("release_") :][:10]: path for path in folder.glob("release_????-??-??_index.json")}
     if not (dated := max((day for day in indices if day <= release), default="")):
         return ""
-    listed = _listed(indices[dated]).get(f"{category}/{task}", frozenset())
+    listed = _read_index(indices[dated]).get(f"{category}/{task}", frozenset())
     lacking = listed - {question.question_id for question in read_every_question(folder, [task])}
     return f"{len(lacking)} of {len(listed)} questions of release {dated} have no row here" if lacking else ""
 
@@ -122,7 +122,7 @@ class _Listed:
     question_ids: frozenset[str]
 
 
-def _listed(index: Path) -> dict[str, frozenset[str]]:
+def _read_index(index: Path) -> dict[str, frozenset[str]]:
     """The ids of a release's questions by `category/task`. Raises ValueError."""
     try:
         return {

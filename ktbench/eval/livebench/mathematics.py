@@ -132,7 +132,7 @@ def amps_hard(question: LiveQuestion, answer: str) -> float:
     held = question.ground_truth
     truth = str(held[-1]) if isinstance(held, list) else question.truth
     truth = without(truth, r"\left", r"\right").replace(" ^", "^").replace(r"\ ", "*")
-    text = _unadorned(answer)
+    text = _without_decoration(answer)
     extracted = _formula(text)
     if extracted is None:
         return float(text.removesuffix(".").endswith(truth))
@@ -141,7 +141,7 @@ def amps_hard(question: LiveQuestion, answer: str) -> float:
     return float(is_same or any(same_value(extracted, truth, within=NEAR, sign=sign) for sign in signs))
 
 
-def _unadorned(answer: str) -> str:
+def _without_decoration(answer: str) -> str:
     """The answer on one line, without constants of integration, spacing, and the size of brackets."""
     text = with_boxes(without(answer, "+C", "+ C", "+ c", "+c"))
     text = text.replace(r"\dfrac", r"\frac").replace(r"\tfrac", r"\frac")

@@ -130,7 +130,7 @@ def _cases(row: _Row, name: str) -> list[_Case]:
     if isinstance(value, list):
         return value
     try:
-        content = json.loads(value if value.lstrip().startswith("[") else _unpacked(value))
+        content = json.loads(value if value.lstrip().startswith("[") else _unpack(value))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{name}: neither JSON nor packed JSON: {error}") from None
     try:
@@ -142,7 +142,7 @@ def _cases(row: _Row, name: str) -> list[_Case]:
 LIMIT_BYTES = 64 * 2**20  # of one question's tests, unpacked
 
 
-def _unpacked(value: str) -> str:
+def _unpack(value: str) -> str:
     """The text that was pickled, compressed and put into base64. The pickle is read as data and never run."""
     try:
         unpacker = zlib.decompressobj()

@@ -87,7 +87,7 @@ def read_table(text: str, form: str, version: int) -> DataFrame:
         case "csv" | "tsv":
             return pandas.read_csv(StringIO(text), sep=_SEPARATORS[form])
         case "json":
-            return _first_read(text, _JSON_1 if version == 1 else _JSON_2)
+            return _read_first_layout(text, _JSON_1 if version == 1 else _JSON_2)
         case "jsonl":
             return _read_json(text, "lines")
         case "html":
@@ -99,7 +99,7 @@ _JSON_1 = ("index", "records", "lines", "table", "values")
 _JSON_2 = ("table", "index", "records")
 
 
-def _first_read(text: str, layouts: Iterable[str]) -> DataFrame:
+def _read_first_layout(text: str, layouts: Iterable[str]) -> DataFrame:
     """The table in the first readable JSON layout. Raises ValueError if none is readable."""
     for layout in layouts:
         try:

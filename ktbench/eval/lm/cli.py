@@ -44,12 +44,12 @@ def open_lm(arguments: Mapping[str, Any], further: Mapping[str, Any]) -> EngineL
     if "path" not in arguments:
         raise RequestError("model_args: path is missing, the folder of a checkpoint or a GGUF file")
     try:
-        return _opened({"batch_size": further.get("batch_size") or 1} | dict(arguments))
+        return _open({"batch_size": further.get("batch_size") or 1} | dict(arguments))
     except (ValueError, Unsupported) as error:
         raise RequestError(f"model_args: {error}") from None
 
 
-def _opened(given: Mapping[str, Any]) -> EngineLM:
+def _open(given: Mapping[str, Any]) -> EngineLM:
     spec, options = _spec(given), _options(given)
     folder = given.get("tokenizer", str(checkpoint_folder(str(given["path"]))))
     begins = {name: options[name] for name in ("add_bos_token",) if name in options}  # if its own rules leave it out

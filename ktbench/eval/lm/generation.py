@@ -51,17 +51,17 @@ class Encoder:
     def text(self, text: str, add_special_tokens: bool | None = None) -> list[int]:
         """Tokens of a text to be scored, without a second begin-of-text token."""
         begins = has_bos_prefix(text, self.string([self.prefix_id], special=True))
-        return self._encoded(text, self._special(begins) if add_special_tokens is None else add_special_tokens)
+        return self._encode(text, self._special(begins) if add_special_tokens is None else add_special_tokens)
 
     def prompt(self, text: str) -> list[int]:
         """Tokens of a text to be continued, at least one."""
         begins = has_bos_prefix(text, self.tokenizer.bos_token)
-        return self._encoded(text, self._special(begins)) or [self.prefix_id]
+        return self._encode(text, self._special(begins)) or [self.prefix_id]
 
     def _special(self, begins: bool) -> bool | None:
         return False if begins else self._adds_bos
 
-    def _encoded(self, text: str, special: bool | None) -> list[int]:
+    def _encode(self, text: str, special: bool | None) -> list[int]:
         options = {} if special is None else {"add_special_tokens": special}
         return list(self.tokenizer.encode(text, **options))
 
@@ -71,11 +71,11 @@ class Encoder:
         System messages are left out if the template rejects them.
         """
         try:
-            return self._templated(messages, answers)
+            return self._apply_template(messages, answers)
         except jinja2.exceptions.TemplateError:
-            return self._templated([message for message in messages if message["role"] != "system"], answers)
+            return self._apply_template([message for message in messages if message["role"] != "system"], answers)
 
-    def _templated(self, messages: list[dict[str, str]], answers: bool) -> str:
+    def _apply_template(self, messages: list[dict[str, str]], answers: bool) -> str:
         made: Any = self.tokenizer.apply_chat_template(
             messages, tokenize=False, add_generation_prompt=answers, continue_final_message=not answers
         )
@@ -117,10 +117,10 @@ def settings_of(config: Any) -> dict[str, Any]:
     Raises ValueError for an unsupported generation method.
     """
     given = {name: value for name in _OF_CHECKPOINTS if (value := getattr(config, name, None)) is not None}
-    return _known(given, "generation_config.json: ")
+    return _known_settings(given, "generation_config.json: ")
 
 
-def _known(given: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _known_settings(given: Mapping[str, Any], where: str) -> dict[str, Any]:
     """The settings that are not neutral. Raises ValueError, beginning with `where`, for unknown ones."""
     for name, value in given.items():
         if name not in _KNOWN and value != _NEUTRAL.get(name):
@@ -168,7 +168,7 @@ class Generation:
         `usual` are the `settings_of` the checkpoint, which apply unless the request has others. Raises ValueError for
         arguments of other generation methods.
         """
-        known = {**usual, **_known(normalize_gen_kwargs(dict(arguments), room), "generation_kwargs.")}
+        known = {**usual, **_known_settings(normalize_gen_kwargs(dict(arguments), room), "generation_kwargs.")}
         if known["max_gen_toks"] < 1:
             raise ValueError(f"generation_kwargs.max_gen_toks={known['max_gen_toks']}: must be at least 1")
         return cls(

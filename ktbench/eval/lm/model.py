@@ -160,7 +160,7 @@ class EngineLM(TemplateLM):  # type: ignore[misc]
         """
         pairs = [(self._row(context, continuation), continuation) for _, context, continuation in requests]
         keys = [request_key("loglikelihood", *pair) for pair in pairs]
-        likelihoods = self._known(keys)
+        likelihoods = self._cached_answers(keys)
         alike: dict[tuple[int, ...], dict[str, list[int]]] = defaultdict(dict)
         for key, (row, continuation) in zip(keys, pairs, strict=True):
             if key not in likelihoods:
@@ -205,10 +205,10 @@ class EngineLM(TemplateLM):  # type: ignore[misc]
         leaves.
         """
         questions = self._questions(requests)
-        answers = self._known([question.key for question in questions])
+        answers = self._cached_answers([question.key for question in questions])
         new = {question.key: question for question in questions if question.key not in answers}
         for batch in self._batches(grouped(new.values()), lambda question: len(question.prompt), self.batch_size):
-            answers |= self._keep(self._generated(batch))
+            answers |= self._keep(self._generate(batch))
         self.tally.cut_answers += sum(answers[question.key][1] >= question.generation.room for question in questions)
         return [GeneratedText(*answers[question.key]) for question in questions]
 
@@ -226,7 +226,7 @@ class EngineLM(TemplateLM):  # type: ignore[misc]
             self.tally.cut_prompts += len(questions[-1].prompt) < len(tokens)
         return questions
 
-    def _generated(self, batch: Sequence[GenerationRequest]) -> Mapping[str, tuple[str, int]]:
+    def _generate(self, batch: Sequence[GenerationRequest]) -> Mapping[str, tuple[str, int]]:
         """Text and number of tokens by key."""
         stops = Stops(self._encoder, self.generator.eos_ids | {self.eot_token_id})
         answers = self.generator.generate(
@@ -242,7 +242,7 @@ class EngineLM(TemplateLM):  # type: ignore[misc]
             for request, tokens in zip(batch, answers, strict=True)
         }
 
-    def _known(self, keys: Sequence[str]) -> dict[str, Any]:
+    def _cached_answers(self, keys: Sequence[str]) -> dict[str, Any]:
         """The cached answers to these keys."""
         cache = self._cache
         cached = {} if cache is None else {key: answer for key in keys if (answer := cache.get(key)) is not None}

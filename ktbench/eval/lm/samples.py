@@ -45,11 +45,11 @@ class LoggedQuestion:
             "doc_id": self.index,
             "doc": doc,
             "target": target,
-            "arguments": dict(_numbered("gen_args", [dict(_numbered("arg", words)) for words in self.asked])),
+            "arguments": dict(_number_keys("gen_args", [dict(_number_keys("arg", words)) for words in self.asked])),
             "resps": sanitize_list([instance.resps for instance in instances]),
             "filtered_resps": sanitize_list([instance.filtered_resps[name] for instance in instances]),
             "filter": name,
-            "doc_hash": hash_string(_dumped(doc, indent=2)),
+            "doc_hash": hash_string(_dump(doc, indent=2)),
             "prompt_hash": hash_string(self.asked[0][0]),
             "target_hash": hash_string(target),
         }
@@ -76,7 +76,7 @@ class SampleLog:
     def write(self, path: Path) -> None:
         """Write the lines, filter by filter. Raises NotWritten."""
         with whole_file(path) as part, part.open("w", encoding="utf-8", newline="\n") as file:
-            file.writelines(f"{_dumped(line)}\n" for line in chain(*self._lines.values()))
+            file.writelines(f"{_dump(line)}\n" for line in chain(*self._lines.values()))
 
     def facts(self, lm: Any, suite: SuiteSpec) -> dict[str, Any]:
         """Plain content of the task's entries in a results file, including those about the model's tokenizer."""
@@ -89,7 +89,7 @@ class SampleLog:
         tokenizer: dict[str, Any] = {}
         add_tokenizer_info(tokenizer, lm)
         content = {
-            "results": {"alias": config.get("task_alias", config["task"]), **self._aggregated()},
+            "results": {"alias": config.get("task_alias", config["task"]), **self._aggregate()},
             "config": config,
             "version": task.VERSION,
             "n_shot": spec.shots,
@@ -100,9 +100,9 @@ class SampleLog:
             "chat_template": lm.chat_template(True) if suite.chat else None,
             "lm_eval_version": version("lm_eval"),
         }
-        return dict(_finite(json.loads(_dumped(content))))
+        return dict(_finite(json.loads(_dump(content))))
 
-    def _aggregated(self) -> dict[str, Any]:
+    def _aggregate(self) -> dict[str, Any]:
         """Metrics over all answers with their standard errors, except those that lm-eval would bootstrap."""
         from lm_eval.api.metrics import mean, mean_stderr
 
@@ -119,7 +119,7 @@ class SampleLog:
 _WHY = "why"
 
 
-def _numbered(name: str, values: Iterable[Any]) -> Iterator[tuple[str, Any]]:
+def _number_keys(name: str, values: Iterable[Any]) -> Iterator[tuple[str, Any]]:
     return ((f"{name}_{number}", value) for number, value in enumerate(values))
 
 
@@ -131,7 +131,7 @@ def _plain_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
     return {**metrics, SCORE: graded.value, **({_WHY: graded.why} if graded.why else {})}
 
 
-def _dumped(content: Any, indent: int | None = None) -> str:
+def _dump(content: Any, indent: int | None = None) -> str:
     """JSON as lm-eval writes and hashes it."""
     from lm_eval.utils import handle_non_serializable
 

@@ -49,9 +49,9 @@ def stop_attempts(readable: Sequence[str], stop: Callable[[str], None]) -> None:
     def watch(event: str, arguments: tuple[object, ...]) -> None:
         if event == "open":
             path, _, flags = arguments
-            words = _of_open(path, flags if isinstance(flags, int) else 0, is_readable)
+            words = _forbidden_open(path, flags if isinstance(flags, int) else 0, is_readable)
         elif event in _LISTING:
-            words = _of_path("list", arguments[0], is_readable)
+            words = _forbidden_access("list", arguments[0], is_readable)
         else:
             words = _WORDS.get(event) or _WORDS.get(event.partition(".")[0], "")
         if words:
@@ -63,15 +63,15 @@ def stop_attempts(readable: Sequence[str], stop: Callable[[str], None]) -> None:
 _INPUTS = {"/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"}  # other names of the standard input
 
 
-def _of_open(path: object, flags: int, is_readable: Callable[[str], bool]) -> str:
+def _forbidden_open(path: object, flags: int, is_readable: Callable[[str], bool]) -> str:
     if isinstance(path, int) or _path_text(path) == "/dev/null":
         return ""
     if flags & _WRITING:
         return f"tried to write {_path_text(path)}"
-    return "" if _path_text(path) in _INPUTS else _of_path("open", path, is_readable)
+    return "" if _path_text(path) in _INPUTS else _forbidden_access("open", path, is_readable)
 
 
-def _of_path(verb: str, path: object, is_readable: Callable[[str], bool]) -> str:
+def _forbidden_access(verb: str, path: object, is_readable: Callable[[str], bool]) -> str:
     if path is None or isinstance(path, int):
         return ""
     return "" if is_readable(_path_text(path)) else f"tried to {verb} {_path_text(path)}"
@@ -174,7 +174,7 @@ def _run(program: PythonProgram, token: str, report: Report) -> Line:
         del reserve
         return {"why": "memory"}
     except BaseException as error:
-        return {"why": _described(error)}
+        return {"why": _describe(error)}
     return {"end": token}
 
 
@@ -228,7 +228,7 @@ def _finish() -> None:
             stream.flush()  # type: ignore[union-attr]
 
 
-def _described(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     name = type(error).__name__
     with suppress(BaseException):
         return f"{name}: {error}"[:300] if str(error) else name

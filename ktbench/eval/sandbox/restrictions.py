@@ -27,13 +27,13 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 def call(number: int, *arguments: int | ctypes.Array[ctypes.c_char] | None) -> int:
     """A system call by its number. Raises OSError."""
-    return _checked(int(_libc.syscall(ctypes.c_long(number), *map(_word, arguments))))
+    return _check_result(int(_libc.syscall(ctypes.c_long(number), *map(_word, arguments))))
 
 
 def prctl(option: int, *arguments: int | ctypes.Array[ctypes.c_char]) -> None:
     """Change a property of this process. Raises OSError."""
     words = [*map(_word, arguments), *[ctypes.c_ulong(0)] * (4 - len(arguments))]
-    _checked(int(_libc.prctl(ctypes.c_int(option), *words)))
+    _check_result(int(_libc.prctl(ctypes.c_int(option), *words)))
 
 
 def leave_namespaces() -> None:
@@ -52,7 +52,7 @@ def _word(value: int | ctypes.Array[ctypes.c_char] | None) -> object:
     return ctypes.c_ulong(value) if isinstance(value, int) else value
 
 
-def _checked(result: int) -> int:
+def _check_result(result: int) -> int:
     if result < 0:
         error = ctypes.get_errno()
         raise OSError(error, os.strerror(error))
@@ -76,7 +76,7 @@ def deny_files(readable: Iterable[str], writable: Iterable[str]) -> None:
 
     File names stay visible, since Landlock does not restrict `stat`. Needs PR_SET_NO_NEW_PRIVS.
     """
-    handled = _handled(landlock_version())
+    handled = _ruleset_attr(landlock_version())
     ruleset = call(_CREATE_RULESET, ctypes.create_string_buffer(handled, len(handled)), len(handled), 0)
     for path in readable:
         _allow(ruleset, path, of_files=_READ_FILE, of_folders=_READ_FILE | _READ_DIR)
@@ -86,7 +86,7 @@ def deny_files(readable: Iterable[str], writable: Iterable[str]) -> None:
     os.close(ruleset)
 
 
-def _handled(abi: int) -> bytes:
+def _ruleset_attr(abi: int) -> bytes:
     """A struct landlock_ruleset_attr with every right of a version."""
     files = (1 << {1: 13, 2: 14, 3: 15, 4: 15}.get(abi, 16)) - 1
     return struct.pack("3Q", files, _ALL_OF_NETWORK, _ALL_SCOPES)[: 8 if abi < 4 else 16 if abi < 6 else 24]

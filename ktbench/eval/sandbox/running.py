@@ -114,7 +114,10 @@ def run_child(job: Job, stdin: str, limits: Limits) -> ChildResult:
     reports = 2 + len(job["program"]["sources"]) + len(job["program"]["arguments"])  # start, each of these, end
     with ExitStack() as opened:
         folder = opened.enter_context(tempfile.TemporaryDirectory())
-        request, given = (_sealed(opened, json.dumps(job).encode()), _sealed(opened, stdin.encode(errors="replace")))
+        request, given = (
+            _sealed_file(opened, json.dumps(job).encode()),
+            _sealed_file(opened, stdin.encode(errors="replace")),
+        )
         printed, report = (_memory(opened), _memory(opened))
         process = subprocess.Popen(
             [sys.executable, *_PYTHON, str(request), str(report)],
@@ -127,7 +130,7 @@ def run_child(job: Job, stdin: str, limits: Limits) -> ChildResult:
             start_new_session=True,
         )
         try:
-            stopped = _watched(process, report, limits, reports)
+            stopped = _watch(process, report, limits, reports)
         finally:
             process.kill()
             status = process.wait()
@@ -146,7 +149,7 @@ def _memory(opened: ExitStack) -> int:
     return fd
 
 
-def _sealed(opened: ExitStack, content: bytes) -> int:
+def _sealed_file(opened: ExitStack, content: bytes) -> int:
     """An open file in memory that can no longer be written."""
     fd = _memory(opened)
     os.truncate(fd, len(content))
@@ -157,7 +160,7 @@ def _sealed(opened: ExitStack, content: bytes) -> int:
     return fd
 
 
-def _watched(process: subprocess.Popen[bytes], report: int, limits: Limits, reports: int) -> str:
+def _watch(process: subprocess.Popen[bytes], report: int, limits: Limits, reports: int) -> str:
     """Wait until a child ends; the reason if it must be killed. The limits apply between two of its `reports`."""
     reported, report_cpu_s, report_slept_s = 0, 0.0, 0.0
     slept_s, seen = 0.0, monotonic()
@@ -346,7 +349,7 @@ def _why(left: ChildResult, lines: Sequence[Line], token: str, limits: Limits) -
     if why := last.get("why"):
         return _over_memory(limits) if why == "memory" else str(why)
     if left.status < 0:
-        return _of_signal(-left.status, limits)
+        return _signal_reason(-left.status, limits)
     return "" if last.get("end") == token else "ended before it was through"
 
 
@@ -354,7 +357,7 @@ def _over_memory(limits: Limits) -> str:
     return f"used more than {limits.memory_bytes / _MIB:g} MiB"
 
 
-def _of_signal(number: int, limits: Limits) -> str:
+def _signal_reason(number: int, limits: Limits) -> str:
     if number in {signal.SIGKILL, signal.SIGXCPU}:  # the kernel's own limit of processor time
         return f"took more than {limits.seconds} s"
     named = number in set(signal.Signals)  # real-time signals have no names

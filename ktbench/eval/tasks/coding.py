@@ -102,13 +102,13 @@ def _build_mbpp(
 
 def _build_paper_mbpp(name: str, splits: Splits, suite: SuiteSpec) -> BuiltTask:
     """As in the artifact: its three few-shot examples, indented by four, and up to 1,024 tokens (eval_accuracy.py)."""
-    prompt = Rows({**row, "code": _indented(row["code"])} for row in splits["prompt"])
+    prompt = Rows({**row, "code": _indent(row["code"])} for row in splits["prompt"])
     generation = {"until": ["[DONE]"], "max_gen_toks": 1024, "do_sample": False}
     build_mbpp = partial(_build_mbpp, shots=_PAPER_SHOTS, generation_kwargs=generation)
     return build_mbpp(name, {**splits, "prompt": prompt}, suite)
 
 
-def _indented(code: str) -> str:
+def _indent(code: str) -> str:
     """The code with four spaces per level."""
     lines = code.splitlines()
     widths = [len(line) - len(line.lstrip()) for line in lines]

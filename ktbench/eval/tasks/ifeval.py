@@ -106,7 +106,7 @@ def _follows(name: str, arguments: dict[str, Any], answer: str) -> bool:
         case "length_constraints:nth_paragraph_first_word" if arguments["nth_paragraph"] > arguments["num_paragraphs"]:
             return False  # lm-eval draws a random paragraph
     check = _checks()[name](name)
-    check.build_description(**_escaped(arguments))
+    check.build_description(**_escape(arguments))
     try:
         with quiet():
             return bool(check.check_following(answer))
@@ -118,7 +118,7 @@ def _holds(relation: str, count: int, threshold: int) -> bool:
     return count < threshold if relation == "less than" else count >= threshold
 
 
-def _escaped(arguments: Mapping[str, Any]) -> dict[str, Any]:
+def _escape(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Words as patterns that match them literally: lm-eval searches for them as regular expressions."""
     cleaned = dict(arguments)
     for name in ("keyword", "section_spliter", "postscript_marker"):

@@ -187,14 +187,14 @@ def typos(random: Random, level: int) -> Drawn:
     """
     lexicon = COMMON if level in {1, 3} else LEXICON
     words = [random.choice(lexicon) for _ in range(_size(random, level, (2, 3), (3, 3), (3, 3), (3, 4), (3, 4)))]
-    shown = " ".join(_damaged(random, word, level) for word in words)
+    shown = " ".join(_damage(random, word, level) for word in words)
     return f"mend {shown}: ", " ".join(words), " ".join(sorted(words))
 
 
-def _damaged(random: Random, word: str, level: int) -> str:
+def _damage(random: Random, word: str, level: int) -> str:
     """The word with a typo of the level that is not a typo of another word."""
     while True:
-        damaged = _swapped(random, word) if level < 3 else word[0] + "".join(random.sample(word[1:], len(word) - 1))
+        damaged = _swap(random, word) if level < 3 else word[0] + "".join(random.sample(word[1:], len(word) - 1))
         if level == 5:
             place = random.randrange(1, len(word))
             damaged = damaged[:place] + MASK + damaged[place + 1 :]
@@ -209,7 +209,7 @@ def _may_be(damaged: str, word: str) -> bool:
     return (Counter(damaged) - Counter(word)).keys() <= {MASK}
 
 
-def _swapped(random: Random, word: str) -> str:
+def _swap(random: Random, word: str) -> str:
     place = random.choice([i for i in range(1, len(word) - 1) if word[i] != word[i + 1]])
     return word[:place] + word[place + 1] + word[place] + word[place + 2 :]
 
@@ -244,14 +244,14 @@ def addition(random: Random, level: int) -> Drawn:
     """`add 2+5 7+8: ` → `2+5=7 7+8=15`; operands grow to three digits."""
     pairs = _operands(random, level, _ADDENDS)
     answer = " ".join(f"{a}+{b}={a + b}" for a, b in pairs)
-    return f"add {' '.join(f'{a}+{b}' for a, b in pairs)}: ", answer, _unordered(pairs)
+    return f"add {' '.join(f'{a}+{b}' for a, b in pairs)}: ", answer, _sort_pairs(pairs)
 
 
 def products(random: Random, level: int) -> Drawn:
     """`mul 3*7 4*5: ` → `3*7=21 4*5=20`; no factor is 0 or 1, and they grow to two digits both."""
     pairs = _operands(random, level, _FACTORS)
     answer = " ".join(f"{a}*{b}={a * b}" for a, b in pairs)
-    return f"mul {' '.join(f'{a}*{b}' for a, b in pairs)}: ", answer, _unordered(pairs)
+    return f"mul {' '.join(f'{a}*{b}' for a, b in pairs)}: ", answer, _sort_pairs(pairs)
 
 
 def _operands(random: Random, level: int, ranges: Sequence[tuple[_Range, _Range]]) -> list[tuple[int, int]]:
@@ -262,7 +262,7 @@ def _operands(random: Random, level: int, ranges: Sequence[tuple[_Range, _Range]
     return [pair if random.random() < 0.5 else pair[::-1] for pair in pairs]
 
 
-def _unordered(pairs: Sequence[tuple[int, int]]) -> str:
+def _sort_pairs(pairs: Sequence[tuple[int, int]]) -> str:
     return " ".join(sorted(",".join(map(str, sorted(pair))) for pair in pairs))
 
 

@@ -82,10 +82,10 @@ def find_source(task: TaskSpec) -> tuple[QuestionSource, str]:
     where = f"suite.tasks.{task.name}.source={task.source}"
     prefix, _, name = (task.source, "", "") if task.source in SOURCES else task.source.partition("/")
     if (source := SOURCES.get(prefix)) is None:
-        allowed = [*map(_written, SOURCES.values()), *MEASURED]
+        allowed = [*map(_source_name, SOURCES.values()), *MEASURED]
         raise ValueError(f"{where}: no such source{instead(task.source, allowed)}")
     if source.names is None and not name:
-        raise ValueError(f"{where}: name a task, as {_written(source)}")
+        raise ValueError(f"{where}: name a task, as {_source_name(source)}")
     if source.names is not None and name not in (source.names or ("",)):
         raise ValueError(f"{where}: no such task{instead(name, source.names or (prefix,))}")
     return source, name
@@ -112,7 +112,7 @@ def inactive_feature(spec: RunSpec, task: TaskSpec) -> str:
     return f"{title} acts in decode steps, of which this task has none: engine.defer_prefill=true has it act in prefill"
 
 
-def _written(source: QuestionSource) -> str:
+def _source_name(source: QuestionSource) -> str:
     return source.prefix if source.names == () else f"{source.prefix}/TASK"
 
 

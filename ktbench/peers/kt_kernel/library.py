@@ -74,17 +74,17 @@ def settings_for(cores: int, nodes: Sequence[int], copies_bytes: int) -> tuple[S
         raise Unsupported(f"kt-kernel has a pool for each NUMA node from 0 on, these cores lie on {list(nodes)}")
     if cores < pools:
         raise Unsupported(f"kt-kernel needs a worker on each of {pools} NUMA nodes, there are {cores} threads")
-    settings = [Setting(nodes=tuple(nodes), workers=_shared(cores, pools))]
+    settings = [Setting(nodes=tuple(nodes), workers=_share_cores(cores, pools))]
     if cores > pools:
-        settings.append(Setting(nodes=tuple(nodes), workers=_shared(cores - 1, pools)))
+        settings.append(Setting(nodes=tuple(nodes), workers=_share_cores(cores - 1, pools)))
     if cores > _FEW_CORES:
         settings.reverse()
     if pools == 1 and cores > 1:
-        settings.append(Setting(nodes=(0, 0), workers=_shared(cores, 2)))
+        settings.append(Setting(nodes=(0, 0), workers=_share_cores(cores, 2)))
     return tuple(settings[: max(1, KT_MOST_BYTES // copies_bytes)])
 
 
-def _shared(cores: int, pools: int) -> tuple[int, ...]:
+def _share_cores(cores: int, pools: int) -> tuple[int, ...]:
     return tuple(cores // pools + (i < cores % pools) for i in range(pools))
 
 
@@ -233,7 +233,7 @@ def load_experts(
     Weights come from `store`, which need not hold more than one expert; while loading, all are held as bf16. Raises
     Unsupported for sizes that its tiles cannot hold.
     """
-    gate, up, down = _stacked(store, shape)
+    gate, up, down = _stack(store, shape)
     config = library.extension.moe.MOEConfig(shape.experts, shape.top_k, shape.hidden, shape.expert_ffn, 0)
     config.max_len = -(-most_tokens // _TOKENS_STEP) * _TOKENS_STEP
     config.gate_proj, config.up_proj, config.down_proj = gate.data_ptr(), up.data_ptr(), down.data_ptr()
@@ -247,7 +247,7 @@ def load_experts(
     return experts
 
 
-def _stacked(store: ExpertStore, shape: MoEShape) -> tuple[Tensor, Tensor, Tensor]:
+def _stack(store: ExpertStore, shape: MoEShape) -> tuple[Tensor, Tensor, Tensor]:
     rows = (shape.experts, shape.expert_ffn, shape.hidden)
     gate, up = (torch.empty(rows, dtype=torch.bfloat16) for _ in range(2))
     down = torch.empty((shape.experts, shape.hidden, shape.expert_ffn), dtype=torch.bfloat16)

@@ -45,13 +45,13 @@ def open_serving(specs: Sequence[RunSpec], host: HostRole) -> LlamaServing:
     )
     trials = Trials(launch, max(streams, key=len))
     try:
-        return _tuned(trials, host.threads_of(spec.engine), spec.peer.tune_s)
+        return _tune(trials, host.threads_of(spec.engine), spec.peer.tune_s)
     except BaseException:
         trials.close()
         raise
 
 
-def _tuned(trials: Trials, cores: int, budget_s: float) -> LlamaServing:
+def _tune(trials: Trials, cores: int, budget_s: float) -> LlamaServing:
     """The server on the settings that serve the first requests of a stream fastest."""
     first = first_settings(cores, trials.prompt_tokens)
     begin = ServerSettings(threads=first.threads, ubatch=first.ubatch, flash=first.flash)

@@ -29,7 +29,7 @@ def run_experts(experts: OriginalExperts, peer: PeerSpec) -> None:
     if peer.implementation != OWN or peer.operator is None:
         return
     if kept.get(_MADE, ("", None))[0] != peer.operator_id:
-        kept[_MADE] = peer.operator_id, _made(peer.operator, experts.module)
+        kept[_MADE] = peer.operator_id, _make(peer.operator, experts.module)
     kept[_FORWARD] = kept[_MADE][1].__call__
 
 
@@ -40,8 +40,8 @@ def experts_words(peer: PeerSpec) -> str:
     return f"experts_implementation={peer.implementation}"
 
 
-def _made(file: str, module: nn.Module) -> nn.Module:
-    lent = _lent(module)
+def _make(file: str, module: nn.Module) -> nn.Module:
+    lent = _lend(module)
     try:
         operator = _class_of(file)(lent)
     except Exception as error:  # whatever the user's code raises
@@ -51,11 +51,11 @@ def _made(file: str, module: nn.Module) -> nn.Module:
     return operator.eval()
 
 
-def _lent(module: nn.Module) -> nn.Module:
+def _lend(module: nn.Module) -> nn.Module:
     """A module with the same weights: an operator may replace them, but not write to them."""
     if not module.__dict__.get(_GUARDED):
         for parameter in module.parameters(recurse=False):
-            parameter.data = _guarded(parameter.data)
+            parameter.data = _guard(parameter.data)
         module.__dict__[_GUARDED] = True
     lent = copy.copy(module)
     held = module.named_parameters(recurse=False)
@@ -64,7 +64,7 @@ def _lent(module: nn.Module) -> nn.Module:
     return lent
 
 
-def _guarded(numbers: Tensor) -> Tensor:
+def _guard(numbers: Tensor) -> Tensor:
     """The same values on separate read-only pages. Raises Unsupported without the extension."""
     try:
         from ktbench import _kernels

@@ -138,7 +138,7 @@ class PlainTransformers(ReplaySystem):
         self._trace = self._traces.of(spec.workload, lambda: self._write(spec))
         runner = pass_runner(spec.workload, self._forward, self._state)
         self._replay = TraceReplay(self._trace, runner)
-        tuned = self._tuned(spec)
+        tuned = self._tune(spec)
         threads = tuned.settings.threads
         torch.set_num_threads(threads)
         self._notes = [tuned.explain(spec.label), self._describe(spec, threads)]
@@ -161,7 +161,7 @@ class PlainTransformers(ReplaySystem):
         assert self._state.record is not None
         self._state.record.append(routing)
 
-    def _tuned(self, spec: RunSpec) -> Tuned[ThreadCount]:
+    def _tune(self, spec: RunSpec) -> Tuned[ThreadCount]:
         """Tune before the first trial of a workload with an implementation."""
         most = self._host.threads_of(spec.engine)
         key = (spec.workload, spec.peer.implementation, spec.peer.operator_id, most)

@@ -89,10 +89,10 @@ def whole_rounds(run: Run, cells: Sequence[Cell]) -> tuple[Record, ...]:
     from the first failure of a cell of the point on: the cell was skipped after that, and is retried.
     """
     latest = run.latest()
-    return tuple(record for point in points_of(cells) for record in _of_point(latest, point))
+    return tuple(record for point in points_of(cells) for record in _whole_rounds_of_point(latest, point))
 
 
-def _of_point(latest: Mapping[tuple[str, int], Record], point: Sequence[Cell]) -> list[Record]:
+def _whole_rounds_of_point(latest: Mapping[tuple[str, int], Record], point: Sequence[Cell]) -> list[Record]:
     keys = {cell.key for cell in point}
     cannot = {key for (key, _), record in latest.items() if record.outcome is Outcome.UNSUPPORTED}
     timed = {where: record for where, record in latest.items() if where[0] in keys and record.outcome.timed}

@@ -125,8 +125,8 @@ class SpreadSweep:
     def _launch(self, shards: dict[Path, tuple[Cell, ...]]) -> None:
         folders = list(shards)
         try:
-            with self._following(folders):
-                whys = self._ended(folders)
+            with self._follow_nodes(folders):
+                whys = self._end_reasons(folders)
         finally:
             withdraw(*folders)
             self._gather(folders)
@@ -137,7 +137,7 @@ class SpreadSweep:
                 say(f"shard {folder.name}: {why}")
                 self.log.append(*failures(run, cells, why, self.machine))
 
-    def _ended(self, folders: Sequence[Path]) -> list[str]:
+    def _end_reasons(self, folders: Sequence[Path]) -> list[str]:
         """Why each shard failed, empty if it did not. A launcher raises an error when a job is lost."""
         try:
             return launch_jobs(self.launch, self.folder / NODES, run_shard, [str(folder) for folder in folders])
@@ -150,7 +150,7 @@ class SpreadSweep:
             return [f"{self.launch.name} lost its job: {lines[-1]}"] * len(folders)
 
     @contextmanager
-    def _following(self, folders: Sequence[Path]) -> Iterator[None]:
+    def _follow_nodes(self, folders: Sequence[Path]) -> Iterator[None]:
         """Merge records while nodes measure, in a thread, since the launcher blocks this one.
 
         If that fails, the shards are withdrawn, so that the launcher returns soon, and the error is raised then.

@@ -76,9 +76,9 @@ class Driver:
     @property
     def answers(self) -> tuple[ReplayedRequest, ...]:
         """The answers to all sent requests, in the order of the stream; watched ones with logits."""
-        return tuple(self._answered(number) for number in sorted(self._sent))
+        return tuple(self._replayed_request(number) for number in sorted(self._sent))
 
-    def _answered(self, number: int) -> ReplayedRequest:
+    def _replayed_request(self, number: int) -> ReplayedRequest:
         request = self._sent[number]
         logits = stacked(request.logits)
         return ReplayedRequest(

@@ -61,7 +61,7 @@ class StreamSystem:
     def configure(self, spec: RunSpec) -> None:
         """Draw the stream and open the engine. Raises Unsupported if a request has more tokens than it accepts."""
         before, self._spec = self._spec, spec
-        if self._of_spec().temperature and spec.system != OURS:
+        if self._stream_spec().temperature and spec.system != OURS:
             raise Unsupported(f"workload.stream.temperature: {spec.system} is asked for the likeliest tokens alone")
         if before is None or before.workload.without_start != spec.workload.without_start:
             self._stream = draw_stream(spec.workload, spec.model.shape.vocab)
@@ -74,7 +74,7 @@ class StreamSystem:
 
     def start(self) -> None:
         """Make the engine idle, with the requested state of its prefix cache."""
-        spec, stream = configured(self._spec), self._of_spec()
+        spec, stream = configured(self._spec), self._stream_spec()
         if _has_cache(spec):
             self._prepare(stream)
         self._begin()
@@ -97,7 +97,7 @@ class StreamSystem:
         A single request is computed as a whole, whatever the prefix cache holds. For a peer, whose rounding is not
         known, differences are a note.
         """
-        seen = self._seen()
+        seen = self._sampled_requests()
         if configured(self._spec).system != OURS:
             engine = configured(self._engine)
             same = sum(alone(engine, request.prompt, len(request.answer)) == request.answer for request in seen)
@@ -110,7 +110,7 @@ class StreamSystem:
 
         With a single request: its logits without the first half of its prompt.
         """
-        seen = self._seen()
+        seen = self._sampled_requests()
         if configured(self._spec).system != OURS:
             return ""
         for request in seen:
@@ -121,7 +121,7 @@ class StreamSystem:
                     return f"request {request.number}: the check would pass the logits {what}"
         return ""
 
-    def _seen(self) -> tuple[ReplayedRequest, ...]:
+    def _sampled_requests(self) -> tuple[ReplayedRequest, ...]:
         answers = configured(self._driver).answers
         return tuple(answers[number] for number in sampled(len(answers)))
 
@@ -163,7 +163,7 @@ class StreamSystem:
 
     def chosen(self) -> Mapping[str, FeatureValue]:
         """Features off for a single user: no step has tokens of several requests, and nothing is cached for one."""
-        stream = self._of_spec()
+        stream = self._stream_spec()
         off: dict[str, FeatureValue] = {}
         if not stream.is_open and stream.concurrency == 1:
             off |= {"batching": False, "static_batch": 0}
@@ -185,7 +185,7 @@ class StreamSystem:
             rmtree(self._disk, ignore_errors=True)
             self._disk = None
 
-    def _of_spec(self) -> StreamSpec:
+    def _stream_spec(self) -> StreamSpec:
         stream = configured(self._spec).workload.stream
         assert stream is not None
         return stream
@@ -222,9 +222,9 @@ class StreamSystem:
         self._driver = Driver(
             engine=configured(self._engine),
             stream=self._stream,
-            concurrency=self._of_spec().concurrency,
+            concurrency=self._stream_spec().concurrency,
             watched=sampled(len(self._stream)) if spec.system == OURS else (),
-            sampling=Sampling(temperature=self._of_spec().temperature, seed=spec.workload.seed),
+            sampling=Sampling(temperature=self._stream_spec().temperature, seed=spec.workload.seed),
             clock=self._clock,
             sleep=self._rest,
         )

@@ -211,7 +211,7 @@ def test_tokens_that_the_model_does_not_know_are_refused(
 ) -> None:
     """As of a tokenizer to which tokens were added that the model was not made for."""
     vocab = lm.generator.model.shape.vocab
-    monkeypatch.setattr(lm._encoder, "_encoded", lambda text, special: [vocab] * len(text))
+    monkeypatch.setattr(lm._encoder, "_encode", lambda text, special: [vocab] * len(text))
     requests = {"generate_until": GENERATED, "loglikelihood": PAIRS, "loglikelihood_rolling": [("the fox",)]}
     with pytest.raises(ValueError, match=f"token {vocab} of the tokenizer is none of the {vocab}"):
         replies(lm, way, requests[way])
