@@ -162,8 +162,8 @@ class Compiled:
     def __call__(self) -> str:
         """`, 12 of at most 87 files compiled`: others may be up to date; empty before the first."""
         builds = [*self.folder.glob("*/build.ninja")]
-        objects = [one for build in builds for one in build.parent.rglob("*.o")]
-        done = sum(one.stat().st_mtime >= self.start for one in objects)
+        objects = [path for build in builds for path in build.parent.rglob("*.o")]
+        done = sum(path.stat().st_mtime >= self.start for path in objects)
         if not done:
             return ""
         total = sum(line.startswith("build ") and ".o: CXX_COMPILER" in line for line in _lines_of(builds))
@@ -394,7 +394,7 @@ class Setup:
     def _incomplete(self) -> list[Path]:
         """Packages without a file that installers write last."""
         packages = self.prefix.glob("lib/python3*/site-packages/*.dist-info")
-        return [one for one in packages if not all((one / name).is_file() for name in ("INSTALLER", "RECORD"))]
+        return [each for each in packages if not all((each / name).is_file() for name in ("INSTALLER", "RECORD"))]
 
     def _create(self) -> None:
         is_whole = (self.prefix / "bin" / "activate").is_file()  # among the last files that venv writes
@@ -551,7 +551,7 @@ def end_programs_of(root: Path) -> None:
         if not left:
             return
         time.sleep(0.05)
-    raise SetupError(f"processes of a set-up that was killed do not end: {', '.join(one.name for one in left)}")
+    raise SetupError(f"processes of a set-up that was killed do not end: {', '.join(process.name for process in left)}")
 
 
 def _environment(process: Path) -> list[bytes]:

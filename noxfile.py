@@ -241,10 +241,10 @@ def regress(session: nox.Session) -> None:
         session.error(str(error))
     pythons = [_built(session, commit) for commit in alternation.commits]
     try:
-        for one in alternation.missing_rounds():
+        for part in alternation.missing_rounds():
             # A safe path: neither `-m` nor the workers may find the ktbench in the folder where nox runs.
-            words, env = ["-m", "ktbench", *one.words], {"PYTHONSAFEPATH": "1"}
-            session.run(pythons[one.side], *words, env=env, external=True, success_codes=[0, 4])
+            words, env = ["-m", "ktbench", *part.words], {"PYTHONSAFEPATH": "1"}
+            session.run(pythons[part.side], *words, env=env, external=True, success_codes=[0, 4])
     except (KeyboardInterrupt, CommandFailed):
         if alternation.is_begun:
             session.warn(f"what was measured is kept; continue with: nox -s regress -- {alternation.command}")
@@ -278,8 +278,8 @@ def _build_settings(session: nox.Session, paths: list[str]) -> str:
     """Python, packages and compiler of a build: both sides must be built with the same."""
     compiler, flags = os.environ.get("CXX") or "c++", os.environ.get("CXXFLAGS", "")
     command, *words = shlex.split(compiler)
-    found = shutil.which(command)  # CMake may choose another
-    version = session.run(command, *words, "--version", external=True, silent=True) if found else "not found"
+    program = shutil.which(command)  # CMake may choose another
+    version = session.run(command, *words, "--version", external=True, silent=True) if program else "not found"
     return "\n".join([sys.version, *paths, f"CXX={compiler} CXXFLAGS={flags}", str(version).strip()]) + "\n"
 
 
@@ -379,13 +379,13 @@ def _run_resolved(session: nox.Session, resolution: str, *options: str) -> None:
     """
     project = nox.project.load_toml("pyproject.toml")["project"]
     extras = project["optional-dependencies"]
-    named = {extra for one in extras["test"] if (found := _OWN_EXTRAS.match(one)) for extra in found[1].split(",")}
-    wanted = [*project["dependencies"], *extras["test"], *(one for extra in sorted(named) for one in extras[extra])]
+    named = {extra for line in extras["test"] if (match := _OWN_EXTRAS.match(line)) for extra in match[1].split(",")}
+    wanted = [*project["dependencies"], *extras["test"], *(line for extra in sorted(named) for line in extras[extra])]
     left_out = Path(session.create_tmp()) / "left_out.txt"
     left_out.write_text("torch; sys_platform == 'never'\n")
     session.install("uv")
     words = ["--python", session.virtualenv.bin + "/python", "--resolution", resolution, "--overrides", str(left_out)]
-    session.run("uv", "pip", "install", *words, *(one for one in wanted if not _OWN_EXTRAS.match(one)))
+    session.run("uv", "pip", "install", *words, *(line for line in wanted if not _OWN_EXTRAS.match(line)))
     _append_ours(next(Path(session.virtualenv.location).glob("lib/python*/site-packages")))
     tested = [f"tests/{room}" for room in ("spec", "config", "results", "report", "sim", "host", "api")]
     session.run("python", "-m", "pytest", "-q", *options, *(session.posargs or tested))

@@ -1,5 +1,5 @@
 # Fails when vector code could run on a CPU without it. ISA_OBJECTS were compiled with an ISA's flags, OBJECTS without.
-# Of a weak function the linker keeps any one copy, for all callers; an initialiser runs before CPUID is asked.
+# The linker keeps any one copy of a weak function, for all callers; an initialiser runs before CPUID is asked.
 cmake_minimum_required(VERSION 3.20)
 
 function(refuse_matches reason object pattern)

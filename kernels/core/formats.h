@@ -173,7 +173,7 @@ struct Format {
     return head_bytes() + (lines + scale_lines) * line_bytes;
   }
   // The format of the same weights with int8 numbers: group factors multiplied in, block scales as they are, powers of
-  // two in bf16. Of super-blocks bf16.
+  // two in bf16. That of super-blocks is bf16.
   constexpr Format widened() const {
     if (has_supers()) return {};
     if (scales == Scales::power) return {Numbers::int8, Scales::block_bf16, group};

@@ -1,4 +1,4 @@
-// Prepared calls, from several threads. Of weights that are all zero: what is computed is the Python tests' question.
+// Prepared calls from several threads, on weights that are all zero: the Python tests check the results.
 #include <algorithm>
 #include <atomic>
 #include <thread>

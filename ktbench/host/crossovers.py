@@ -23,7 +23,7 @@ from ktbench.spec.wire import digest
 # The timed layer: as wide as Qwen3-30B-A3B's, two experts at a time, larger together than the caches of a few cores.
 _HIDDEN, _INTERMEDIATE, _ACTIVE, _EXPERTS = 2048, 768, 2, 24
 _TOKENS = (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 32)
-# Of timing all instruction sets; packing takes up to half a second more.
+# Time for all instruction sets; packing takes up to half a second more.
 _BUDGET_S = 1.2
 # The gain over the shipped thresholds that others must have, as a share of the time.
 _LEAST_GAIN = 0.02

@@ -191,5 +191,5 @@ def _day(name: str, value: str | None) -> str:
 
 
 def _inner(value: Any) -> Mapping[str, Any]:
-    """An object within a row, given as such or as text; empty where there is none. Raises ValueError."""
+    """An object within a row, given as such or as text; empty if missing. Raises ValueError."""
     return read_object(value) if isinstance(value, str) and value else require_object(value or {})

@@ -94,7 +94,7 @@ class LoadedTask:
 
 Config = dict[str, Any]
 
-# Of a task with our own grading function, which returns {SCORE: value or Grade}.
+# The configuration of a task with our own grading function, which returns {SCORE: value or Grade}.
 GRADED: Mapping[str, Any] = {"metric_list": [{"metric": SCORE, "aggregation": "mean", "higher_is_better": True}]}
 # Keys read only by lm-eval's list of tasks, and keys read only by its own grader.
 _LISTING = ("tag", "task_alias", "group", "task_list", "unsafe_code")

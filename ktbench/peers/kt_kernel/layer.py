@@ -85,7 +85,7 @@ class KtLayer(LoadedLayer):
             raise Unsupported(why)
         cores = self._loader.host.threads_of(spec.engine)
         if cores not in self._held:
-            raise ValueError(f"engine.threads={cores}: no weights were loaded for so many threads")
+            raise ValueError(f"engine.threads={cores}: no weights were loaded for that many threads")
         held, key = self._held[cores], (spec.workload, cores)
         if key not in self._tuned:
             first, *others = held
