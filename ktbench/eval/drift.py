@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ktbench.eval.evaluate import GradedAnswer
-from ktbench.eval.texts import TextDocument, Window, Windows, cut_windows, drawn, require_known
+from ktbench.eval.texts import TextDocument, Window, Windows, cut_windows, draw_sample, require_known
 from ktbench.files import whole_file
 from ktbench.spec.errors import at_least
 from ktbench.spec.record import KL
@@ -199,7 +199,7 @@ def measure_drift(
     model.
     """
     cut = cut_windows(documents, tokenizer, plan.prompt, plan.given)
-    windows = Windows(rows=drawn(cut.rows, plan.limit, plan.seed), short=cut.short)
+    windows = Windows(rows=draw_sample(cut.rows, plan.limit, plan.seed), short=cut.short)
     longest, most = max(len(row.prompt) + len(row.given) for row in windows.rows), generator.max_positions
     if most is not None and longest > most:
         raise ValueError(f"drift: windows of {longest} tokens, the model was made for {most}")

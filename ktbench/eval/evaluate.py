@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from ktbench.eval.lm.samples import LoggedQuestion, Results, SampleLog
-from ktbench.eval.tasks.harness import Grade, LoadedTask, seeded, templates_compiled_once
+from ktbench.eval.tasks.harness import Grade, LoadedTask, fixed_seeds, templates_compiled_once
 from ktbench.eval.texts import TextDocument
 from ktbench.spec.record import SCORE
 from ktbench.spec.suite import SuiteSpec, TaskSpec
@@ -61,7 +61,7 @@ def evaluate_task(
     logs about an answer. Raises ValueError for a metric that is not a score from 0 to 1.
     """
     task = loaded.built.task
-    with seeded():
+    with fixed_seeds():
         rows = task.eval_docs
     lacking = {index: why for index in loaded.questions if (why := loaded.built.lacks(rows[index]))}
     yield from (
@@ -70,7 +70,7 @@ def evaluate_task(
         for sample in range(loaded.spec.samples)
     )
     task.set_fewshot_seed(_SHOTS_SEED)
-    with seeded(), templates_compiled_once():
+    with fixed_seeds(), templates_compiled_once():
         prompts = [
             prompt
             for index in sorted(loaded.questions.keys() - lacking.keys())
@@ -152,7 +152,7 @@ def _grade_sample(
     """The answers of one sample. Filters of lm-eval see all of them at once."""
     task = loaded.built.task
     task._instances = [instance for prompt in prompts for instance in prompt.instances]
-    with seeded(), templates_compiled_once():
+    with fixed_seeds(), templates_compiled_once():
         task.apply_filters()
         results = [_results(task, prompt) for prompt in prompts]
         for prompt, result in zip(prompts, results, strict=True):

@@ -18,12 +18,12 @@ from ktbench.engine.protocol import Unsupported
 from ktbench.eval.drift import DriftPlan, measure_drift
 from ktbench.eval.evaluate import GradedAnswer, evaluate_task, measure_perplexity
 from ktbench.eval.lm.cache import AnswerCache, identity_of
-from ktbench.eval.lm.generation import templates_dated
+from ktbench.eval.lm.generation import date_templates
 from ktbench.eval.lm.model import EngineLM
 from ktbench.eval.lm.samples import SampleLog
 from ktbench.eval.tasks.harness import LoadedTask
 from ktbench.eval.tasks.sources import inactive_feature, load_task, needs_decode
-from ktbench.eval.texts import TextDocument, drawn, drift_texts, wikitext2
+from ktbench.eval.texts import TextDocument, draw_sample, drift_texts, wikitext2
 from ktbench.files import NotWritten
 from ktbench.resources import checkpoint_folder
 from ktbench.spec.record import KL, Cell, Evidence, Outcome, SampleResult, TaskResult, collect, dishonest, idle_by_data
@@ -168,11 +168,11 @@ class EvalSession:
             return self._measure_drift(spec, task, reference)
         if task.source == "wikitext2":
             corpus = wikitext2(suite.data_dir)
-            documents = drawn(corpus.documents, suite.limit, suite.seed)
+            documents = draw_sample(corpus.documents, suite.limit, suite.seed)
             return _Answered(answers=tuple(measure_perplexity(lm, documents)), setting=corpus.title)
         loaded: LoadedTask = self._loaded(task)
         log = SampleLog(loaded)
-        with templates_dated(self._ids.created):
+        with date_templates(self._ids.created):
             graded = tuple(evaluate_task(loaded, lm, suite, log))
         answers = (*graded, *self._divergences(spec, loaded, reference))
         return _Answered(answers=answers, setting=loaded.built.setting, log=log)

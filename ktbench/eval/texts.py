@@ -153,7 +153,7 @@ def require_known(tokens: Iterable[int], vocab: int) -> None:
         raise ValueError(f"token {beyond} of the tokenizer is none of the {vocab} that the model knows")
 
 
-def drawn(items: Sequence[T], limit: int | None, seed: int) -> tuple[T, ...]:
+def draw_sample(items: Sequence[T], limit: int | None, seed: int) -> tuple[T, ...]:
     """`limit` of the items, chosen with `seed`, in their order; all if the limit is None or not smaller."""
     if limit is None or limit >= len(items):
         return tuple(items)

@@ -54,7 +54,9 @@ class Stack:
     scales: Tensor
 
     @classmethod
-    def of(cls, experts: int, matrix: Callable[[int], Tensor], rounding: Rounding | Float8Blocks | None) -> Stack:
+    def from_matrices(
+        cls, experts: int, matrix: Callable[[int], Tensor], rounding: Rounding | Float8Blocks | None
+    ) -> Stack:
         """The stack of all `matrix(i)` [N, K] bf16, rounded."""
         if rounding is None:  # the next matrix may reuse the memory of the last
             return cls(numbers=torch.stack([matrix(i).clone() for i in range(experts)]), scales=torch.empty(0))
@@ -194,10 +196,10 @@ class OperatorExperts(BoundBackend):
 
     def matrices(self, i: int) -> ExpertMatrices:
         """The weights of expert `i` as stored."""
-        return rounded(self.store(i), self.rounding)
+        return round_expert(self.store(i), self.rounding)
 
 
-def rounded(expert: ExpertMatrices, rounding: Rounding | Float8Blocks | None) -> ExpertMatrices:
+def round_expert(expert: ExpertMatrices, rounding: Rounding | Float8Blocks | None) -> ExpertMatrices:
     """The rounded values of an expert's matrices."""
     if rounding is None:
         return expert
@@ -211,14 +213,14 @@ class OperatorLayer(LoadedLayer):
         self._make = make
         self._system, self._precision, self._host = spec.system, spec.precision, host
         self._rounding = ROUNDING[spec.precision]
-        self._lost = output_lost(weights.passing(0)(0), rounded(weights.passing(0)(0), self._rounding))
+        self._lost = output_lost(weights.passing(0)(0), round_expert(weights.passing(0)(0), self._rounding))
         copies = weights.copies(partial(self._copy, weights), spec.precision, host)
         self._copies: CacheColdReplicas | None = copies
 
     def _copy(self, weights: LayerWeights, number: int) -> OperatorExperts:
         store, experts = weights.passing(number), weights.form.experts
-        gate_up = Stack.of(experts, lambda i: torch.cat(store(i).tensors[:2]), self._rounding)
-        down = Stack.of(experts, lambda i: store(i).down, self._rounding)
+        gate_up = Stack.from_matrices(experts, lambda i: torch.cat(store(i).tensors[:2]), self._rounding)
+        down = Stack.from_matrices(experts, lambda i: store(i).down, self._rounding)
         run = self._make(gate_up, down, self._precision)
         return OperatorExperts(run=run, store=store, rounding=self._rounding)
 
@@ -244,8 +246,8 @@ class OperatorLayer(LoadedLayer):
             return (told,)
         return (
             told,
-            f"{self._system} is given weights rounded to the nearest, {self._rounding.told}, and is checked against "
-            f"them: that alone puts an expert's output {self._lost:.2g} off that of the bf16 weights (relative "
+            f"{self._system} is given weights rounded to the nearest, {self._rounding.description}, and is checked "
+            f"against them: that alone puts an expert's output {self._lost:.2g} off that of the bf16 weights (relative "
             "Frobenius error)",
         )
 

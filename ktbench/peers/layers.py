@@ -41,7 +41,7 @@ class Rounding:
         return (self._groups(numbers.float()) * scales[..., None]).flatten(1)
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """How weights are rounded, for a remark."""
         return f"a scale for {self.group} weights" if self.group else "one scale a row"
 
@@ -68,7 +68,7 @@ class Float8Blocks:
         return (self._blocks(numbers.float()) * scales[:, None, :, None]).reshape(matrix.shape)
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """How weights are rounded, for a remark."""
         return f"e4m3 with a scale for {self.block} × {self.block} weights"
 

@@ -172,7 +172,7 @@ class Coverage:
         self._trials += 1
         return self._trials <= ALWAYS_COMPARED or self.draw.random() < _CHANCE
 
-    def saw(self, step: int) -> None:
+    def add_step(self, step: int) -> None:
         """Note that a step was compared."""
         self._seen.add(step)
         self._unseen.remove(step)
@@ -185,7 +185,7 @@ class Coverage:
         self._units += len(chosen)
         return chosen
 
-    def met(self, experts: frozenset[tuple[int, int]]) -> None:
+    def add_experts(self, experts: frozenset[tuple[int, int]]) -> None:
         """Note that experts were compared."""
         self._met |= experts
 

@@ -62,14 +62,14 @@ class Response:
     loading: Loading | None = None
 
 
-def encoded(message: OpenSession | WorkerRequest | Response) -> bytes:
+def encode_line(message: OpenSession | WorkerRequest | Response) -> bytes:
     """A message as one line."""
     return msgspec.json.encode(message) + b"\n"
 
 
 def send(pipe: IO[bytes], message: Response) -> None:
     """Write one response and flush it."""
-    pipe.write(encoded(message))
+    pipe.write(encode_line(message))
     pipe.flush()
 
 

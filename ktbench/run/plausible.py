@@ -24,7 +24,7 @@ class Plausibility:
     roofs: Roofs
     _fastest: dict[tuple[str | None, str], RoofSample] = field(default_factory=dict)
 
-    def undisturbed(
+    def undisturbed_roofs(
         self, cell: Cell, work: Work, samples_s: Sequence[float], roofs: RoofPair, *, first: bool
     ) -> RoofPair:
         """The roofs, sampled again if the steps are faster than they allow: something may have slowed the roofs alone.

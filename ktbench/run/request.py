@@ -388,7 +388,7 @@ def eval_request(overrides: Sequence[str]) -> Request:
         for cell in plan_cells(part.spec, part.sweep, part.name):
             _require_evaluable(cell.spec, is_timed=request.is_timed)
     _require_tasks(request.suite)
-    return named(paired(request), request.suite)
+    return name_after_suite(pair_with_base(request), request.suite)
 
 
 def suite_request(overrides: Sequence[str]) -> Request:
@@ -409,7 +409,7 @@ def with_model(overrides: Sequence[str]) -> list[str]:
     )
 
 
-def paired(request: Request) -> Request:
+def pair_with_base(request: Request) -> Request:
     """The request, with the unmodified model added to a single cell that changes numbers.
 
     Answers have no noise that a control could show, unlike timed steps.
@@ -425,7 +425,7 @@ def paired(request: Request) -> Request:
     )
 
 
-def named(request: Request, suite: SuiteSpec) -> Request:
+def name_after_suite(request: Request, suite: SuiteSpec) -> Request:
     """The request, named after its suite unless an ablation names it."""
     if request.sweep.name != SweepSpec().name:
         return request

@@ -138,7 +138,7 @@ class Session:
         (samples_s, moved, roofs), paused = self._measure_unpaused(lambda: self._time(cell, round_number, drawn))
         work = self.system.work()
         if work is not None:
-            roofs = self._plausible.undisturbed(cell, work, samples_s, roofs, first=cell.key not in self._checked)
+            roofs = self._plausible.undisturbed_roofs(cell, work, samples_s, roofs, first=cell.key not in self._checked)
         proof: dict[str, Any] = {"work": work, "roofs": roofs}
         proof["conduct"] = None if self.watch is None else self.watch.metrics()
         proof["own_step_s"] = self.system.own_step_s() if isinstance(self.system, HasClock) else None
@@ -274,7 +274,7 @@ class Session:
         checked = [one for one in seen if (one.ids >= 0).any()][:1]
         if cell.key not in self._checked and (why := check_the_check(checked, self.system.reference, tolerance)):
             raise TrialFailed(Outcome.VACUOUS, why, verdict.error)
-        self._coverage_of(cell).saw(drawn)
+        self._coverage_of(cell).add_step(drawn)
         return verdict.error
 
     def _check_experts(self, system: Inspected, cell: Cell, error: float | None) -> None:
@@ -288,7 +288,7 @@ class Session:
             why = check_rows(met.seen, met.truth, cell.spec.tolerance)
             if why and not cell.spec.engine.alters_experts:
                 raise TrialFailed(Outcome.WRONG, why, error)
-            coverage.met(met.met)
+            coverage.add_experts(met.met)
 
     def _agree(self, cell: Cell, file: Path) -> Agreement | None:
         """Once per session: agreement of the cell's logits with those in the file, or writes the file if it is missing.

@@ -23,7 +23,7 @@ from ktbench.files import append_to
 from ktbench.host.pauses import count_pauses, pauses
 from ktbench.host.software import find_peer
 from ktbench.run.child import OomCount, ending_of, oom_count
-from ktbench.run.messages import OpenSession, Response, TraceRequest, TrialRequest, WorkerRequest, encoded
+from ktbench.run.messages import OpenSession, Response, TraceRequest, TrialRequest, WorkerRequest, encode_line
 from ktbench.spec.errors import error_text
 from ktbench.spec.peers import OURS, peer_of
 from ktbench.spec.record import Cell, Outcome, Record
@@ -160,7 +160,7 @@ class Worker:
     ) -> Response:
         deadline = _Deadline(timeout_s)
         try:
-            self._send(encoded(message), deadline)
+            self._send(encode_line(message), deadline)
             while (response := msgspec.json.decode(self._line(deadline), type=Response)).loading is not None:
                 on_loading(response.loading)
                 deadline.restart()  # however large the model: loading progresses

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ktbench.eval.tasks.harness import hub_rows
-from ktbench.eval.texts import TextDocument, cut_windows, drawn, nano_answers, wikitext2
+from ktbench.eval.texts import TextDocument, cut_windows, draw_sample, nano_answers, wikitext2
 from tests.eval.conftest import SHARED, ByteTokenizer, needs_shared_data
 
 LINES = (
@@ -112,14 +112,14 @@ def test_nano_answers_are_short_ascii_lines_after_their_questions() -> None:
 @given(st.lists(st.integers(), max_size=20), st.none() | st.integers(1, 25), st.integers(0, 99))
 def test_what_is_drawn_keeps_its_order(items: list[int], limit: int | None, seed: int) -> None:
     rows = list(enumerate(items))
-    found = drawn(rows, limit, seed)
+    found = draw_sample(rows, limit, seed)
     assert len(found) == min(len(rows), limit if limit is not None else len(rows))
     assert list(found) == sorted(set(found)) and set(found) <= set(rows)
-    assert found == drawn(rows, limit, seed)
+    assert found == draw_sample(rows, limit, seed)
 
 
 def test_seeds_draw_differently() -> None:
-    assert drawn(range(1000), 10, 0) != drawn(range(1000), 10, 1)
+    assert draw_sample(range(1000), 10, 0) != draw_sample(range(1000), 10, 1)
 
 
 @settings(max_examples=40)

@@ -101,9 +101,9 @@ def test_a_worker_that_was_edited_since_the_run_began_measures_nothing(tmp_path:
 SAYS_AND_WAITS = """
 import os, sys, time
 from ktbench.engine.loading.progress import Loading
-from ktbench.run.messages import Response, encoded
+from ktbench.run.messages import Response, encode_line
 report = Loading(doing="packing", stage="packing", done_bytes=1, total_bytes=2)
-os.write(int(sys.argv[1]), encoded(Response(loading=report)))
+os.write(int(sys.argv[1]), encode_line(Response(loading=report)))
 time.sleep(600)
 """
 
@@ -129,8 +129,8 @@ def test_an_interrupt_while_loading_ends_the_worker(tmp_path: Path, monkeypatch:
 REPORTS_TWICE = (
     SAYS_AND_WAITS.replace("time.sleep(600)", "")
     + """
-os.write(int(sys.argv[1]), encoded(Response(loading=report)))
-os.write(int(sys.argv[1]), encoded(Response()))
+os.write(int(sys.argv[1]), encode_line(Response(loading=report)))
+os.write(int(sys.argv[1]), encode_line(Response()))
 """
 )
 

@@ -83,7 +83,7 @@ class Encoder:
 
 
 @contextmanager
-def templates_dated(day: datetime) -> Iterator[None]:
+def date_templates(day: datetime) -> Iterator[None]:
     """Chat templates that use the date get this one: Transformers passes today's and accepts no other."""
     module: Any = chat_template_utils
     before, module.datetime = module.datetime, SimpleNamespace(now=lambda: day)
@@ -160,7 +160,7 @@ class Generation:
     repetition_penalty: float = 1.0
 
     @classmethod
-    def of(
+    def from_arguments(
         cls, arguments: Mapping[str, Any], *, eos: str, room: int, usual: Mapping[str, Any] = MappingProxyType({})
     ) -> Generation:
         """The settings of a request's generation arguments, with `room` for new tokens by default.
@@ -206,7 +206,9 @@ class GenerationRequest:
     place: tuple[int, str]
 
     @classmethod
-    def of(cls, text: str, tokens: list[int], positions: int, generation: Generation, number: int) -> GenerationRequest:
+    def for_prompt(
+        cls, text: str, tokens: list[int], positions: int, generation: Generation, number: int
+    ) -> GenerationRequest:
         """The `number`th repetition of this request for a model with this many positions; its seed is equal in all
         cells."""
         prompt = tokens[-generation.longest_prompt(positions) :]
@@ -224,7 +226,7 @@ class GenerationRequest:
         return cls(prompt=prompt, generation=generation, sampling=sampling, key=key, place=(-len(tokens), text))
 
 
-def grouped(requests: Iterable[GenerationRequest]) -> list[list[GenerationRequest]]:
+def group_requests(requests: Iterable[GenerationRequest]) -> list[list[GenerationRequest]]:
     """Requests in the groups and the order of lm-eval's `hf` model: equal settings, the longest texts first.
 
     Requests in one batch affect each other's rounding, so equal batches are needed for equal answers.

@@ -27,7 +27,7 @@ from ktbench.eval.lm.generation import (
     Generation,
     GenerationRequest,
     Stops,
-    grouped,
+    group_requests,
     settings_of,
 )
 from ktbench.eval.texts import require_known
@@ -207,7 +207,9 @@ class EngineLM(TemplateLM):  # type: ignore[misc]
         questions = self._questions(requests)
         answers = self._cached_answers([question.key for question in questions])
         new = {question.key: question for question in questions if question.key not in answers}
-        for batch in self._batches(grouped(new.values()), lambda question: len(question.prompt), self.batch_size):
+        for batch in self._batches(
+            group_requests(new.values()), lambda question: len(question.prompt), self.batch_size
+        ):
             answers |= self._keep(self._generate(batch))
         self.tally.cut_answers += sum(answers[question.key][1] >= question.generation.room for question in questions)
         return [GeneratedText(*answers[question.key]) for question in questions]
@@ -218,11 +220,11 @@ class EngineLM(TemplateLM):  # type: ignore[misc]
         usual = settings_of(self.generator.network.generation_config)
         questions = []
         for context, arguments in (request.args for request in requests):
-            generation = Generation.of(arguments, eos=eos, room=_ROOM, usual=usual)
+            generation = Generation.from_arguments(arguments, eos=eos, room=_ROOM, usual=usual)
             repeats[context, generation] += 1
             tokens, number = self._encoder.prompt(context), repeats[context, generation]
             require_known(tokens, self.generator.model.shape.vocab)
-            questions.append(GenerationRequest.of(context, tokens, self.max_length, generation, number))
+            questions.append(GenerationRequest.for_prompt(context, tokens, self.max_length, generation, number))
             self.tally.cut_prompts += len(questions[-1].prompt) < len(tokens)
         return questions
 

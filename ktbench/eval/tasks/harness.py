@@ -172,7 +172,7 @@ _SEED, _NUMPY_SEED = 0, 1234  # those of lm-eval's evaluator
 
 
 @contextmanager
-def seeded() -> Iterator[None]:
+def fixed_seeds() -> Iterator[None]:
     """Seeds the global generators used by lm-eval's tasks, so that every cell and process draws the same."""
     before, numpy_before = random.getstate(), np.random.get_state()
     random.seed(_SEED)

@@ -12,7 +12,7 @@ from ktbench.eval.sandbox.running import SandboxUnavailable, sandbox_mechanisms
 from ktbench.eval.tasks import benchmarks, coding, harness, ifeval, nano
 from ktbench.eval.tasks.harness import REGISTERED_PREFIX, BuiltTask, LoadedTask, QuestionSource, registered_decodes
 from ktbench.eval.tasks.rows import Splits
-from ktbench.eval.texts import drawn, drift_texts, wikitext2
+from ktbench.eval.texts import draw_sample, drift_texts, wikitext2
 from ktbench.resources import install_command
 from ktbench.spec.errors import instead
 from ktbench.spec.run_spec import RunSpec
@@ -30,14 +30,14 @@ def load_task(task: TaskSpec, suite: SuiteSpec) -> LoadedTask:
     """
     source, name = find_source(task)
     splits = read_rows(task, suite)
-    with harness.seeded():
+    with harness.fixed_seeds():
         built = source.build(name, splits, suite)
         _set_shots(task, built)
         rows = built.task.eval_docs
     names = [str(row[built.identity]) if built.identity else str(index) for index, row in enumerate(rows)]
     if len(set(names)) < len(names):
         raise ValueError(f"suite.tasks.{task.name}: two questions have the same {built.identity}")
-    questions = {index: names[index] for index in drawn(range(len(rows)), suite.limit, suite.seed)}
+    questions = {index: names[index] for index in draw_sample(range(len(rows)), suite.limit, suite.seed)}
     return LoadedTask(
         spec=task,
         built=built,

@@ -16,7 +16,7 @@ from msgspec import Meta
 from ktbench.engine.gguf.header import GgufHeader
 from ktbench.engine.protocol import HostRole, Unsupported, configured
 from ktbench.peers.llama.black_box import BlackBoxMixin, file_of, read_weights, require, work_of
-from ktbench.peers.llama.program import tied
+from ktbench.peers.llama.program import tie_to_parent
 from ktbench.peers.llama.settings import LlamaSettings, first_settings, walks
 from ktbench.peers.tuning import Trial, Tuned, search
 from ktbench.spec.record import Work
@@ -130,7 +130,9 @@ class Program:
         command = [self.program, "-m", str(self.file), *options(workload, candidates, self.dialect)]
         why = ""
         try:
-            ended = subprocess.run(command, capture_output=True, timeout=limit_s, check=False, preexec_fn=tied())
+            ended = subprocess.run(
+                command, capture_output=True, timeout=limit_s, check=False, preexec_fn=tie_to_parent()
+            )
             output = _text(ended.stdout)
             if ended.returncode:
                 why = f"llama-bench exited with {ended.returncode}: {_last_line(ended.stderr)}"

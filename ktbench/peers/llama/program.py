@@ -34,7 +34,7 @@ _READ_S = 1.0
 _SETTINGS, _OWN_SETTINGS = "LLAMA_ARG_", {"LLAMA_ARG_CACHE_RAM": "0"}
 
 
-def tied() -> Callable[[], None]:
+def tie_to_parent() -> Callable[[], None]:
     """A pre-exec function for `subprocess`, which makes the kernel end the child with this process (Linux, prctl(2)).
 
     Otherwise the child would keep every core busy during the next timing.
@@ -66,7 +66,7 @@ class RunningServer:
                 stderr=subprocess.STDOUT,
                 env=others | _OWN_SETTINGS,
                 start_new_session=True,
-                preexec_fn=tied(),  # noqa: PLW1509, one call of the C library
+                preexec_fn=tie_to_parent(),  # noqa: PLW1509, one call of the C library
             )
         except OSError as error:
             raise Unsupported(f"{command[0]}: cannot be run: {error.strerror}") from None

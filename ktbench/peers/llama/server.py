@@ -40,7 +40,7 @@ def open_serving(specs: Sequence[RunSpec], host: HostRole) -> LlamaServing:
     launch = Launch(
         program=spec.peer.llama_server,
         file=file.path,
-        slots=Slots.of(specs, streams),
+        slots=Slots.for_cells(specs, streams),
         limit_s=_PATIENCE * spec.measure.load_timeout_s,
     )
     trials = Trials(launch, max(streams, key=len))
@@ -69,7 +69,7 @@ class Slots:
     tokens: int
 
     @classmethod
-    def of(cls, specs: Sequence[RunSpec], streams: Sequence[Sequence[StreamRequest]]) -> Slots:
+    def for_cells(cls, specs: Sequence[RunSpec], streams: Sequence[Sequence[StreamRequest]]) -> Slots:
         """For the most concurrent requests in any of the cells, within their limits, and the longest request of any."""
         return cls(
             requests=max(spec.most_at_once for spec in specs),

@@ -67,7 +67,7 @@ class PlainExperts:
             experts.module(hidden, torch.arange(self._top_k)[None], gates)
 
     @contextmanager
-    def tapped(self, tap: Tap) -> Iterator[None]:
+    def attach_tap(self, tap: Tap) -> Iterator[None]:
         """Inside, `tap` sees every call: the layer, hidden [T, H], the routing and the output [T, H].
 
         The inputs are as they were when the call began, even if it changed them.
@@ -152,7 +152,7 @@ class PlainTransformers(ReplaySystem):
         torch.set_num_threads(self._host.threads_of(spec.engine))
         self._experts.run_as(PeerSpec(implementation="eager"))
         writer = TraceWriter(workload=spec.workload, shape=self.model.shape, forward=self._forward, state=self._state)
-        with self._experts.tapped(lambda _layer, _hidden, routing, _output: self._record(routing)):
+        with self._experts.attach_tap(lambda _layer, _hidden, routing, _output: self._record(routing)):
             trace = writer.write()
         self._experts.run_as(spec.peer)
         return trace
@@ -192,7 +192,7 @@ class PlainTransformers(ReplaySystem):
         )
 
     def _tapped(self, tap: Tap) -> AbstractContextManager[None]:
-        return self._experts.tapped(tap)
+        return self._experts.attach_tap(tap)
 
     def _experts_of(self, layer: int) -> ExpertFunctions:
         return self._experts.layers[layer].in_float32

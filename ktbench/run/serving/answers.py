@@ -35,7 +35,7 @@ class ReplayedRequest:
     sampling: Sampling = field(default_factory=Sampling)
 
 
-def sampled(requests: int) -> tuple[int, ...]:
+def sample_numbers(requests: int) -> tuple[int, ...]:
     """The numbers of this many requests, evenly spread from the first to the last."""
     most = min(_SAMPLED, requests)
     return tuple(dict.fromkeys(round((requests - 1) * i / max(most - 1, 1)) for i in range(most)))
@@ -52,10 +52,10 @@ def logits_alone(engine: ServingEngine, prompt: Ids, answer: Ids) -> Logits:
     Raises RuntimeError for a request that fails.
     """
     request = ServeRequest(key="alone", prompt=prompt, max_new=len(answer), forced=answer, logits=True)
-    return stacked(_alone(engine, request)[1])
+    return stack_logits(_alone(engine, request)[1])
 
 
-def stacked(rows: Sequence[Logits | None]) -> Logits:
+def stack_logits(rows: Sequence[Logits | None]) -> Logits:
     """Logits [T, V] stacked from those of each token; empty [0] without any."""
     known = [row for row in rows if row is not None]
     return np.stack(known) if known else np.empty(0, np.float32)

@@ -9,7 +9,7 @@ from time import perf_counter, sleep
 
 from ktbench.engine.serving.requests import QueueFull, Sampling, ServeRequest, ServingEngine, TokenEvent
 from ktbench.engine.workload.stream import StreamRequest
-from ktbench.run.serving.answers import Logits, ReplayedRequest, stacked
+from ktbench.run.serving.answers import Logits, ReplayedRequest, stack_logits
 from ktbench.spec.serving.replay import Replay, ServedRequest, runs_of, spans_of
 
 # Times are kept in microseconds: steps take at least a hundred times as long.
@@ -80,7 +80,7 @@ class Driver:
 
     def _replayed_request(self, number: int) -> ReplayedRequest:
         request = self._sent[number]
-        logits = stacked(request.logits)
+        logits = stack_logits(request.logits)
         return ReplayedRequest(
             number=number,
             prompt=request.prompt,

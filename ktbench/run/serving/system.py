@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ktbench.engine.protocol import ExpertsObservation, Unsupported, configured
 from ktbench.engine.serving.requests import Sampling, ServingEngine, TieredCache
 from ktbench.engine.workload.stream import StreamRequest, draw_stream, longest_request
-from ktbench.run.serving.answers import Ids, Logits, ReplayedRequest, alone, difference, logits_alone, sampled
+from ktbench.run.serving.answers import Ids, Logits, ReplayedRequest, alone, difference, logits_alone, sample_numbers
 from ktbench.run.serving.driver import Driver
 from ktbench.spec.engine import ServingSpec
 from ktbench.spec.features import FeatureValue
@@ -123,7 +123,7 @@ class StreamSystem:
 
     def _sampled_requests(self) -> tuple[ReplayedRequest, ...]:
         answers = configured(self._driver).answers
-        return tuple(answers[number] for number in sampled(len(answers)))
+        return tuple(answers[number] for number in sample_numbers(len(answers)))
 
     def _expected(self, request: ReplayedRequest) -> Logits:
         """The logits [T, V] before each token of its answer as a single request; serving features do not alter them."""
@@ -223,7 +223,7 @@ class StreamSystem:
             engine=configured(self._engine),
             stream=self._stream,
             concurrency=self._stream_spec().concurrency,
-            watched=sampled(len(self._stream)) if spec.system == OURS else (),
+            watched=sample_numbers(len(self._stream)) if spec.system == OURS else (),
             sampling=Sampling(temperature=self._stream_spec().temperature, seed=spec.workload.seed),
             clock=self._clock,
             sleep=self._rest,

@@ -145,7 +145,7 @@ def test_how_tokens_are_drawn_counts_where_they_are() -> None:
 
     def keys(one: Generation) -> list[str]:
         generations = (one, *(replace(one, **change) for change in changes))
-        return [GenerationRequest.of("a", [1, 2], 64, each, 1).key for each in generations]
+        return [GenerationRequest.for_prompt("a", [1, 2], 64, each, 1).key for each in generations]
 
     assert len(set(keys(usual))) == 5
     greedy = keys(replace(usual, temperature=0.0))

@@ -171,7 +171,7 @@ def test_it_is_started_for_the_stream_serves_it_and_is_ended(tmp_path: Path, mon
 def test_there_is_room_for_what_any_of_the_cells_asks() -> None:
     def slots(*streams: StreamSpec, **engine: Any) -> Slots:
         specs = [tiny_spec(phase="serve", workload={"stream": one, "steps": 1}, **engine) for one in streams]
-        return Slots.of(specs, [draw_stream(one.workload, 256) for one in specs])
+        return Slots.for_cells(specs, [draw_stream(one.workload, 256) for one in specs])
 
     many = StreamSpec(requests=32, concurrency=8, answer=400)
     assert slots(STREAM) == Slots(requests=2, tokens=256)
