@@ -1,4 +1,4 @@
-// Words that a device writes: every ask is answered, and one that takes too long is told.
+// Words that a device writes: every request is answered, and a slow one is reported.
 #include <atomic>
 #include <chrono>
 #include <stdexcept>

@@ -271,7 +271,7 @@ class Session:
             raise TrialFailed(verdict.outcome, verdict.why, verdict.error)
         if why := stale(timed, self.system.logits(), _REPEAT_TOLERANCE):
             raise TrialFailed(Outcome.WRONG, why, verdict.error)
-        checked = [one for one in seen if (one.ids >= 0).any()][:1]
+        checked = [call for call in seen if (call.ids >= 0).any()][:1]
         if cell.key not in self._checked and (why := check_the_check(checked, self.system.reference, tolerance)):
             raise TrialFailed(Outcome.VACUOUS, why, verdict.error)
         self._coverage_of(cell).add_step(drawn)

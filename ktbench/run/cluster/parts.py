@@ -48,7 +48,7 @@ def measure_shard(request: Request, shard: str, command: list[str]) -> Path:
         raise RequestError(f"shard={shard}: the sweep has {points} points, which stay whole; cut it into as many")
     mine, folder = cut(cells, count)[index - 1], _opened(request, command)
     place = folder / NODES / f"{index:03}-of-{count:03}"
-    if others := [one for one in nodes_of(folder) if not one.name.endswith(f"-of-{count:03}")]:
+    if others := [node for node in nodes_of(folder) if not node.name.endswith(f"-of-{count:03}")]:
         raise RequestError(f"shard={shard}: {others[0]} is of another cut; name another run")
     if not is_wanted(place):
         minutes = request.measure.max_minutes * len(mine) / len(cells)
@@ -59,8 +59,8 @@ def measure_shard(request: Request, shard: str, command: list[str]) -> Path:
 
 
 def _numbers(shard: str) -> tuple[int, int]:
-    found = _SHARD.fullmatch(shard)
-    index, count = map(int, found.groups()) if found else (1, 0)
+    match = _SHARD.fullmatch(shard)
+    index, count = map(int, match.groups()) if match else (1, 0)
     if index > count:
         raise RequestError(f"shard={shard}: write I/N, the I-th of N shards, such as 1/4")
     return index, count
@@ -84,7 +84,7 @@ def _opened(request: Request, command: list[str]) -> Path:
 
 
 def merge_shards(name: str) -> Run:
-    """The run with the records of its shards. Raises RequestError where one still runs, and where there is none."""
+    """The run with the records of its shards. Raises RequestError without shards, or if one still runs."""
     log = Log(find_run(name))
     try:
         folder = log.path.parent
