@@ -60,7 +60,7 @@ def _keep_changes(folder: Path, code_id: str) -> None:
 
 
 def _keep_configuration(folder: Path, command: list[str]) -> None:
-    """What Hydra composed of the command's overrides, beside the log as Hydra keeps it of its own jobs."""
+    """Keep the composed configuration next to the log, in the files that Hydra writes for its own jobs."""
     for name, text in job_files(command[len(COMMAND) :], read_local_machine).items():
         with suppress(OSError):  # the run is whole without it
             write_whole(folder / ".hydra" / name, text)

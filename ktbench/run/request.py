@@ -253,21 +253,21 @@ def _is_measured(content: Mapping[str, Any]) -> bool:
     return content["machine"]["name"] == "here" or "machine" in (content["sweep"]["axes"] or ())
 
 
-# Keys that say how a run is gone on with, and nothing of its cells; those of `measure` say how long.
-_OF_RESUMING = ("resume", "resume_changed", "run_name", "wait")
+# Keys about resuming a run, not about its cells; those of `measure` say how long it takes.
+_RESUME_KEYS = ("resume", "resume_changed", "run_name", "wait")
 
 
 def as_resumed(overrides: Sequence[str]) -> list[str]:
-    """Overrides that name nothing but a run to resume, with those that its log says it was started with.
+    """Overrides that only name a run to resume, with those with which its log says it was started.
 
-    Raises RequestError where there is no such run.
+    Raises RequestError if there is no such run.
     """
     given = {word.lstrip("+").partition("=")[0]: word.partition("=")[2] for word in overrides}
-    names_cells = any(key not in _OF_RESUMING and not key.startswith("measure.") for key in given)
+    names_cells = any(key not in _RESUME_KEYS and not key.startswith("measure.") for key in given)
     if not given.get("resume") or names_cells:
         return list(overrides)
     command = read_run(find_run(given["resume"])).header.command[len(COMMAND) :]
-    keys = {*_OF_RESUMING, *given}
+    keys = {*_RESUME_KEYS, *given}
     logged = (word for word in command if not is_launching(word) and word.lstrip("+").partition("=")[0] not in keys)
     return [*logged, *overrides]
 

@@ -32,13 +32,13 @@ from ktbench.spec.cells import points_of
 from ktbench.spec.errors import RequestError
 
 _SHARD = re.compile(r"([1-9]\d{0,3})/([1-9]\d{0,3})")
-_OPENED_S, _POLL_S = 30.0, 0.2  # in which another node has written the plan
+_OPENED_S, _POLL_S = 30.0, 0.2  # time for another node to write the plan
 
 
 def measure_shard(request: Request, shard: str, command: list[str]) -> Path:
     """Measure and simulate the cells of `shard`, I/N, into a folder of the run that all shards name.
 
-    Continues where its log ends. Raises RequestError for a shard that there is not, and as `carry_out_shard`.
+    Continues where its log ends. Raises RequestError for a shard that does not exist, and as `carry_out_shard`.
     """
     index, count = _numbers(shard)
     if request.run_name is None or request.resume is not None:
@@ -46,7 +46,7 @@ def measure_shard(request: Request, shard: str, command: list[str]) -> Path:
     cells = cells_of(request)
     if count > (points := len(points_of(cells))):
         raise RequestError(f"shard={shard}: the sweep has {points} points, which stay whole; cut it into as many")
-    mine, folder = cut(cells, count)[index - 1], _opened(request, command)
+    mine, folder = cut(cells, count)[index - 1], _open_folder(request, command)
     place = folder / NODES / f"{index:03}-of-{count:03}"
     if others := [node for node in nodes_of(folder) if not node.name.endswith(f"-of-{count:03}")]:
         raise RequestError(f"shard={shard}: {others[0]} is of another cut; name another run")
@@ -66,8 +66,8 @@ def _numbers(shard: str) -> tuple[int, int]:
     return index, count
 
 
-def _opened(request: Request, command: list[str]) -> Path:
-    """The folder of the run with its plan, which the shard that comes first writes."""
+def _open_folder(request: Request, command: list[str]) -> Path:
+    """The folder of the run with its plan, which the first shard writes."""
     cells, folder = cells_of(request), RUNS / str(request.run_name)
     if not folder.exists():
         with suppress(RequestError):  # another shard was faster
