@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from importlib import import_module
 from types import ModuleType
 
-from ktbench.cli.streams import as_json, ending_signals, exit_code_of, plain_output
+from ktbench.cli.streams import ending_signals, exit_code_of, plain_output, printing
 from ktbench.spec.errors import (
     BAD_REQUEST,
     FAILED,
@@ -45,9 +45,10 @@ VERBS = {
     "completion": "a script that completes verbs, keys and values in bash, zsh or fish",
 }
 _MODULES = {"list": "catalogue"}  # a module of the name would stand for the built-in type here
-_QUIET, _JSON = "--quiet", "--json"
+_QUIET, _JSON, _VERBOSE = "--quiet", "--json", "--verbose"
 COMPOSING = ("plan", "run", "sweep", "eval", "serve", "chat", "trace", "record", "export")  # and take Hydra's flags
 _WITH_JSON = ("run", "sweep", "eval", "report", "list")
+_WITH_ROWS = ("run", "sweep", "eval")
 UNREAD = 141  # the exit code that shells report for SIGPIPE
 EXIT_CODES = {
     0: "done",
@@ -133,10 +134,13 @@ def _run_verb(verb: str, overrides: Sequence[str]) -> int:
     if not offers and {"-h", "--help"} & set(overrides):
         print(import_module("ktbench.cli.help").help_text(verb, VERBS[verb]))
         return 0
-    flags = {word for word in overrides if word in (_QUIET, _JSON)} if not offers else set()
+    flags = {word for word in overrides if word in (_QUIET, _JSON, _VERBOSE)} if not offers else set()
     if _JSON in flags and verb not in _WITH_JSON:
         raise RequestError(f"{verb} {_JSON}: has no JSON; allowed for {', '.join(_WITH_JSON)}")
-    with _quiet() if _QUIET in flags else nullcontext(), as_json(_JSON in flags):
+    if _VERBOSE in flags and verb not in _WITH_ROWS:
+        raise RequestError(f"{verb} {_VERBOSE}: prints no rows; allowed for {', '.join(_WITH_ROWS)}")
+    shown = printing(as_json=_JSON in flags, verbose=_VERBOSE in flags)
+    with _quiet() if _QUIET in flags else nullcontext(), shown:
         words = [word for word in overrides if word not in flags]
         if verb in COMPOSING and any(word.startswith("-") for word in words):
             return int(import_module("ktbench.cli.hydra").run(verb, words))
@@ -162,6 +166,7 @@ def usage() -> str:
         f"usage: ktbench VERB [KEY=VALUE ...]   (or python -m ktbench)\n\n{lines}\n\n"
         "ktbench VERB --help (or help VERB): its keys, with defaults, values and examples\n"
         f"--quiet: no progress; --json: JSON lines ({', '.join(_WITH_JSON)})\n"
+        f"--verbose: below each row, what shows that it did what was asked ({', '.join(_WITH_ROWS)})\n"
         f"start with: ktbench sweep +ablation=decode\n\nexit codes:\n{codes}"
     )
 

@@ -40,7 +40,7 @@ end
 complete -c ktbench -a '(__ktbench)'
 """,
 }
-_FLAGS = ("--help", "--json", "--quiet")
+_FLAGS = ("--help", "--json", "--quiet", "--verbose")
 
 
 def run(overrides: Sequence[str]) -> int:

@@ -8,9 +8,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from ktbench.cli.streams import is_json
-from ktbench.report.data import json_lines
 from ktbench.report.documents import documents_of, page_of
-from ktbench.report.write import FORMATS, TEXTS, texts_of, write_report
+from ktbench.report.write import FORMATS, TEXTS, json_lines, texts_of, write_report
 from ktbench.results import read_run
 from ktbench.results.find import find_run
 from ktbench.spec.errors import RequestError
@@ -29,7 +28,7 @@ def run(overrides: Sequence[str]) -> int:
         documents = documents_of(stored)
         written = write_report(stored, formats or FORMATS, documents)
         if is_json():
-            print("\n".join(json_lines(stored, written)))
+            print("\n".join(json_lines(stored, documents, written)))
             return 0
         alone = formats[0] if len(formats) == 1 and formats[0] in TEXTS else ""
         print("\n".join(texts_of(documents, alone)).rstrip("\n") if alone else page_of(stored, documents))

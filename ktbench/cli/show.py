@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
-from itertools import groupby
 from pathlib import Path
-from textwrap import fill
 
-from ktbench.cli.streams import is_json
-from ktbench.report.accuracy_table import accuracy_table, grids_below
-from ktbench.report.conditions import UNPROVEN, conditions_of
-from ktbench.report.data import json_lines
-from ktbench.report.documents import NUMERIC, Document, documents_of, overview
+from ktbench.cli.streams import is_json, is_verbose
+from ktbench.report.conditions import UNPROVEN, unproven_sentence
+from ktbench.report.documents import NUMERIC, Document, documents_of, firsts_of_parts, overview
 from ktbench.report.equal_cells import equal_cells_sentence
 from ktbench.report.markdown import common_to, grid, grid_of, table_grid
-from ktbench.report.terminal import accuracy_line, name_width, row_line
-from ktbench.report.write import write_report
+from ktbench.report.terminal import accuracy_line, name_width, row_line, shared_facts
+from ktbench.report.web.findings import best_sentence
+from ktbench.report.write import json_lines, write_report
 from ktbench.results import Run
-from ktbench.results.accuracy import AccuracyRow, accuracy_rows
-from ktbench.results.quantities.writing import kl_text, top1_text
+from ktbench.results.accuracy import AccuracyRow
+from ktbench.results.quantities.writing import MARK, kl_text, top1_text
 from ktbench.results.row import Row, groups_of
-from ktbench.results.rows import rows_of
-from ktbench.results.run import parts_of, the_part
 from ktbench.results.settings import TOKENS, varying
 from ktbench.run.progress import setting_words
 from ktbench.spec.errors import FAILED, one_line
@@ -41,23 +36,22 @@ _FINE_ALONE = frozenset({Outcome.OK, Outcome.NOISY})
 
 def show(run: Run, *, alone: bool = False) -> int:
     """Write the report and print its rows. Exit code 4 where a cell failed, or where the only cell could not run."""
-    files = write_report(run)
+    documents = documents_of(run)
+    files = write_report(run, documents=documents)
     _tell_trackers(run)
     if is_json():
-        print("\n".join(json_lines(run, files)))
+        print("\n".join(json_lines(run, documents, files)))
     else:
         print(f"{run.header.title}\n")
-        print("\n".join(_text(run)))
-        print("", *_written(files), sep="\n")
+        print("\n".join((*_text(run, documents), *_result(documents), "", _where(run.folder / "report", files))))
     fine = _FINE_ALONE if alone else _FINE_IN_A_SWEEP
-    return DONE if all(outcome in fine for outcome in _outcomes(run)) else FAILED
+    return DONE if all(outcome in fine for outcome in _outcomes(documents)) else FAILED
 
 
-def _written(files: Iterable[Path]) -> Iterator[str]:
-    """`wrote runs/decode/report: table.md, table.csv, …`, a line for each folder, broken where it is long."""
-    for folder, inside in groupby(files, key=lambda file: file.parent):
-        names = ", ".join(file.name for file in inside)
-        yield fill(f"wrote {folder}: {names}", 120, subsequent_indent="  ", break_on_hyphens=False)
+def _where(folder: Path, files: Sequence[Path]) -> str:
+    """`report: runs/decode/report/page.html; tables, data and figures beside it`."""
+    page = folder / "page.html"
+    return f"report: {page}; tables, data and figures are beside it" if page in files else f"report: {folder}"
 
 
 def _tell_trackers(run: Run) -> None:
@@ -73,33 +67,41 @@ def _tell_trackers(run: Run) -> None:
             print(f"ktbench: tracker {point.name}: {one_line(f'{type(error).__name__}: {error}')}", file=sys.stderr)
 
 
-def _outcomes(run: Run) -> Iterator[Outcome | None]:
+def _outcomes(documents: Sequence[Document]) -> Iterator[Outcome | None]:
     """Outcomes of all cells: of their answers where a suite was evaluated, and of their timed steps."""
-    if run.header.suite is None:
-        yield from (row.outcome for row in rows_of(run))
-        return
-    for row in accuracy_rows(run):
-        yield row.outcome
-        yield from [row.row.outcome] if row.row.records else []
+    for document in firsts_of_parts(documents):
+        for row in document.answers:
+            yield row.outcome
+        yield from (row.outcome for row in document.rows if not document.answers or row.records)
 
 
-def _text(run: Run) -> Iterator[str]:
+def _text(run: Run, documents: Sequence[Document]) -> Iterator[str]:
     """Rows and conditions; each of several parts below its title, and conditions common to all at the end.
 
     For a part with published numbers their table replaces the rows, unless it is an evaluation.
     """
-    parts = parts_of(run)
+    parts = [[one for one in documents if one.table.part == first.table.part] for first in firsts_of_parts(documents)]
     shown = [_shown(part) for part in parts]
-    common = common_to([one.conditions for one in shown])
+    common = common_to([one.conditions for one in shown]) if shown else ()
     for part, one in zip(parts, shown, strict=True):
         if len(parts) > 1:
-            yield part.header.title
+            yield part[0].table.title
         yield from (*one.lines, "")
         if own := [sentence for sentence in one.conditions if sentence not in common]:
             yield from (*own, "")
     yield from common
     if papers := [one.paper for one in shown if one.paper]:
         yield from ("", *grid([*overview(papers)], NUMERIC))
+
+
+def _result(documents: Sequence[Document]) -> Iterator[str]:
+    """What came out, in one sentence; nothing of cells that are compared with none."""
+    rows = [row for document in firsts_of_parts(documents) for row in document.rows if not document.answers]
+    best = best_sentence(rows) if rows else None
+    if best is not None:
+        yield from ("", f"{best.subject}: {best.text}.")
+    elif any(row.speedup for row in rows if row.role == "arm"):
+        yield from ("", "No arm was shown to be faster than its baseline.")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,71 +113,60 @@ class _Shown:
     paper: Document | None = None
 
 
-def _shown(part: Run) -> _Shown:
-    if part.header.suite is not None and part.header.cells:
-        return _evaluation(part)
-    return _paper(part) if the_part(part).published else _rows(part)
+def _shown(part: Sequence[Document]) -> _Shown:
+    first, last = part[0], part[-1]
+    if first.answers:
+        return _evaluation(first)
+    if last.kind == "paper":
+        table = last.table
+        lines = (*table_grid(table, table.cells), *table.notes)
+        return _Shown(lines=lines, conditions=(*table.conditions, *table.methods), paper=last)
+    return _speeds(part)
 
 
-def _evaluation(part: Run) -> _Shown:
+def _evaluation(document: Document) -> _Shown:
     """Answers, then the last of the grids below their table: changes, or scores where there are none."""
-    answers = accuracy_rows(part)
-    of_cell, rows = {row.row.cell: row for row in answers}, [row.row for row in answers]
-    lines = listing(rows, lambda row: _answer_lines(of_cell[row.cell], name_width(rows)))
-    below = [line for one in grids_below(part, answers)[-1:] for line in ("", f"{one.title}:", *grid_of(one))]
-    return _Shown(lines=(*lines, *below), conditions=accuracy_table(part, answers).conditions)
+    of_cell = {row.row.cell: row for row in document.answers}
+    lines = listing(document.rows, lambda row: _answer_lines(of_cell[row.cell], name_width(document.rows)))
+    below = [line for one in document.table.grids[-1:] for line in ("", f"{one.title}:", *grid_of(one))]
+    return _Shown(lines=(*lines, *below), conditions=document.table.conditions)
 
 
 def _answer_lines(row: AccuracyRow, width: int) -> Iterator[str]:
     yield accuracy_line(row, width)
     if row.row.timed:
         yield row_line(row.row, width)
-    if row.evidence:
+    if row.evidence and is_verbose():
         yield f"{'':<{width}}   seen: {row.evidence}"
 
 
-def _rows(part: Run) -> _Shown:
-    rows = rows_of(part)
-    lines = listing(rows, partial(_lines, width=name_width(rows)))
+def _speeds(part: Sequence[Document]) -> _Shown:
+    """A line for each row, and below the tables of what was learned and of shares."""
+    rows, table = part[0].rows, next(one.table for one in part if one.kind == "table")
+    lines = listing(rows, partial(_lines, width=name_width(rows), shared=shared_facts(rows)))
     equal = equal_cells_sentence(rows)
-    below = ("", equal) if equal else ()
-    return _Shown(lines=(*lines, *below, *_over_cells(part)), conditions=conditions_of(part, rows))
+    others = (one.table for one in part if one.kind in ("attribution", "learning"))
+    below = [line for other in others for line in ("", *table_grid(other, other.cells), *other.notes)]
+    doubt = unproven_sentence(rows, f" ({MARK})").strip()
+    conditions = (*filter(None, (doubt,)), *table.conditions)
+    return _Shown(lines=(*lines, *(("", equal) if equal else ()), *below), conditions=conditions)
 
 
-def _over_cells(part: Run) -> Iterator[str]:
-    """The table of what was learned, and that of shares where the part's figure shows them."""
-    for document in documents_of(part):
-        if document.kind in ("attribution", "learning"):
-            yield from ("", *table_grid(document.table, document.table.cells), *document.table.notes)
-
-
-def _paper(part: Run) -> _Shown:
-    *_, paper = documents_of(part)
-    table = paper.table
-    return _Shown(
-        lines=(*table_grid(table, table.cells), *table.notes),
-        conditions=(*table.conditions, *table.methods),
-        paper=paper,
-    )
-
-
-def _lines(row: Row, width: int) -> Iterator[str]:
-    """The row, then its remarks and evidence."""
-    yield row_line(row, width)
+def _lines(row: Row, width: int, shared: Set[str]) -> Iterator[str]:
+    """The row, and on request its remarks and what shows that its features ran and its answers are right."""
+    yield row_line(row, width, shared)
+    if not is_verbose():
+        return
     yield from (f"{'':<{width}}   {remark}" for remark in row.remarks)
     if row.timed:
         seen = row.evidence or row.missing["evidence"]
         facts = [
             seen if row.simulated else f"seen: {seen}",
-            _error(row),
+            row.missing["error"] if row.error is None else f"error {row.error:.1e} against float32",
             *_answers(row),
             *([f"{row.outcome}: {row.why}"] if row.why else []),
         ]
         yield f"{'':<{width}}   {'; '.join(facts)}"
-
-
-def _error(row: Row) -> str:
-    return row.missing["error"] if row.error is None else f"error {row.error:.1e} against float32"
 
 
 def _answers(row: Row) -> Iterator[str]:

@@ -79,21 +79,28 @@ def exit_code_of(error: KeyboardInterrupt) -> int:
 
 
 _AS_JSON = ContextVar("as_json", default=False)
+_IS_VERBOSE = ContextVar("is_verbose", default=False)
 
 
 @contextmanager
-def as_json(wanted: bool) -> Iterator[None]:
-    """Inside, verbs that can print JSON lines do so if `wanted`."""
-    before = _AS_JSON.set(wanted)
+def printing(*, as_json: bool = False, verbose: bool = False) -> Iterator[None]:
+    """Inside, verbs that can print JSON lines, or what stands behind each row, do so if that is wanted."""
+    before = _AS_JSON.set(as_json), _IS_VERBOSE.set(verbose)
     try:
         yield
     finally:
-        _AS_JSON.reset(before)
+        _AS_JSON.reset(before[0])
+        _IS_VERBOSE.reset(before[1])
 
 
 def is_json() -> bool:
     """Whether JSON lines are wanted on stdout."""
     return _AS_JSON.get()
+
+
+def is_verbose() -> bool:
+    """Whether rows are to be printed with what shows that features ran and outputs are right."""
+    return _IS_VERBOSE.get()
 
 
 class PlainText:

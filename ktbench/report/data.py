@@ -5,8 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -14,14 +13,13 @@ import msgspec
 from ktbench.report.equal_cells import equal_cells_content
 from ktbench.report.table import Table
 from ktbench.results import Run
-from ktbench.results.accuracy import AccuracyRow, Result, accuracy_rows, frontier_of
+from ktbench.results.accuracy import AccuracyRow, Result, frontier_of
 from ktbench.results.answers import PERPLEXITIES, Measure
 from ktbench.results.quantities.columns import columns_of, origin_of, plain_of
 from ktbench.results.quantities.disturbances import rounds_disturbed
 from ktbench.results.quantities.text import pairs_text
 from ktbench.results.row import Row, groups_of
-from ktbench.results.rows import rows_of
-from ktbench.results.run import environments_of, parts_of
+from ktbench.results.run import environments_of
 from ktbench.results.scores import Change, Estimate
 from ktbench.results.settings import Setting, varying
 from ktbench.spec.errors import printable
@@ -123,17 +121,6 @@ def json_text(run: Run, rows: Sequence[Row], table: Table) -> str:
     """The plan's ids, conditions, methods and notes; of each row all fields and all samples of its counting records."""
     equal = equal_cells_content(rows)
     return json_of_table(run, table, rows=[*map(plain_of, rows)], **({"equal_cells": equal} if equal else {}))
-
-
-def json_lines(run: Run, files: Iterable[Path]) -> Iterator[str]:
-    """A run as JSON lines: by `line` one for each `row`, one for each `score` of answers, then the `run` itself."""
-    found = [{"line": "row", **columns_of(run, row)} for row in rows_of(run)]
-    for part in parts_of(run) if run.header.suite else ():
-        scores = (line for row in accuracy_rows(part) for line in score_lines(part, row))
-        found += [{"line": "score", **score} for score in scores]
-    header = run.header
-    found.append({"line": "run", "run": header.run, "title": header.title, "files": [str(path) for path in files]})
-    yield from (json.dumps(line, ensure_ascii=False, allow_nan=False) for line in found)
 
 
 def accuracy_csv_text(run: Run, rows: Sequence[AccuracyRow]) -> str:

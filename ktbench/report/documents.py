@@ -112,6 +112,11 @@ def documents_of(run: Run) -> tuple[Document, ...]:
     return tuple(document for part in parts_of(run) for document in _of_part(part))
 
 
+def firsts_of_parts(documents: Sequence[Document]) -> list[Document]:
+    """The first document of each part, which has all of its rows and answers, in order."""
+    return [*{one.table.part: one for one in reversed(documents)}.values()][::-1]
+
+
 def titles_of(documents: Sequence[Document]) -> tuple[str, ...]:
     """The title of each, which distinguishes documents of one part."""
     parts = [one.table.part for one in documents]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 
 from ktbench.report.text import change_text, error_text, flips_text, p_text, score_text, spread_text
 from ktbench.results.accuracy import AccuracyRow, Result
@@ -19,8 +19,22 @@ def name_width(rows: Sequence[Row]) -> int:
     return max([16, *(len(row.shown) for row in rows)])
 
 
-def row_line(row: Row, width: int = 16) -> str:
-    """The row as one line, its name `width` letters wide, for a terminal while a sweep runs."""
+# What the caption of a table says once where all rows share it.
+_SHARED: Mapping[str, Callable[[Row], object]] = {
+    "rounds": lambda row: row.rounds,
+    "depth": lambda row: row.spec.model.depth,
+    "limit": lambda row: row.values.get("nearer_roof"),
+}
+
+
+def shared_facts(rows: Sequence[Row]) -> frozenset[str]:
+    """What all timed rows have in common, of that which the lines of several need not repeat."""
+    timed = [row for row in rows if row.timed]
+    return frozenset(name for name, fact in _SHARED.items() if len(timed) > 1 and len({*map(fact, timed)}) == 1)
+
+
+def row_line(row: Row, width: int = 16, shared: Set[str] = frozenset()) -> str:
+    """The row as one line for a terminal, its name `width` letters wide, without what is `shared`."""
     name = f"{row.shown:<{width}}"
     if row.is_layer:
         name = f"{f'{row.shown} @{row.spec.tokens_per_expert:g}':<{width + 8}}"
@@ -30,20 +44,25 @@ def row_line(row: Row, width: int = 16) -> str:
     mark, spread = "~" if row.outcome is Outcome.NOISY else "", plus_minus(row.step_s)
     time = f"{mark + number(row.step_s.mid * 1e3):>9} ms/{row.spec.workload.unit} {spread:>7}"
     rated = DASH if row.flops_per_s is None else rate(row.flops_per_s, row.spec.dtype)
-    speed = f"{rated:>14}" if row.is_layer else f"{number(row.tokens_per_s.mid):>9} tokens/s{_of_slice(row)}"
+    speed = f"{rated:>14}" if row.is_layer else f"{number(row.tokens_per_s.mid):>9} tokens/s{_of_slice(row, shared)}"
     roof = row.interval("roof_share")
-    share = "" if roof is None else f"{number(roof.mid * 100, 2):>5}% of {row.values['nearer_roof']}"
+    share = (
+        ""
+        if roof is None
+        else f"{number(roof.mid * 100, 2):>5}% of {'roof' if 'limit' in shared else row.values['nearer_roof']}"
+    )
     rounds = "simulated" if row.simulated else f"{row.rounds:2d} rounds"
-    return f"{name} {time}  {speed}  {_speedup_word(row):<33}  {share:<20}  {rounds}"
+    line = f"{name} {time}  {speed}  {_speedup_word(row):<33}  {share:<20}"
+    return line.rstrip() if "rounds" in shared else f"{line}  {rounds}"
 
 
-def _of_slice(row: Row) -> str:
+def _of_slice(row: Row, shared: Set[str]) -> str:
     """` of 4/48 layers (whole  0.456, extrapolated)`: which part of a model a speed is of, and that of all."""
     model, whole = row.spec.model, row.whole_tokens_per_s
     if not model.is_slice:
         return ""
     extrapolated = f" (whole {number(whole.mid):>6}, extrapolated)" if whole else ""
-    return f" of {model.shape.layers}/{model.full_layers} layers{extrapolated}"
+    return extrapolated if "depth" in shared else f" of {model.shape.layers}/{model.full_layers} layers{extrapolated}"
 
 
 def accuracy_line(row: AccuracyRow, width: int = 16) -> str:

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ktbench.files import NotWritten, write_whole
 from ktbench.report.attribution_table import attribution_csv_text, attribution_json_text
-from ktbench.report.data import accuracy_csv_text, accuracy_json_text, csv_text, json_text, samples_csv_text
-from ktbench.report.documents import KINDS, Document, Kind, documents_of
+from ktbench.report.data import (
+    accuracy_csv_text,
+    accuracy_json_text,
+    csv_text,
+    json_text,
+    samples_csv_text,
+    score_lines,
+)
+from ktbench.report.documents import KINDS, Document, Kind, documents_of, firsts_of_parts
 from ktbench.report.exchange.artifact import ARTIFACT, write_artifact
 from ktbench.report.exchange.llama_bench import llama_bench
 from ktbench.report.exchange.lm_eval import results_of
@@ -19,6 +28,7 @@ from ktbench.report.markdown import markdown, page_of_tables
 from ktbench.report.paper_bundle import write_paper_bundle
 from ktbench.report.paper_table import paper_csv_text
 from ktbench.results import Run
+from ktbench.results.quantities.columns import columns_of
 from ktbench.results.rows import rows_of
 from ktbench.spec.errors import RequestError, instead
 
@@ -90,6 +100,18 @@ def texts_of(documents: Sequence[Document], name: str) -> list[str]:
         return [_as_llama_bench(documents)]
     found = [_merged(documents, kind) for kind in KINDS] if name == "csv" else documents
     return [text(document) for document in found if document and (text := _TEXTS[name].get(document.kind))]
+
+
+def json_lines(run: Run, documents: Sequence[Document], files: Iterable[Path]) -> Iterator[str]:
+    """A run as JSON lines: by `line` one for each `row`, one for each `score` of answers, then the `run` itself."""
+    found: list[dict[str, Any]] = []
+    for part in firsts_of_parts(documents):
+        found += [{"line": "row", **columns_of(run, row)} for row in part.rows]
+    for part in firsts_of_parts(documents):
+        found += [{"line": "score", **line} for row in part.answers for line in score_lines(part.run, row)]
+    header = run.header
+    found.append({"line": "run", "run": header.run, "title": header.title, "files": [str(path) for path in files]})
+    yield from (json.dumps(line, ensure_ascii=False, allow_nan=False) for line in found)
 
 
 def _as_llama_bench(documents: Sequence[Document]) -> str:

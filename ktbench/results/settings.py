@@ -21,6 +21,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 Setting: TypeAlias = bool | int | float | str | None
 TOKENS = "tokens per expert"
+_CONSTANTS = {constant.name: constant for constant in CONSTANTS}
 _MACHINE = ("vector", "gpu", *(constant.name for constant in CONSTANTS), "calibration")
 _OF_SERVING = ("workload.stream", "engine.serving.")  # that are not there where nothing is served
 _WORDS = {"precision": PRECISIONS, START_KEY: STARTS, TEMPERATURE_KEY: (SAMPLED,)}  # that labels may name
@@ -209,6 +210,16 @@ def setting_text(value: object) -> str:
     if isinstance(value, dict):
         return f"{{{','.join(f'{key}:{setting_text(one)}' for key, one in value.items())}}}"
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def setting_in_words(key: str, value: object) -> str:
+    """A setting as a person says it: `prompt 8`, `read bandwidth of a domain 200 GB/s`, `trace not set`."""
+    name = key.rpartition(".")[2]
+    constant = _CONSTANTS.get(name) if key.startswith("machine.") else None
+    words = constant.title if constant else name.replace("_", " ")
+    if value is None or isinstance(value, bool):
+        return f"{words} {'not set' if value is None else 'on' if value else 'off'}"
+    return f"{words} {value}{f' {constant.unit}' if constant and constant.unit else ''}"
 
 
 def shown_setting(key: str, value: object) -> str:

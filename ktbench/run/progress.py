@@ -13,7 +13,7 @@ from time import monotonic
 from typing import TextIO
 
 from ktbench.engine.loading.progress import Loading
-from ktbench.results.settings import Setting, cell_settings, varying
+from ktbench.results.settings import Setting, cell_settings, setting_in_words, varying
 from ktbench.results.stopping import Standing, SweepCriterion
 from ktbench.spec.errors import one_line, printable
 from ktbench.spec.record import Cell, Outcome, Record
@@ -115,8 +115,7 @@ def names_in_part(cells: Sequence[Cell]) -> dict[str, str]:
 
 def setting_words(settings: dict[str, Setting]) -> str:
     """`prompt 8, batch 1`."""
-    values = {key.rpartition(".")[2]: "null" if value is None else value for key, value in settings.items()}
-    return ", ".join(f"{key} {value}" for key, value in values.items())
+    return ", ".join(setting_in_words(key, value) for key, value in settings.items())
 
 
 @contextmanager

@@ -16,4 +16,4 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Run:
 @pytest.fixture
 def no_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is shown without the figures, which take their time."""
-    monkeypatch.setattr("ktbench.cli.show.write_report", lambda run: [])
+    monkeypatch.setattr("ktbench.cli.show.write_report", lambda run, documents: [])

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ktbench.cli.show import DONE, show
+from ktbench.cli.streams import printing
 from ktbench.report.accuracy_table import accuracy_table, grids_below
 from ktbench.report.data import accuracy_json_text
 from ktbench.report.documents import page_of
@@ -77,7 +78,8 @@ def test_known_answers_are_told_from_computed_ones(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("no_files")
 def test_the_terminal_shows_rows_and_categories(small: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    assert show(small) == DONE
+    with printing(verbose=True):
+        assert show(small) == DONE
     text = capsys.readouterr().out
     assert "the baseline" in text and "no difference shown" in text
     assert "Relative change by category (%; * beyond noise):" in text

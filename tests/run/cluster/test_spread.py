@@ -44,7 +44,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(launcher, "is_installed", lambda name: True)
     monkeypatch.setattr(Launch, "value", lambda self, key: None)
-    monkeypatch.setattr("ktbench.cli.show.write_report", lambda run: [])
+    monkeypatch.setattr("ktbench.cli.show.write_report", lambda run, documents: [])
     monkeypatch.setattr("ktbench.sim.records._MOST_WITH_SENSITIVITY", 0)
     for module in ("ktbench.host.environment", "ktbench.run.execute", "ktbench.run.cluster.spread"):
         monkeypatch.setattr(f"{module}.environment", lambda: HERE)
