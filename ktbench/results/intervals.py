@@ -134,3 +134,25 @@ def by_block(values: Mapping[int, float | None], block_of: Callable[[int], int])
     for number, value in values.items():
         blocks.setdefault(block_of(number), []).extend([] if value is None else [value])
     return {block: median(found) if found else None for block, found in blocks.items()}
+
+
+def open_reason(values: Sequence[float | None], measure: MeasureSpec) -> str:
+    """Why the interval of the values of rounds, or of blocks of them, has not reached the goal.
+
+    Empty where it has, or where there are no values. None stands for a round that was measured, but with the cores
+    elsewhere than those of the baseline.
+    """
+    found, interval, goal = [value for value in values if value is not None], interval_of(values), measure.goal
+    if not values or (interval and interval.closed(goal)):
+        return ""
+    if interval and interval.sound:
+        return f"the interval stayed at ±{interval.half_width:.1%}, the goal was ±{goal:.1%}"
+    if len(found) < len(values):
+        counted = rounds_text(len(values), measure.unit)
+        return f"{len(found)} of {counted} compare cores in the same place, an interval of 95% needs 6"
+    return f"{rounds_text(len(found), measure.unit)} of the 6 that an interval of 95% needs"
+
+
+def rounds_text(count: int, unit: str = "round") -> str:
+    """`1 round`, `2 rounds`."""
+    return f"{count} {unit}{'' if count == 1 else 's'}"

@@ -8,7 +8,7 @@ from typing import Any
 
 from ktbench.results.intervals import Interval
 from ktbench.results.settings import TOKENS, Setting, by_key, shown_setting
-from ktbench.results.speedups import TrialTime, Verdict, trial_time
+from ktbench.results.speedups import TrialTime, Verdict
 from ktbench.results.usage import evidence_of
 from ktbench.spec.core_layout import CoreLayout, core_layout_of
 from ktbench.spec.features import FeatureValue
@@ -34,10 +34,10 @@ class Row:
 
     `values` are what its trials come to, by the names of the table of quantities. `step_s` is the median over rounds of
     the rounds' median step in seconds, where requests were served seconds per output token; it is there where the
-    outcome is timed. `speedup` is over the baseline of the group, the rows of the same `part` with equal
-    `settings`, `gain` over the row of equal precision that lacks only its last feature; both are formed inside rounds
-    between trials with the cores in the same place. An `unproven` row was timed beside other systems, and its answers
-    were not compared with theirs. `missing` says why a timed row lacks a value.
+    outcome is timed, as are the `trial_times` by round. `speedup` is over the baseline of the group, the rows of the
+    same `part` with equal `settings`, `gain` over the row of equal precision that lacks only its last feature; both are
+    formed inside rounds between trials with the cores in the same place. An `unproven` row was timed beside other
+    systems, and its answers were not compared with theirs. `missing` says why a timed row lacks a value.
     """
 
     label: str
@@ -58,6 +58,7 @@ class Row:
     records: tuple[Record, ...]
     command: str = ""
     values: Mapping[str, Any] = field(default_factory=dict)
+    trial_times: Mapping[int, TrialTime] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
     unproven: bool = False
     speedup: Interval | None = None
@@ -198,11 +199,6 @@ class Row:
     def samples(self) -> int:
         """Timed steps over all rounds."""
         return sum(len(record.samples_s) for record in self.records)
-
-    @property
-    def trial_times(self) -> dict[int, TrialTime]:
-        """The trials of each round; empty where the row has no speed to show."""
-        return {record.round: trial_time(record) for record in self.records} if self.timed else {}
 
     @property
     def round_s(self) -> dict[int, float]:

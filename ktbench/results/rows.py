@@ -7,15 +7,14 @@ from dataclasses import replace
 from statistics import mean, median
 
 from ktbench.results.command import command_of
-from ktbench.results.intervals import Interval, by_block, exact
+from ktbench.results.intervals import Interval, by_block, exact, open_reason
 from ktbench.results.published import deferral_cost
 from ktbench.results.quantities.quantity import Quantity, values_of
 from ktbench.results.quantities.table import QUANTITIES, STEP, reasons_of
 from ktbench.results.row import Gain, Row, baseline_of, control_of, groups_of, systems_of
 from ktbench.results.run import Run
 from ktbench.results.settings import Setting, by_key, cell_settings
-from ktbench.results.speedups import Values, Verdict, comparable, goal_values, judge, paired_interval
-from ktbench.results.stopping import open_reason
+from ktbench.results.speedups import Values, Verdict, comparable, goal_values, judge, paired_interval, trial_time
 from ktbench.spec.features import features_on
 from ktbench.spec.record import Cell, Outcome, Part, Provenance, Record
 
@@ -71,7 +70,8 @@ def row_of(
         provenance=_provenance(cell, records),
         records=records,
     )
-    return replace(row, values=values_of(row, quantities))
+    times = {record.round: trial_time(record) for record in records} if outcome is not None and outcome.timed else {}
+    return replace(row, values=values_of(row, quantities), trial_times=times)
 
 
 def _remarks(row: Row) -> Iterator[str]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ktbench.results.intervals import Interval, by_block, interval_of
-from ktbench.results.settings import by_key, cell_settings
-from ktbench.results.speedups import TrialTime, Values, goal_values, trial_time
+from ktbench.results.intervals import Interval, interval_of, open_reason, rounds_text
+from ktbench.results.row import Row, groups_of
+from ktbench.results.rows import judged_values, row_of
+from ktbench.results.settings import cell_settings
+from ktbench.results.speedups import Values
 from ktbench.spec.record import Cell, Part, Record
 from ktbench.spec.run_spec import MeasureSpec
 
@@ -35,10 +37,10 @@ class Stopping:
 
     def why(self) -> str:
         """Which condition ended it, and which was not met; before the end, what it waits for."""
-        return self._ending() or f"going on after {_rounds(self.rounds)}: {self._waiting()}"
+        return self._ending() or f"going on after {rounds_text(self.rounds)}: {self._waiting()}"
 
     def _ending(self) -> str:
-        measure, done = self.measure, f"after {_rounds(self.rounds)}"
+        measure, done = self.measure, f"after {rounds_text(self.rounds)}"
         running = self._running()
         if self.rounds and not running:
             return f"nothing left to measure {done}"
@@ -89,29 +91,8 @@ def _width(interval: Interval | None) -> str:
     return f"±{interval.half_width:.1%}" if interval.sound else f"of {interval.n} values, 6 needed"
 
 
-def open_reason(values: Sequence[float | None], measure: MeasureSpec) -> str:
-    """Why the interval of the values of rounds, or of blocks of them, has not reached the goal.
-
-    Empty where it has, or where there are no values. None stands for a round that was measured, but with the cores
-    elsewhere than those of the baseline.
-    """
-    found, interval, goal = [value for value in values if value is not None], interval_of(values), measure.goal
-    if not values or (interval and interval.closed(goal)):
-        return ""
-    if interval and interval.sound:
-        return f"the interval stayed at ±{interval.half_width:.1%}, the goal was ±{goal:.1%}"
-    if len(found) < len(values):
-        counted = _rounds(len(values), measure.unit)
-        return f"{len(found)} of {counted} compare cores in the same place, an interval of 95% needs 6"
-    return f"{_rounds(len(found), measure.unit)} of the 6 that an interval of 95% needs"
-
-
-def _rounds(count: int, unit: str = "round") -> str:
-    return f"{count} {unit}{'' if count == 1 else 's'}"
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Standing:
+class CellProgress:
     """How far a cell is after the rounds so far: done once it has failed or its interval has closed.
 
     `step_s` is None before its first trial and for a cell that failed; `why` says what failed or what is still open.
@@ -125,23 +106,21 @@ class Standing:
 
 
 class SweepCriterion:
-    """The stopping criterion of the cells that are measured together, kept up to date from their records alone.
+    """The stopping criterion of the cells that are measured together, from the rows of the rounds so far.
 
-    Equals what the rows of the whole log would give, without reading the log again or forming rows. `names` are what
-    cells are called in `why`, by key.
+    `names` are what cells are called in `why`, by key.
     """
 
     def __init__(
         self, cells: Sequence[Cell], parts: Sequence[Part], measure: MeasureSpec, names: Mapping[str, str]
     ) -> None:
         self._cells, self._names = tuple(cells), names
-        self._baselines = {part.name: part.baseline for part in parts}
-        settings = cell_settings(cells)
-        self._groups = by_key(((cell.part, *settings[cell.key].items()), cell) for cell in cells).values()
-        self._trials: dict[str, dict[int, TrialTime | None]] = {cell.key: {} for cell in cells}
-        self._failed: dict[str, str] = {}
+        self._parts, self._settings = {part.name: part for part in parts}, cell_settings(cells)
+        self._records: dict[str, dict[int, Record]] = {cell.key: {} for cell in cells}
+        self._rows: dict[str, Row] = {}
         self._values: dict[str, Values] = {}
         self._stopping = Stopping(measure=measure)
+        self._form(cells)
 
     @property
     def minutes(self) -> float:
@@ -154,17 +133,23 @@ class SweepCriterion:
         One that ended before every cell had its turn is not `is_whole`, and does not count as a round. Of several
         records of one cell and round the last counts; the time of all does.
         """
-        minutes = self.minutes
+        minutes, changed = self.minutes, set[str]()
         for record in records:
             minutes += record.took_s / 60
-            self._trials[record.cell][record.round] = trial_time(record) if record.outcome.timed else None
-            if not record.outcome.timed:
-                self._failed[record.cell] = f"{record.outcome}: {record.why}"
-        # Of all rounds, as a trial that fails changes what earlier ones are compared with.
-        self._values = dict(self._goal_values())
+            self._records[record.cell][record.round] = record
+            changed.add(record.cell)
+        self._form(cell for cell in self._cells if cell.key in changed)
         named = {self._names.get(key, key): found for key, found in self._values.items()}
         rounds = self._stopping.rounds + is_whole
         self._stopping = replace(self._stopping, values=named, rounds=rounds, minutes=minutes)
+
+    def _form(self, cells: Iterable[Cell]) -> None:
+        """Rows of `cells` anew, and of all the values that the precision goal is about."""
+        for cell in cells:
+            records = tuple(record for _, record in sorted(self._records[cell.key].items()))
+            self._rows[cell.key] = row_of(cell, self._parts[cell.part], self._settings[cell.key], records)
+        for group in groups_of([*self._rows.values()]):
+            self._values |= {row.cell: judged_values(row, group) for row in group}
 
     def finished(self) -> bool:
         """Whether no further round is needed or allowed."""
@@ -174,29 +159,18 @@ class SweepCriterion:
         """Which condition ended it; before the end, what it waits for."""
         return self._stopping.why()
 
-    def standings(self) -> tuple[Standing, ...]:
+    def progress(self) -> tuple[CellProgress, ...]:
         """How far each cell is, in the order of the cells."""
-        return tuple(self._standing(cell) for cell in self._cells)
+        return tuple(self._progress(cell, self._rows[cell.key]) for cell in self._cells)
 
-    def _standing(self, cell: Cell) -> Standing:
-        steps = {number: trial.step_s for number, trial in self._timed(cell.key).items()}
-        failed = "" if steps or not self._trials[cell.key] else self._failed[cell.key]
-        measure = cell.spec.measure
-        why = failed or (open_reason([*self._values[cell.key].values()], measure) if steps else "not measured yet")
-        step_s = interval_of(by_block(steps, measure.block_of).values())
-        return Standing(cell=cell, is_done=bool(failed) or not why, rounds=len(steps), step_s=step_s, why=why)
-
-    def _timed(self, key: str) -> dict[int, TrialTime]:
-        """Turns by round; none where a round failed, as in the rows of a report."""
-        trials = {number: trial for number, trial in self._trials[key].items() if trial is not None}
-        return trials if len(trials) == len(self._trials[key]) else {}
-
-    def _goal_values(self) -> Iterator[tuple[str, Values]]:
-        for group in self._groups:
-            baseline = self._baselines[group[0].part]
-            base = next((cell.key for cell in group if cell.role == "arm" and cell.label == baseline), "")
-            control = next((cell.key for cell in group if cell.role == "control" and cell.arm == baseline), "")
-            trials = {cell.key: self._timed(cell.key) for cell in group}
-            for key, mine in trials.items():
-                values = goal_values(mine, trials.get(base), trials.get(control), is_baseline=key == base)
-                yield key, by_block(values, self._stopping.measure.block_of)
+    def _progress(self, cell: Cell, row: Row) -> CellProgress:
+        has_failed = bool(row.records) and not row.timed
+        why = row.ending if has_failed else open_reason([*self._values[cell.key].values()], cell.spec.measure)
+        why = why if row.records else "not measured yet"
+        return CellProgress(
+            cell=cell,
+            is_done=has_failed or not why,
+            rounds=len(row.trial_times),
+            step_s=row.step_s,
+            why=why,
+        )

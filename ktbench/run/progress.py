@@ -14,7 +14,7 @@ from typing import TextIO
 
 from ktbench.engine.loading.progress import Loading
 from ktbench.results.settings import Setting, cell_settings, setting_in_words, varying
-from ktbench.results.stopping import Standing, SweepCriterion
+from ktbench.results.stopping import CellProgress, SweepCriterion
 from ktbench.spec.errors import one_line, printable
 from ktbench.spec.record import Cell, Outcome, Record
 from ktbench.spec.run_spec import MeasureSpec
@@ -221,21 +221,21 @@ class RoundProgress:
 
     def round_ended(self, criterion: SweepCriterion) -> None:
         """Print the cells that the last round has completed, and show what the criterion waits for."""
-        standings = criterion.standings()
-        for standing in standings:
-            if standing.is_done and standing.step_s is not None and standing.cell.key not in self._shown:
-                self._shown.add(standing.cell.key)
-                rounds = f"{standing.rounds} round{'' if standing.rounds == 1 else 's'}"
-                say(f"  {self._names[standing.cell.key]:<{self._width}}  {_standing_words(standing)}, {rounds}")
-        done = sum(standing.is_done for standing in standings)
+        cells = criterion.progress()
+        for cell in cells:
+            if cell.is_done and cell.step_s is not None and cell.cell.key not in self._shown:
+                self._shown.add(cell.cell.key)
+                rounds = f"{cell.rounds} round{'' if cell.rounds == 1 else 's'}"
+                say(f"  {self._names[cell.cell.key]:<{self._width}}  {_progress_words(cell)}, {rounds}")
+        done = sum(cell.is_done for cell in cells)
         minutes = f"{criterion.minutes:.1f} of at most {self._max_minutes:g} minutes"
-        status(f"  {done} of {len(standings)} cells done, {minutes}; {criterion.why()}")
+        status(f"  {done} of {len(cells)} cells done, {minutes}; {criterion.why()}")
 
 
-def _standing_words(standing: Standing) -> str:
+def _progress_words(cell: CellProgress) -> str:
     """The median with half the width of its interval, and why the cell is open or has failed."""
-    if standing.step_s is None:
-        return standing.why
-    width = f" ±{standing.step_s.half_width:.1%}" if standing.step_s.sound else ""
-    why = f": {standing.why}" if standing.why else ""
-    return f"{standing.step_s.mid * 1e3:.2f} ms/{standing.cell.spec.workload.unit}{width}{why}"
+    if cell.step_s is None:
+        return cell.why
+    width = f" ±{cell.step_s.half_width:.1%}" if cell.step_s.sound else ""
+    why = f": {cell.why}" if cell.why else ""
+    return f"{cell.step_s.mid * 1e3:.2f} ms/{cell.cell.spec.workload.unit}{width}{why}"

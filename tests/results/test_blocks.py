@@ -210,7 +210,7 @@ def test_the_criterion_counts_blocks_as_rows_do(tmp_path: Path) -> None:
     for number in range(12):
         assert not criterion.finished()
         criterion.add(one for one in run.records if one.round == number)
-    steps = {one.cell.key: one.step_s for one in criterion.standings()}
+    steps = {one.cell.key: one.step_s for one in criterion.progress()}
     assert criterion.finished()
     assert {row.cell: row.step_s for row in rows_of(run)} == steps
     assert {step.n for step in steps.values() if step} == {6}

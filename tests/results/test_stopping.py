@@ -133,7 +133,7 @@ def test_a_criterion_fed_by_rounds_is_that_of_the_rows(store: Store, tmp_path: P
         assert (criterion.finished(), criterion.why()) == (expected.finished(), expected.why())
         rows = rows_of(replace(run, records=tuple(one for one in run.records if one.round <= number)))
         done = {row.cell for row in rows if row.outcome not in (None, Outcome.NOISY)}
-        assert {one.cell.key for one in criterion.standings() if one.is_done} == done
+        assert {one.cell.key for one in criterion.progress() if one.is_done} == done
 
 
 def test_a_baseline_that_fails_late_leaves_seconds_to_judge(tmp_path: Path) -> None:
@@ -149,5 +149,5 @@ def test_a_baseline_that_fails_late_leaves_seconds_to_judge(tmp_path: Path) -> N
     for number in range(8):
         criterion.add(record for record in records if record.round == number)
     assert criterion.why() == of_rows(run, measure, 8).why()
-    standing = {one.cell.key: one for one in criterion.standings()}[base.key]
+    standing = {one.cell.key: one for one in criterion.progress()}[base.key]
     assert standing.is_done and standing.step_s is None and "killed" in standing.why

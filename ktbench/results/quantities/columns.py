@@ -60,7 +60,7 @@ def _cells(one: Quantity, value: Any) -> dict[str, Any]:
 def plain_of(row: Row) -> dict[str, Any]:
     """What the JSON has of a row, all samples of its records included; `settings` and `command` hold its spec."""
     content = to_plain(row)
-    del content["spec"], content["values"]
+    del content["spec"], content["values"], content["trial_times"]
     placed = {one.place: to_plain(one.value(row)) if one.has(row) else None for one in QUANTITIES if one.place}
     return {
         **content,
