@@ -20,6 +20,7 @@ from ktbench.results.between_runs import RunSpeedup, are_of_different_machines, 
 from ktbench.results.comparison import ComparedAnswers, ComparedCell, Comparison
 from ktbench.results.intervals import is_exact
 from ktbench.results.quantities.columns import ends_of
+from ktbench.results.quantities.table import QUANTITIES
 from ktbench.results.quantities.text import DASH, dashed, interval, ratio
 from ktbench.results.row import Row, measured
 from ktbench.results.run import each_machine, facts_of
@@ -145,8 +146,13 @@ def _cell(cell: ComparedCell) -> dict[str, Any]:
 
 
 def _side(name: str, row: Row, trials: int | None) -> dict[str, Any]:
-    time = row.step_s and row.step_s.mid
-    return {f"{name}_outcome": row.outcome, f"{name}_step_s": time, f"{name}_turns": trials}
+    measured = {one.name: row.interval(one.name) for one in QUANTITIES if one.trial and one.has_ends}
+    return {
+        f"{name}_outcome": row.outcome,
+        f"{name}_step_s": None,
+        **{f"{name}_{what}": value.mid for what, value in measured.items() if value},
+        f"{name}_turns": trials,
+    }
 
 
 def _run(run: Run) -> dict[str, Any]:

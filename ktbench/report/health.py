@@ -15,7 +15,7 @@ from ktbench.results.quantities.text import in_gib, number, unit_of
 from ktbench.results.quantities.trials import MAX_DISAGREEMENT
 from ktbench.results.row import Row, control_of, groups_of, measured, place
 from ktbench.results.run import Facts, environments_of, machines_of
-from ktbench.results.settings import by_key, varying
+from ktbench.results.settings import group_by, varying
 from ktbench.results.usage import are_alike, most, peak_spreads, read_spread, unmetered_reason
 from ktbench.spec.core_layout import CORE_LAYOUTS, core_layout_at
 from ktbench.spec.health import MACHINE_CHECKS, TRIAL_CHECKS, Check, warnings
@@ -139,7 +139,7 @@ def roof_warnings(rows: Sequence[Row]) -> tuple[str, ...]:
 
 def _roof_warning(name: str, unit: str, scale: float, samples: _Samples) -> str:
     usual = median(value for _, value in samples)
-    by_round = {number_: median(values) for number_, values in sorted(by_key(samples).items())}
+    by_round = {number_: median(values) for number_, values in sorted(group_by(samples).items())}
     off = {number_: mid for number_, mid in by_round.items() if abs(mid / usual - 1) > ROOF_MOVED}
     if not off:
         return ""
@@ -182,7 +182,7 @@ def listed(names: Sequence[str]) -> str:
 
 def _trial_line(check: Check, watched: Sequence[_Watched], name: Callable[[Row], str]) -> str:
     # Several rows where a name stands for an arm at several points.
-    trials = by_key((name(row), one) for row, facts in watched for one in facts)
+    trials = group_by((name(row), one) for row, facts in watched for one in facts)
     affected = {who: found for who, facts in trials.items() if (found := findings(check, facts))}
     if not affected:
         return ""
@@ -205,7 +205,7 @@ def _roofs(rows: Sequence[Row]) -> dict[tuple[str, str, float], _Samples]:
     """Samples by kind of roof: its name, unit and scale. Teams of other sizes have other roofs."""
     several = len({row.spec.engine.threads for row in rows}) > 1
     teams = [(row, f" of {row.spec.engine.threads or 'all'} threads" if several else "") for row in rows]
-    return by_key(pair for row, team in teams for record in row.records for pair in _kinds(record, team))
+    return group_by(pair for row, team in teams for record in row.records for pair in _kinds(record, team))
 
 
 def _kinds(record: Record, team: str) -> Iterator[tuple[tuple[str, str, float], tuple[int, float]]]:

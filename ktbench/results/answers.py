@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Literal
 
 from ktbench.results.scores import Estimate, Pair, exponential, mean_of_means, pairs_of, weighted_mean
-from ktbench.results.settings import by_key
+from ktbench.results.settings import group_by
 from ktbench.results.strata import Stratum
 from ktbench.spec.record import KL, SCORE, SampleResult
 from ktbench.spec.suite import SuiteSpec, TaskSpec
@@ -97,7 +97,7 @@ def answers_of(scored: Sequence[SampleResult]) -> TaskAnswers:
     """Gather the answers that count of one cell to one task."""
     graded = [one for one in scored if one.metric == SCORE]
     compared = next((one for one in scored if one.metric == KL), None)
-    values = by_key((one.question, one.value) for one in graded if one.value is not None)
+    values = group_by((one.question, one.value) for one in graded if one.value is not None)
     return TaskAnswers(
         scores={question: fmean(found) for question, found in values.items()},
         clusters={one.question: one.cluster for one in scored if one.cluster},
@@ -163,7 +163,7 @@ def divergence_of(shares: Mapping[str, float], answered: Mapping[str, TaskAnswer
 
 def _over_texts(found: Mapping[str, tuple[float, float]], clusters: Mapping[str, str]) -> Estimate:
     """The mean with its interval over texts: windows of one are predicted alike, and count together."""
-    texts = by_key((clusters.get(question, question), pair) for question, pair in found.items()).values()
+    texts = group_by((clusters.get(question, question), pair) for question, pair in found.items()).values()
     return weighted_mean(*zip(*map(_of_text, texts), strict=True))
 
 

@@ -12,7 +12,7 @@ from typing import Literal
 from ktbench.results.intervals import Interval, by_block, exact
 from ktbench.results.row import Row, control_of, groups_of
 from ktbench.results.run import Run, each_machine
-from ktbench.results.settings import by_key
+from ktbench.results.settings import group_by
 from ktbench.results.speedups import TrialTimes, comparable, paired_interval, unpaired_interval
 from ktbench.results.usage import Limit
 from ktbench.spec.core_layout import CoreLayout
@@ -62,11 +62,13 @@ def _visits(run: Run) -> dict[int, _Visit]:
     """When the first and the last measured trial of each round began, by round."""
     records = run.latest().values()
     timed = (one for one in records if one.samples_s and one.started and one.provenance == "measured")
-    begun = by_key((record.round, time_of(record.started)) for record in timed)
+    begun = group_by((record.round, time_of(record.started)) for record in timed)
     return {number: (min(times), max(times), number) for number, times in begun.items()}
 
 
-def held(before: Row, after: Row, *, in_turns: Set[int] = frozenset(), different_machines: bool = False) -> RunSpeedup:
+def speedup_between(
+    before: Row, after: Row, *, in_turns: Set[int] = frozenset(), different_machines: bool = False
+) -> RunSpeedup:
     """The speed-up of a cell that both runs have timed, inside the rounds `in_turns` where there are any.
 
     Simulated steps are compared as they are, and of one trial with itself nothing is to be estimated. Trials are
@@ -126,7 +128,7 @@ def _by_core_layout(trials: TrialTimes, block_of: _BlockOf) -> dict[tuple[str, C
     Of a block of rounds on the same load of the weights the median counts.
     """
     steady = ((number, trial) for number, trial in trials.items() if trial.core_layout != "moved")
-    found = by_key(((trial.machine, trial.core_layout), (number, trial.step_s)) for number, trial in steady)
+    found = group_by(((trial.machine, trial.core_layout), (number, trial.step_s)) for number, trial in steady)
     by_place = {place: by_block(dict(held), block_of).values() for place, held in found.items()}
     return {place: [value for value in values if value is not None] for place, values in by_place.items()}
 

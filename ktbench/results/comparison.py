@@ -7,7 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from ktbench.results.answers import Subject, SubjectKind, TaskAnswers, answers_of, paired, shares_of, subjects_of
-from ktbench.results.between_runs import RoofRatio, RunSpeedup, held, noise_by_cell, roof_ratio, rounds_in_turns, widest
+from ktbench.results.between_runs import (
+    RoofRatio,
+    RunSpeedup,
+    noise_by_cell,
+    roof_ratio,
+    rounds_in_turns,
+    speedup_between,
+    widest,
+)
 from ktbench.results.intervals import Interval
 from ktbench.results.row import Row, place
 from ktbench.results.rows import rows_of
@@ -134,7 +142,7 @@ def compare_runs(
         differ = widest(noise.get(one.cell), noise_here.get(other.cell)) if one.role == "arm" else None
         cell = ComparedCell(name=names[one.cell], before=one, after=other)
         timed = one.timed and other.timed
-        found = held(one, other, in_turns=in_turns, different_machines=different_machines) if timed else None
+        found = speedup_between(one, other, in_turns=in_turns, different_machines=different_machines) if timed else None
         cells.append(_compared_cell(cell, found, differ, tolerance))
     joined_keys = {row.cell for pair in pairs for row in pair}
     graded, graded_here = _graded(before), _graded(after)

@@ -8,7 +8,7 @@ from itertools import combinations
 
 from ktbench.results.intervals import Interval, interval_of
 from ktbench.results.row import Row, groups_of
-from ktbench.results.settings import by_key
+from ktbench.results.settings import group_by
 from ktbench.results.speedups import Verdict, comparable, judge, paired_interval, paired_ratios
 from ktbench.results.strata import wilson_interval
 
@@ -50,7 +50,7 @@ def false_verdicts(rows: Sequence[Row]) -> tuple[FalseVerdicts, ...]:
     loads, so that together they count for as many independent comparisons as one of them.
     """
     groups = [list(_of_group(group)) for group in groups_of(rows)]
-    found = by_key(((one.arm, one.loads), one) for group in groups for one in group)
+    found = group_by(((one.arm, one.loads), one) for group in groups for one in group)
     by_arm = [_sum(held, sum(one.independent for one in held)) for held in found.values()]
     if len({one.arm for one in by_arm}) < 2:
         return tuple(by_arm)
@@ -75,7 +75,7 @@ def _sum(held: Sequence[FalseVerdicts], independent: int) -> FalseVerdicts:
 
 def _of_group(group: Sequence[Row]) -> Iterator[FalseVerdicts]:
     """Of every arm of a group that has copies: all pairs of cells with weights of their own."""
-    for cells in by_key((row.spec_id, row) for row in group if row.timed and not row.simulated).values():
+    for cells in group_by((row.spec_id, row) for row in group if row.timed and not row.simulated).values():
         alone = [*{row.copy: row for row in reversed(cells)}.values()]  # a control has the weights of its baseline
         if len(alone) > 1:
             yield from _of_cells(alone)
@@ -86,7 +86,7 @@ def _of_cells(cells: Sequence[Row]) -> Iterator[FalseVerdicts]:
     inside, over = list[Interval | None](), list[Interval | None]()
     for one, other in combinations(cells, 2):
         times = comparable(one.trial_times, other.trial_times)
-        ratios = by_key((measure.load_of(number), ratio) for number, ratio in paired_ratios(*times).items())
+        ratios = group_by((measure.load_of(number), ratio) for number, ratio in paired_ratios(*times).items())
         inside += map(interval_of, ratios.values())
         over += [paired_interval(*times, measure.block_of)] if measure.reloads else []
     loads = len({measure.load_of(number) for row in cells for number in row.trial_times})

@@ -11,7 +11,7 @@ from ktbench.results.intervals import Interval
 from ktbench.results.published import bare, error_of, fitted_numbers, not_simulated_reason, published_for
 from ktbench.results.row import Row
 from ktbench.results.run import Run, the_part
-from ktbench.results.settings import by_key, model_title
+from ktbench.results.settings import group_by, model_title
 from ktbench.spec.published import Metric, Published, figure_of
 from ktbench.spec.run_spec import RunSpec
 
@@ -82,7 +82,7 @@ def reasons(lines: Sequence[PaperLine]) -> Iterator[str]:
     nowhere = all(line.missing.get("measured") == _NONE_HERE for line in lines)
     speeds = (line for line in lines if line.phase != "accuracy")
     missing = ((reason, line) for line in speeds for reason in line.missing.items())
-    holders = by_key((reason, line) for reason, line in missing if not (nowhere and reason[0] == "measured"))
+    holders = group_by((reason, line) for reason, line in missing if not (nowhere and reason[0] == "measured"))
     models = {line.model for line in lines}
     for (name, why), held in holders.items():
         arms, mine = dict.fromkeys(line.arm or line.what for line in held), dict.fromkeys(line.model for line in held)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ktbench.results.intervals import Interval
-from ktbench.results.settings import TOKENS, Setting, by_key, shown_setting
+from ktbench.results.settings import TOKENS, Setting, group_by, shown_setting
 from ktbench.results.speedups import TrialTime, Verdict
 from ktbench.results.usage import evidence_of
 from ktbench.spec.core_layout import CoreLayout, core_layout_of
@@ -213,7 +213,7 @@ class Row:
 
 def groups_of(rows: Sequence[Row]) -> list[tuple[Row, ...]]:
     """Rows of one part with equal settings together, in order of appearance."""
-    return [tuple(group) for group in by_key(((row.part, *row.settings.items()), row) for row in rows).values()]
+    return [tuple(group) for group in group_by(((row.part, *row.settings.items()), row) for row in rows).values()]
 
 
 def baseline_of(group: Sequence[Row]) -> Row | None:
@@ -278,7 +278,7 @@ def falls_of(rows: Iterable[Row]) -> Iterator[tuple[Row, Row]]:
     rated = sorted(
         (row for row in rows if row.is_layer and row.flops_per_s), key=lambda row: row.spec.tokens_per_expert
     )
-    for curve in by_key(((row.shown, *_other_settings(row)), row) for row in rated).values():
+    for curve in group_by(((row.shown, *_other_settings(row)), row) for row in rated).values():
         best = curve[0]
         for row in curve[1:]:
             if _rate(row) < (1 - MAX_FALL) * _rate(best):

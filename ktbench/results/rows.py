@@ -13,7 +13,7 @@ from ktbench.results.quantities.quantity import Quantity, values_of
 from ktbench.results.quantities.table import QUANTITIES, STEP, reasons_of
 from ktbench.results.row import Gain, Row, baseline_of, control_of, groups_of, systems_of
 from ktbench.results.run import Run
-from ktbench.results.settings import Setting, by_key, cell_settings
+from ktbench.results.settings import Setting, cell_settings, group_by
 from ktbench.results.speedups import Values, Verdict, comparable, goal_values, judge, paired_interval, trial_time
 from ktbench.spec.features import features_on
 from ktbench.spec.record import Cell, Outcome, Part, Provenance, Record
@@ -26,7 +26,7 @@ def rows_of(run: Run) -> tuple[Row, ...]:
     """
     parts = {part.name: part for part in run.header.parts}
     settings, counting = cell_settings(run.header.cells), sorted(run.latest().items(), key=lambda item: item[0])
-    records = by_key((key, record) for (key, _), record in counting)
+    records = group_by((key, record) for (key, _), record in counting)
     rows = [
         _row(cell, parts[cell.part], settings[cell.key], tuple(records.get(cell.key, ())), run.header.command)
         for cell in run.header.cells

@@ -98,11 +98,11 @@ def cell_settings(cells: Sequence[Cell]) -> dict[str, dict[str, Setting]]:
         dropped = {key for key, known in _WORDS.items() if not words.isdisjoint(known)}
         idle = {} if any(cell.spec.engine.hybrid for cell in mine) else {"engine.amx_min_tokens": None}
         keyed = ({k: v for k, v in (settings_of(cell.spec) | idle).items() if k not in dropped} for cell in mine)
-        found |= zip((cell.key for cell in mine), alike(keyed), strict=True)
+        found |= zip((cell.key for cell in mine), with_same_keys(keyed), strict=True)
     return found
 
 
-def alike(groups: Iterable[Mapping[str, Setting]]) -> list[dict[str, Setting]]:
+def with_same_keys(groups: Iterable[Mapping[str, Setting]]) -> list[dict[str, Setting]]:
     """The settings with the same keys in each: beside simulated cells the machine of measured ones is `here`."""
     listed = list(groups)
     keys = dict.fromkeys(key for group in listed for key in group)
@@ -137,7 +137,7 @@ def calibration_title(name: str) -> str:
     return str(shipped(f"calibration/{name}").get("title", name))
 
 
-def by_key(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+def group_by(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
     """Values with equal keys together, in order of appearance."""
     found: dict[K, list[V]] = {}
     for key, value in pairs:

@@ -12,7 +12,7 @@ from math import erf, fsum, inf, sqrt
 from statistics import NormalDist, fmean
 
 from ktbench.results.intervals import CONFIDENCE
-from ktbench.results.settings import by_key
+from ktbench.results.settings import group_by
 
 Ends = tuple[float, float]
 # How far a limit may lie from a task's mean, by the number of standard errors.
@@ -45,7 +45,7 @@ class Stratum:
         if not self.is_clustered:
             return list(values)
         keys = (cluster or number for number, cluster in enumerate(self.clusters))
-        return [fsum(held) for held in by_key(zip(keys, values, strict=True)).values()]
+        return [fsum(held) for held in group_by(zip(keys, values, strict=True)).values()]
 
 
 def variance_of(stratum: Stratum) -> float | None:

@@ -8,7 +8,7 @@ from statistics import median
 from typing import Literal
 
 from ktbench.results.quantities.trials import energies_of, metered
-from ktbench.results.settings import by_key
+from ktbench.results.settings import group_by
 from ktbench.spec.record import Record
 from ktbench.spec.system_metrics import GPU_METERED_S, READ_BUFFER_BYTES, PeakMemory
 
@@ -38,7 +38,9 @@ def read_spread(records: Iterable[Record]) -> Spread | None:
 def peak_spreads(records: Iterable[Record]) -> dict[tuple[str, str], Spread]:
     """Arithmetic peaks in operations/s by instruction set and dtype, in alphabetical order."""
     roofs = (roof for record in records for roof in record.roofs)
-    found = by_key(((roof.peak_isa, roof.peak_dtype), roof.peak_flops) for roof in roofs if roof.peak_flops is not None)
+    found = group_by(
+        ((roof.peak_isa, roof.peak_dtype), roof.peak_flops) for roof in roofs if roof.peak_flops is not None
+    )
     return {key: spread(found[key]) for key in sorted(found)}
 
 
@@ -86,7 +88,7 @@ def are_alike(peaks: Sequence[PeakMemory]) -> bool:
 
 
 def _most(held: Iterable[dict[str, int]]) -> dict[str, int]:
-    return {name: max(sizes) for name, sizes in by_key(item for one in held for item in one.items()).items()}
+    return {name: max(sizes) for name, sizes in group_by(item for one in held for item in one.items()).items()}
 
 
 NONE_REQUESTED = "none requested, none seen"
@@ -100,7 +102,7 @@ def evidence_of(records: Sequence[Record]) -> str | None:
     counted = [(one, one.seen, len(record.samples_s)) for record in records for one in record.evidence]
     if all(seen is None for _, seen, _ in counted):
         return None
-    moved = by_key((one.counter, seen / n) for one, seen, n in counted if one.wanted and seen is not None and n)
+    moved = group_by((one.counter, seen / n) for one, seen, n in counted if one.wanted and seen is not None and n)
     unit = "step" if records[0].replay is None else "block"
     counters = ", ".join(f"{name} {_count(median(each))}/{unit}" for name, each in moved.items()) or NONE_REQUESTED
     return f"modelled: {counters}" if records[0].provenance == "simulated" else counters

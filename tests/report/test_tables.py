@@ -44,10 +44,10 @@ def test_a_column_that_no_row_fills_is_left_out_with_its_reason(tmp_path: Path) 
 def test_an_arm_is_named_alone_where_a_reason_holds_for_all_of_its_points(tmp_path: Path) -> None:
     missing = {"+m": ("lacks AMX", (128, 512)), "+v": ("killed", (512,))}
     run = Store(arms=DECODE[:3], prompts=(128, 512)).write(tmp_path)
-    by_key = {cell.key: (cell.label, cell.spec.workload.prompt) for cell in run.header.cells}
+    group_by = {cell.key: (cell.label, cell.spec.workload.prompt) for cell in run.header.cells}
 
     def ended(record: Record) -> Record:
-        label, prompt = by_key[record.cell]
+        label, prompt = group_by[record.cell]
         why, prompts = missing.get(label, ("", ()))
         return replace(record, outcome=Outcome.CRASHED, why=why, samples_s=()) if prompt in prompts else record
 

@@ -10,7 +10,15 @@ import yaml
 
 from ktbench.config import ModelFiles, ablation_names, compose, freeze
 from ktbench.resources import data_folder
-from ktbench.results.settings import Setting, alike, by_key, cell_settings, precision_word, settings_of, varying
+from ktbench.results.settings import (
+    Setting,
+    cell_settings,
+    group_by,
+    precision_word,
+    settings_of,
+    varying,
+    with_same_keys,
+)
 from ktbench.spec.cells import plan_cells, points_of
 from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.inject import InjectRule, InjectSpec
@@ -89,19 +97,19 @@ def test_constants_go_with_the_machines_name_and_are_settings_where_it_does_not_
     other, here = settings_of(simulated("paper_4080")), settings_of(tiny_spec())
     assert not any(key.startswith("machine") for key in here)
     assert varying([a100, other]) == ("machine",)
-    assert varying(alike([a100, here])) == ("machine",)
+    assert varying(with_same_keys([a100, here])) == ("machine",)
     assert varying([a100, cores]) == ("machine.cores",)
     assert varying([a100, cores, other]) == ("machine", "machine.cores")
     assert varying([a100, cores, bandwidth]) == ("machine.cores", "machine.read_gb_per_s")
 
 
 def test_beside_simulated_cells_measured_ones_are_here() -> None:
-    a100, here = alike([settings_of(simulated("paper_a100")), settings_of(tiny_spec())])
+    a100, here = with_same_keys([settings_of(simulated("paper_a100")), settings_of(tiny_spec())])
     assert (a100["machine"], here["machine"]) == ("2x Xeon Platinum 8452Y, A100 40 GB", "here")
     assert (a100["machine.cores"], here["machine.cores"]) == (36, None)
     assert list(a100) == list(here)
     measured = settings_of(tiny_spec())
-    assert alike([measured, measured]) == [measured, measured]
+    assert with_same_keys([measured, measured]) == [measured, measured]
 
 
 MODELS = {"evals/nano": json.loads((data_folder("evals") / "nano" / "config.json").read_text())}
@@ -117,7 +125,7 @@ def compared(cells: list[Cell]) -> list[list[str]]:
         settings = settings_of(cell.spec).items()
         return cell.part, *(item for item in settings if (cell.part, item[0]) not in worded)
 
-    return list(by_key((group_of(cell), cell.key) for cell in cells).values())
+    return list(group_by((group_of(cell), cell.key) for cell in cells).values())
 
 
 # The parts of paper/all are ablations of their own.

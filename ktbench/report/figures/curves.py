@@ -28,7 +28,7 @@ from ktbench.report.figures.sheet import (
 )
 from ktbench.report.text import not_drawn
 from ktbench.results.row import Row, groups_of, roof_rows
-from ktbench.results.settings import TOKENS, by_key, shown_setting, varying, without_precision
+from ktbench.results.settings import TOKENS, group_by, shown_setting, varying, without_precision
 from ktbench.results.usage import Spread
 from ktbench.spec.machine import BY_NAME as CONSTANTS
 from ktbench.spec.record import Outcome
@@ -136,11 +136,11 @@ def absences(rows: Sequence[Row], value: Value, axis: Axis = TOKENS_AXIS) -> tup
     arms = [row for row in rows if row.role == "arm"]
     names = _Names.of(rows, axis)
     drawn = {names.whole(row) for row in arms if value(row) is not None}
-    holders = by_key((reason_of(row), (names.whole(row), axis.of(row))) for row in arms if value(row) is None)
+    holders = group_by((reason_of(row), (names.whole(row), axis.of(row))) for row in arms if value(row) is None)
     return not_drawn(
         (f"{name} at {', '.join(f'{x:g}' for x in at)}" if name in drawn else name, reason)
         for reason, held in holders.items()
-        for name, at in by_key(held).items()
+        for name, at in group_by(held).items()
     )
 
 
@@ -153,7 +153,7 @@ def _curves(
         return Point(x=names.axis.of(row), y=y, mark=Mark(key=(row.cell,)), ring=ring)
 
     values = [(row, y) for row in rows if (y := value(row)) is not None]
-    found = by_key((names.short(row) + suffix, point(row, y)) for row, y in values)
+    found = group_by((names.short(row) + suffix, point(row, y)) for row, y in values)
     for name, points in found.items():
         yield Curve(name=name, points=tuple(sorted(points, key=lambda point: point.x)))
 

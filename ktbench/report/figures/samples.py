@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator
 from ktbench.report.figures.curves import REFERENCE, looks
 from ktbench.report.figures.sheet import LEFT_IN, PAGE_IN, RIGHT_IN, Mark, Sheet, mark
 from ktbench.results.row import Row
-from ktbench.results.settings import by_key
+from ktbench.results.settings import group_by
 from ktbench.spec.record import Record, time_of
 
 _TALL_IN, _ROOF_IN, _BETWEEN_IN, _BELOW_IN = 1.6, 0.8, 0.1, 0.34
@@ -126,7 +126,7 @@ def _draw_trials(axes: Axes, trials: Sequence[_Trial], unit: float, limit: float
     style: dict[str, Any] = {"color": REFERENCE, "marker": ".", "linestyle": "", "markersize": 2.4} | look
     heights = [100 * min(max(trial.off, -limit), limit) for trial in trials]
     points = zip([trial.at / unit for trial in trials], heights, strict=True)
-    cells = by_key(zip([trial.row.cell for trial in trials], points, strict=True))
+    cells = group_by(zip([trial.row.cell for trial in trials], points, strict=True))
     joined = [point for points in cells.values() for point in (*points, (float("nan"),) * 2)]
     axes.plot(*zip(*joined, strict=True), color=style["color"], linewidth=0.4, alpha=0.4, zorder=2)
     (drawn,) = axes.plot([trial.at / unit for trial in trials], heights, zorder=3, clip_on=False, **style)

@@ -17,7 +17,7 @@ from ktbench.results.quantities.text import number, percent, ratio
 from ktbench.results.row import Row, groups_of, place
 from ktbench.results.rows import equals_of
 from ktbench.results.scores import ScoreVerdict
-from ktbench.results.settings import by_key, varying
+from ktbench.results.settings import group_by, varying
 from ktbench.results.speedups import MARGIN, Verdict
 from ktbench.results.training.learning import Learned
 from ktbench.spec.record import Provenance
@@ -44,7 +44,7 @@ class FindingGroup:
 def findings_of(rows: Sequence[Row]) -> tuple[FindingGroup, ...]:
     """Findings about speeds; headings without a sentence are left out."""
     # Measured and simulated rows of an arm are separate.
-    arms = by_key(((row.shown, row.provenance), row) for row in rows if row.role == "arm" and not row.is_baseline)
+    arms = group_by(((row.shown, row.provenance), row) for row in rows if row.role == "arm" and not row.is_baseline)
     return _stated(
         ("faster", "What helped", _judged(arms, Verdict.FASTER)),
         ("slower", "What was slower", _judged(arms, Verdict.SLOWER)),
@@ -136,7 +136,7 @@ def _absent(rows: Sequence[Row]) -> Iterator[Statement]:
     """For each reason the arms that have no speed; where it is some of their points, how many."""
     arms = [row for row in rows if row.role == "arm"]
     planned = Counter(row.shown for row in arms)
-    holders = by_key(((str(row.outcome or "not measured"), row.why), row.shown) for row in arms if not row.timed)
+    holders = group_by(((str(row.outcome or "not measured"), row.why), row.shown) for row in arms if not row.timed)
     for (outcome, why), names in holders.items():
         listed = (
             name if n == planned[name] else f"{name} ({n} of {planned[name]})" for name, n in Counter(names).items()

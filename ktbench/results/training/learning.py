@@ -9,7 +9,7 @@ from typing import Literal
 
 from ktbench.results.row import Row
 from ktbench.results.scores import Estimate, weighted_mean
-from ktbench.results.settings import Setting, by_key
+from ktbench.results.settings import Setting, group_by
 from ktbench.results.usage import Spread
 from ktbench.spec.record import HeldOut, Learning, Record
 
@@ -61,9 +61,9 @@ def learned_of(rows: Sequence[Row]) -> tuple[Learned, ...]:
     """The arms of rows of one part that learned from examples, in the order of the plan; controls are left out."""
     learning = [row for row in rows if row.role == "arm" and row.spec.workload.examples is not None]
     found = []
-    for group in by_key(((row.part, *_but_the_seed(row).items()), row) for row in learning).values():
+    for group in group_by(((row.part, *_but_the_seed(row).items()), row) for row in learning).values():
         base = _trainings(row for row in group if row.is_baseline)
-        found += [_learned(mine, base) for mine in by_key((row.shown, row) for row in group).values()]
+        found += [_learned(mine, base) for mine in group_by((row.shown, row) for row in group).values()]
     return tuple(found)
 
 
