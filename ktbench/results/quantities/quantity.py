@@ -20,10 +20,10 @@ Heading = Callable[[Sequence[Row], FigureKind], str]
 class Quantity:
     """What is known of a cell under a `name`, which is its column in files: SI units, shares from 0 to 1.
 
-    A value is formed of the row (`derive`), or of the values that its trials have (`trial`, None where a trial has
-    none): their median over rounds with its interval, or what `reduce` makes of them. `is_interval` marks intervals
-    that are derived. Only rows that were timed have values of trials, but for what they `always` have. Where `has` is
-    False a row lacks the column.
+    A value is formed of the values that the trials of a row have (`trial`, None where a trial has none): their median
+    over rounds with its interval, or what `reduce` makes of them; else of the row (`derive`), by default its attribute
+    of that name. `is_interval` marks intervals that are derived. Only rows that were timed have values of trials, but
+    for what they `always` have. Where `has` is False a row lacks the column.
 
     A table shows it below its `heading`: an interval with its ends, or the value alone to `digits` digits, `scale`
     times as large, or as `write` says. Without a heading it is in files alone. `is_key`, `is_movable`, `is_text` and
@@ -36,8 +36,8 @@ class Quantity:
 
     name: str
     heading: str | Heading = ""
-    _: KW_ONLY
     trial: Callable[[Trial], Any] | None = None
+    _: KW_ONLY
     reduce: Callable[[Sequence[Any]], Any] | None = None
     derive: Callable[[Row], Any] | None = None
     is_interval: bool = False
@@ -71,7 +71,9 @@ class Quantity:
 
     def value(self, row: Row) -> Any:
         """The value of a row; None where it has none."""
-        return row.values.get(self.name) if self.derive is None else self.derive(row)
+        if self.trial is not None:
+            return row.values.get(self.name)
+        return getattr(row, self.name) if self.derive is None else self.derive(row)
 
     def text(self, row: Row) -> str:
         """The value as tables show it; a dash where there is none."""

@@ -119,7 +119,7 @@ def _percentiles(
         yield Quantity(
             f"{name}_{percent}_s",
             f"{what} {percent} ({unit})",
-            trial=percentile_of(share, seconds),
+            percentile_of(share, seconds),
             has=_serves,
             scale=scale,
             digits=3,
@@ -131,7 +131,7 @@ def _percentiles(
 STEP = Quantity(
     "step_s",
     writing.time_heading,
-    trial=lambda trial: trial.step_s,
+    lambda trial: trial.step_s,
     write=writing.step_text,
     is_key=True,
     why=lambda row: row.ending,
@@ -147,15 +147,9 @@ _SPEEDS = (
     ),
     _in_tables("stored_bits", writing.only_frontiers("bits a weight"), derive=stored_bits, digits=3, is_key=True),
     STEP,
-    Quantity("tokens_per_s", writing.speed_heading, derive=attrgetter("tokens_per_s"), is_interval=True, is_key=True),
+    Quantity("tokens_per_s", writing.speed_heading, is_interval=True, is_key=True),
     _in_files("of_layers", derive=lambda row: row.spec.model.full_layers if row.spec.model.is_slice else None),
-    Quantity(
-        "whole_tokens_per_s",
-        "whole model, extrapolated (tokens/s)",
-        derive=attrgetter("whole_tokens_per_s"),
-        is_interval=True,
-        why=_no_whole,
-    ),
+    Quantity("whole_tokens_per_s", "whole model, extrapolated (tokens/s)", is_interval=True, why=_no_whole),
 )
 _COMPARED = (
     Quantity(
@@ -191,22 +185,13 @@ _COMPARED = (
     _in_files("gain_verdict", derive=lambda row: row.gain and row.gain.verdict),
 )
 _ROOFS = (
-    Quantity(
-        "read_bytes_per_s",
-        "weights read (GB/s)",
-        derive=attrgetter("read_bytes_per_s"),
-        scale=1e-9,
-        digits=3,
-        why=_no_work,
-    ),
-    Quantity(
-        "flops_per_s", writing.rate_heading, derive=attrgetter("flops_per_s"), scale=1e-12, digits=3, why=_no_work
-    ),
+    Quantity("read_bytes_per_s", "weights read (GB/s)", scale=1e-9, digits=3, why=_no_work),
+    Quantity("flops_per_s", writing.rate_heading, scale=1e-12, digits=3, why=_no_work),
     _in_tables("arithmetic", writing.mixed_heading, derive=attrgetter("flops_per_s"), write=writing.rate_text),
     Quantity(
         "roof_share",
         "of roof (%)",
-        trial=lambda trial: trial.bound_s and trial.bound_s / trial.step_s,
+        lambda trial: trial.bound_s and trial.bound_s / trial.step_s,
         write=writing.roof_text,
         is_key=True,
         why=_no_roof,
@@ -215,7 +200,7 @@ _ROOFS = (
     Quantity(
         "nearer_roof",
         "nearer roof",
-        trial=lambda trial: trial.least_s and trial.least_s[1] - trial.least_s[0],
+        lambda trial: trial.least_s and trial.least_s[1] - trial.least_s[0],
         reduce=nearer,
         write=writing.limit_text,
         is_movable=True,
@@ -250,12 +235,12 @@ _SERVING = (
     _served(
         "total_per_s",
         "prompts and output (tokens/s)",
-        trial=of_replay(lambda replay: (replay.output_tokens + replay.prompt_tokens) / replay.seconds),
+        of_replay(lambda replay: (replay.output_tokens + replay.prompt_tokens) / replay.seconds),
     ),
     _served(
         "user_per_s",
         "a user's (tokens/s)",
-        trial=lambda trial: median(trial.user_rates) if trial.has_gaps else None,
+        lambda trial: median(trial.user_rates) if trial.has_gaps else None,
         is_key=True,
     ),
     *_percentiles("ttft", "first token", "s", 1, first_tokens),
@@ -265,34 +250,34 @@ _SERVING = (
     _served(
         "goodput",
         "goodput (requests/s)",
-        trial=lambda trial: None if (met := kept(trial)) is None else met / trial.replayed_s,
+        lambda trial: None if (met := kept(trial)) is None else met / trial.replayed_s,
         is_key=True,
     ),
     _served(
         "kept",
         "within the SLO (%)",
-        trial=lambda trial: None if (met := kept(trial)) is None else met / len(trial.latencies),
+        lambda trial: None if (met := kept(trial)) is None else met / len(trial.latencies),
         scale=100,
     ),
     # requests, weighted by time
-    _served("waiting", "waiting, mean (requests)", trial=of_replay(mean_waiting), blanks=(DASH, "0")),
+    _served("waiting", "waiting, mean (requests)", of_replay(mean_waiting), blanks=(DASH, "0")),
     _served(
         "most_waiting",
         "waiting, most (requests)",
-        trial=of_replay(lambda replay: max(expanded(replay.waiting))),
+        of_replay(lambda replay: max(expanded(replay.waiting))),
         blanks=(DASH, "0"),
     ),
     _served(
         "cached",
         "prompt from the cache (%)",
-        trial=of_replay(lambda replay: sum(one.cached for one in replay.requests) / replay.prompt_tokens),
+        of_replay(lambda replay: sum(one.cached for one in replay.requests) / replay.prompt_tokens),
         scale=100,
         blanks=(DASH, "0"),
     ),
     _served(
         "scheduler",
         "scheduler and cache (% of a step)",
-        trial=of_replay(lambda replay: replay.scheduler_share),
+        of_replay(lambda replay: replay.scheduler_share),
         scale=100,
         csv=False,
     ),
@@ -301,7 +286,7 @@ _PARTS = tuple(
     Quantity(
         f"{part}_s",
         f"{part} (ms/step)",
-        trial=part_of_step(f"{part}_s"),
+        part_of_step(f"{part}_s"),
         has=_trains,
         scale=1e3,
         is_key=part != "optimiser",
@@ -313,7 +298,7 @@ _ROLES = tuple(
     Quantity(
         name,
         f"{name.replace('_', ' ')} (%)",
-        trial=share_of_steps(f"{name}_s"),
+        share_of_steps(f"{name}_s"),
         write=writing.whole_percent(name),
         why=_no_roles if name == "host_busy" else None,  # of a CUDA device there are the host's alone
         json=f"roles.{name}",
@@ -325,7 +310,7 @@ _MACHINE = (
     Quantity(
         "joules_per_token",
         "energy (J/token)",
-        trial=lambda trial: trial.energy and trial.energy.total_j / trial.tokens,
+        lambda trial: trial.energy and trial.energy.total_j / trial.tokens,
         is_key=True,
         why=_measured(lambda row: unmetered_reason(row.records)),
         json="energy.",
@@ -333,7 +318,7 @@ _MACHINE = (
     Quantity(
         "watts",
         "power (W)",
-        trial=lambda trial: trial.energy and trial.energy.total_j / trial.energy.seconds,
+        lambda trial: trial.energy and trial.energy.total_j / trial.energy.seconds,
         digits=3,
         json="energy.",
     ),
@@ -360,14 +345,8 @@ _MACHINE = (
     ),
 )
 _PROOF = (
-    Quantity("evidence", writing.evidence_heading, derive=attrgetter("evidence"), is_text=True, why=_no_counters),
-    Quantity(
-        "error",
-        "error (relative)",
-        derive=attrgetter("error"),
-        write=lambda row: dashed(row.error, "{:.1e}".format),
-        why=_unchecked,
-    ),
+    Quantity("evidence", writing.evidence_heading, is_text=True, why=_no_counters),
+    Quantity("error", "error (relative)", write=lambda row: dashed(row.error, "{:.1e}".format), why=_unchecked),
     Quantity("agreement", trial=lambda trial: trial.record.agreement, reduce=worst, always=True, csv=False),
     Quantity(
         "top1_agreement",
@@ -387,7 +366,7 @@ _PROOF = (
     ),
     _in_files("agreement_against", derive=lambda row: row.agreement and row.agreement.against),
     _in_files("agreement_positions", derive=lambda row: row.agreement and row.agreement.positions),
-    _in_files("unproven", derive=attrgetter("unproven")),
+    _in_files("unproven"),
 )
 _LEARNING = (
     _in_files("first_loss", derive=lambda row: losses_of(row.records[-1])[0], has=_learns),
@@ -403,11 +382,13 @@ _TRIALS = (
         derive=lambda row: len(rounds_disturbed(row)) if any(record.conduct for record in row.records) else None,
         json=None,
     ),
-    Quantity("rounds", "rounds", derive=attrgetter("rounds"), write=writing.count_text("rounds"), is_movable=True),
-    Quantity("samples", "samples", derive=attrgetter("samples"), write=writing.count_text("samples"), is_movable=True),
-    Quantity("provenance", "provenance", derive=attrgetter("provenance"), is_movable=True, is_text=True),
+    Quantity("rounds", "rounds", write=writing.count_text("rounds"), is_movable=True),
+    Quantity("samples", "samples", write=writing.count_text("samples"), is_movable=True),
+    Quantity("provenance", "provenance", is_movable=True, is_text=True),
     _in_files("missing", derive=lambda row: pairs_text(row.missing)),
-    Quantity("remarks", derive=attrgetter("remarks")),
+    Quantity(
+        "remarks",
+    ),
 )
 QUANTITIES: tuple[Quantity, ...] = (
     *_SPEEDS,
