@@ -16,7 +16,7 @@ from ktbench.report.documents import NUMERIC, Document, documents_of, firsts_of_
 from ktbench.report.equal_cells import equal_cells_sentence
 from ktbench.report.markdown import common_to, grid, grid_of, table_grid
 from ktbench.report.terminal import accuracy_line, name_width, row_line, shared_facts
-from ktbench.report.web.findings import best_sentence
+from ktbench.report.web.findings import best_row, best_sentence
 from ktbench.report.write import json_lines, write_report
 from ktbench.results import Run
 from ktbench.results.accuracy import AccuracyRow
@@ -96,10 +96,13 @@ def _text(run: Run, documents: Sequence[Document]) -> Iterator[str]:
 
 def _result(documents: Sequence[Document]) -> Iterator[str]:
     """What came out, in one sentence; nothing of cells that are compared with none."""
-    rows = [row for document in firsts_of_parts(documents) for row in document.rows if not document.answers]
-    best = best_sentence(rows) if rows else None
-    if best is not None:
-        yield from ("", f"{best.subject}: {best.text}.")
+    rows = [row for part in firsts_of_parts(documents) for row in part.rows if not part.answers]
+    best = best_row(rows)
+    mine = [row for row in rows if best is not None and row.part == best.part]
+    if best is not None and (found := best_sentence(mine)):
+        keys = varying([group[0].settings for group in groups_of(mine)])
+        where = setting_words({key: best.settings.get(key) for key in keys})
+        yield from ("", f"{best.shown}{f' ({where})' if where else ''}: {found.text}.")
     elif any(row.speedup for row in rows if row.role == "arm"):
         yield from ("", "No arm was shown to be faster than its baseline.")
 

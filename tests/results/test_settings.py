@@ -15,6 +15,7 @@ from ktbench.results.settings import (
     cell_settings,
     group_by,
     precision_word,
+    setting_in_words,
     settings_of,
     varying,
     with_same_keys,
@@ -134,3 +135,10 @@ def test_the_points_of_a_plan_are_the_groups_of_its_report(ablation: str) -> Non
     parts = freeze(compose([f"+ablation={ablation}"]), ModelFiles(checkpoints=MODELS)).parts
     cells = [cell for part in parts for cell in plan_cells(part.spec, part.sweep, part.name)]
     assert [[cell.key for cell in point] for point in points_of(cells)] == compared(cells)
+
+
+@pytest.mark.parametrize("value", [None, True, 2.5])
+def test_settings_in_words_have_neither_keys_nor_yaml(value: object) -> None:
+    for key in ("workload.active_experts", "machine.amx_tflops", "machine.link_gb_per_s", "engine.roles"):
+        words = setting_in_words(key, value)
+        assert not {"_", ".a", "=", "null", "true"} & {*words, *words.split()} and "machine." not in words

@@ -62,18 +62,22 @@ def _stated(*found: tuple[str, str, Iterator[Statement]]) -> tuple[FindingGroup,
 
 def best_sentence(rows: Sequence[Row]) -> Statement | None:
     """The largest speed-up that is one, with the arms that may be as fast; None where nothing was faster."""
-    faster = [row for row in rows if row.role == "arm" and row.verdict is Verdict.FASTER]
-    found = [(row, row.speedup) for row in faster if row.speedup is not None]
-    if not found:
+    row = best_row(rows)
+    if row is None or row.speedup is None:
         return None
-    row, speedup = max(found, key=lambda pair: pair[1].mid)
     groups = groups_of(rows)
     equals = (other.shown for other in equals_of(row, next(group for group in groups if row in group)))
-    text = f"{_times(speedup)} the speed of {row.baseline}, {_speed(row)}"
+    text = f"{_times(row.speedup)} the speed of {row.baseline}, {_speed(row)}"
     if names := " and ".join(dict.fromkeys(equals)):
         text = f"{text}; not to be told from {names}"
     settings = varying([group[0].settings for group in groups])
     return Statement(subject=place(row, settings), text=text, provenance=row.provenance)
+
+
+def best_row(rows: Sequence[Row]) -> Row | None:
+    """The arm with the largest speed-up that is one; None where nothing was faster."""
+    faster = [row for row in rows if row.role == "arm" and row.verdict is Verdict.FASTER]
+    return max(faster, key=lambda row: row.speedup.mid if row.speedup else 0.0, default=None)
 
 
 def _judged(arms: dict[tuple[str, Provenance | None], list[Row]], verdict: Verdict) -> Iterator[Statement]:
