@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from ktbench.spec.engine import EngineSpec
-from ktbench.spec.errors import RequestError, instead
+from ktbench.spec.errors import RequestError, field_meta, instead
 from ktbench.spec.features import BY_NAME as FEATURE
 from ktbench.spec.machine import BY_NAME as CONSTANT
 from ktbench.spec.machine import MachineSpec
@@ -164,17 +164,6 @@ OF_SUITES: tuple[Key, ...] = (
 
 T = TypeVar("T")
 _NOTHING = {"null": None}
-
-
-def field_meta(hint: Any) -> Meta:
-    """What a field says of itself: `Annotated[int, Meta(ge=1, description=…)]`, also of what may be None."""
-    return next(_metas(hint), Meta())
-
-
-def _metas(hint: Any) -> Iterator[Meta]:
-    yield from (one for one in getattr(hint, "__metadata__", ()) if isinstance(one, Meta))
-    for part in get_args(hint):
-        yield from _metas(part)
 
 
 def allowed_range(meta: Meta) -> str:

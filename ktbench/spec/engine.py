@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from ktbench.spec.errors import at_least
+from ktbench.spec.errors import at_least, check_ranges
 from ktbench.spec.features import (
     BY_NAME,
     FEATURES,
@@ -44,10 +44,11 @@ class PlacementSpec:
     policy: Annotated[Policy, Meta(description="which experts are in the device's memory")] = "host"
     ratio: Annotated[float, Meta(description="share of all experts there, 0 to 1")] = 0.0
     profile: Annotated[str | None, Meta(description="policy=frequency: a file of `record`")] = None
-    every: Annotated[int, Meta(description="policy=dynamic: steps between moves")] = 8
+    every: Annotated[int, Meta(ge=1, description="policy=dynamic: steps between moves")] = 8
     seed: Annotated[int, Meta(description="of what a policy leaves to chance")] = 0
 
     def __post_init__(self) -> None:
+        check_ranges(self, "engine.placement")
         if not 0 <= self.ratio <= 1:
             raise ValueError(f"engine.placement.ratio={self.ratio}: allowed are 0 to 1")
         if (self.policy == "host") != (self.ratio == 0):
@@ -59,7 +60,6 @@ class PlacementSpec:
             raise ValueError(
                 f"engine.placement: policy={self.policy} with profile={self.profile}, policy=frequency alone takes one"
             )
-        at_least("engine.placement.every", self.every, 1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,21 +72,18 @@ class ServingSpec:
     to `disk_bytes` of files in the folder `disk` (None: nowhere).
     """
 
-    chunk_tokens: Annotated[int, Meta(description="prompt tokens of a step with +k")] = 256
-    max_sequences: Annotated[int, Meta(description="requests that run at once")] = 16
-    max_waiting: Annotated[int, Meta(description="requests that wait")] = 256
-    page_tokens: Annotated[int, Meta(description="positions of a page of keys and values")] = 16
+    chunk_tokens: Annotated[int, Meta(ge=1, description="prompt tokens of a step with +k")] = 256
+    max_sequences: Annotated[int, Meta(ge=1, description="requests that run at once")] = 16
+    max_waiting: Annotated[int, Meta(ge=1, description="requests that wait")] = 256
+    page_tokens: Annotated[int, Meta(ge=1, description="positions of a page of keys and values")] = 16
     cache_tokens: Annotated[int | None, Meta(description="positions of all pages; null: as memory allows")] = None
-    ram_bytes: Annotated[int, Meta(description="memory for pages that leave the device")] = 0
+    ram_bytes: Annotated[int, Meta(ge=0, description="memory for pages that leave the device")] = 0
     disk: Annotated[str | None, Meta(description="folder for pages that leave memory")] = None
-    disk_bytes: Annotated[int, Meta(description="their limit")] = 0
+    disk_bytes: Annotated[int, Meta(ge=0, description="their limit")] = 0
 
     def __post_init__(self) -> None:
-        for name in ("chunk_tokens", "max_sequences", "max_waiting", "page_tokens"):
-            at_least(f"engine.serving.{name}", getattr(self, name), 1)
+        check_ranges(self, "engine.serving")
         at_least("engine.serving.cache_tokens", self.cache_tokens, self.page_tokens)
-        for name in ("ram_bytes", "disk_bytes"):
-            at_least(f"engine.serving.{name}", getattr(self, name), 0)
         if (self.disk is None) != (self.disk_bytes == 0) or self.disk == "":
             raise ValueError(
                 f"engine.serving: disk={self.disk} with disk_bytes={self.disk_bytes}, "
@@ -132,14 +129,16 @@ class EngineSpec:
     ] = field(default_factory=dict, hash=False)
     own_file: Annotated[str | None, Meta(description="the Python file that has them")] = None
     own_id: str = ""
-    amx_min_tokens: Annotated[
-        int | Literal["auto"], Meta(description="with +v and +m: AMX from so many tokens per expert")
-    ] = "auto"
-    threads: Annotated[int | None, Meta(description="cores of both roles together; null: all")] = None
-    domains: Annotated[int | None, Meta(description="parts of +n; null: one for each NUMA node")] = None
+    amx_min_tokens: (
+        Annotated[int, Meta(ge=1, description="with +v and +m: AMX from so many tokens per expert")] | Literal["auto"]
+    ) = "auto"
+    threads: Annotated[int, Meta(ge=1, description="cores of both roles together; null: all")] | None = None
+    domains: Annotated[int, Meta(ge=2, description="parts of +n; null: one for each NUMA node")] | None = None
     device: Annotated[Device, Meta(description="where all but the routed experts runs")] = "cpu"
     roles: Annotated[Roles, Meta(description="split: host and device role on cores of their own")] = "shared"
-    device_threads: Annotated[int | None, Meta(description="of these, cores of the device role; null: half")] = None
+    device_threads: Annotated[int, Meta(ge=1, description="of these, cores of the device role; null: half")] | None = (
+        None
+    )
     placement: PlacementSpec = field(default_factory=PlacementSpec)
     serving: ServingSpec = field(default_factory=ServingSpec)
 
@@ -154,10 +153,7 @@ class EngineSpec:
                 at_least(feature.key, value, 0)
         if self.deferral and self.skipping:
             raise ValueError("engine.deferral and engine.skipping exclude each other: set one of them to 0")
-        if self.amx_min_tokens != "auto":
-            at_least("engine.amx_min_tokens", self.amx_min_tokens, 1)
-        for name, least in (("threads", 1), ("domains", 2), ("device_threads", 1)):
-            at_least(f"engine.{name}", getattr(self, name), least)
+        check_ranges(self, "engine")
         self._check_roles()
         self._check_serving()
 

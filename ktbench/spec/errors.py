@@ -5,12 +5,49 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
+from functools import cache
+from typing import Any, get_args, get_type_hints
+
+from msgspec import Meta
 
 
 def at_least(key: str, value: float | None, least: float) -> None:
     """Raises ValueError where `value` is below `least`; None is allowed."""
     if value is not None and value < least:
         raise ValueError(f"{key}={value}: must be at least {least}")
+
+
+def field_meta(hint: Any) -> Meta:
+    """What a field says of itself: `Annotated[int, Meta(ge=1, description=…)]`, also of what may be None."""
+    return next(_metas(hint), Meta())
+
+
+def _metas(hint: Any) -> Iterator[Meta]:
+    yield from (one for one in getattr(hint, "__metadata__", ()) if isinstance(one, Meta))
+    for part in get_args(hint):
+        yield from _metas(part)
+
+
+@cache
+def _limits(kind: type[Any]) -> tuple[tuple[str, Meta], ...]:
+    """The fields of a dataclass that have a limit."""
+    found = ((name, field_meta(hint)) for name, hint in get_type_hints(kind, include_extras=True).items())
+    return tuple((name, meta) for name, meta in found if (meta.ge, meta.gt) != (None, None))
+
+
+def check_ranges(spec: object, key: str) -> None:
+    """Raises ValueError for a number below the limit that its field has; words and None are allowed."""
+    for name, meta in _limits(type(spec)):
+        value = getattr(spec, name)
+        if isinstance(value, int | float) and (why := below_limit(value, meta)):
+            raise ValueError(f"{key}.{name}={value}: {why}")
+
+
+def below_limit(value: float, meta: Meta) -> str:
+    """Why a number is refused; empty where it is at or above its limit."""
+    if meta.ge is not None and not value >= meta.ge:
+        return f"must be at least {meta.ge}"
+    return f"must be above {meta.gt}" if meta.gt is not None and not value > meta.gt else ""
 
 
 _MOST_CHARACTERS = 100  # of the name of a file or folder, to which endings are added

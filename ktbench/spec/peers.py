@@ -10,7 +10,7 @@ from typing import Annotated, Literal, get_args
 
 from msgspec import Meta
 
-from ktbench.spec.errors import at_least, instead
+from ktbench.spec.errors import check_ranges, instead
 from ktbench.spec.serving.stream import SAMPLED, Start
 from ktbench.spec.weights import Precision
 
@@ -283,10 +283,10 @@ class PeerSpec:
     exports: Annotated[str, Meta(description="folder for GGUF files")] = "runs/gguf"
     url: Annotated[str | None, Meta(description="with system=openai: the server's address")] = None
     served_model: Annotated[str | None, Meta(description="with system=openai: null: its first model")] = None
-    tune_s: Annotated[float, Meta(description="seconds that a peer may try its own settings")] = 20.0
+    tune_s: Annotated[float, Meta(ge=0, description="seconds that a peer may try its own settings")] = 20.0
 
     def __post_init__(self) -> None:
-        at_least("peer.tune_s", self.tune_s, 0)
+        check_ranges(self, "peer")
         if self.implementation == OWN and self.operator is None:
             raise ValueError("peer.implementation=own: name the file with peer.operator=FILE.py")
 

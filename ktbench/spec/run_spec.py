@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from ktbench.spec.engine import EngineSpec
-from ktbench.spec.errors import at_least
+from ktbench.spec.errors import at_least, check_ranges
 from ktbench.spec.features import Phase
 from ktbench.spec.inject import InjectSpec
 from ktbench.spec.machine import MachineSpec
@@ -145,24 +145,23 @@ class WorkloadSpec:
     """
 
     phase: Annotated[Phase, Meta(description="what a step is")]
-    prompt: Annotated[int, Meta(description="tokens of a prompt; in decode the context depth")]
-    steps: Annotated[int, Meta(description="timed steps of a trial")]
-    batch: Annotated[int, Meta(description="sequences at once")] = 1
+    prompt: Annotated[int, Meta(ge=1, description="tokens of a prompt; in decode the context depth")]
+    steps: Annotated[int, Meta(ge=1, description="timed steps of a trial")]
+    batch: Annotated[int, Meta(ge=1, description="sequences at once")] = 1
     routing: Annotated[Routing, Meta(description="how experts are chosen")] = "model"
     seed: Annotated[int, Meta(description="of tokens, routing and requests")] = 0
-    active_experts: Annotated[int | None, Meta(description="phase=layer: experts that get tokens; null: all")] = None
+    active_experts: Annotated[int, Meta(ge=1, description="phase=layer: experts with tokens; null: all")] | None = None
     trace: Annotated[str | None, Meta(description="with routing=recorded: the file")] = None
     shortest: Annotated[int | None, Meta(description="shortest prompt of a batch; null: all are equal")] = None
-    chunk: Annotated[int | None, Meta(description="tokens of a prompt at a time; null: all")] = None
+    chunk: Annotated[int, Meta(ge=1, description="tokens of a prompt at a time; null: all")] | None = None
     stream: StreamSpec | None = None
     adapters: Annotated[Adapters | None, Meta(description="with phase=train: what LoRA is on")] = None
-    lora_rank: Annotated[int | None, Meta(description="with phase=train: its rank")] = None
+    lora_rank: Annotated[int, Meta(ge=1, description="with phase=train: its rank")] | None = None
     recompute: Annotated[bool | None, Meta(description="with phase=train: form activations again")] = None
     examples: Annotated[str | None, Meta(description="with phase=train: prompts and completions to learn")] = None
 
     def __post_init__(self) -> None:
-        for name in ("prompt", "steps", "batch"):
-            at_least(f"workload.{name}", getattr(self, name), 1)
+        check_ranges(self, "workload")
         self._check_prompts()
         self._check_stream()
         self._check_training()
@@ -176,7 +175,6 @@ class WorkloadSpec:
     def _check_prompts(self) -> None:
         if self.shortest is not None and not 1 <= self.shortest <= self.prompt:
             raise ValueError(f"workload.shortest={self.shortest}: allowed are 1 to workload.prompt={self.prompt}")
-        at_least("workload.chunk", self.chunk, 1)
         if self.phase == "layer" and (self.shortest is not None or self.chunk is not None):
             raise ValueError("workload.phase=layer: has no prompts, leave workload.shortest and workload.chunk null")
 
@@ -196,7 +194,6 @@ class WorkloadSpec:
         for name in ("adapters", "lora_rank", "recompute"):
             if (getattr(self, name) is None) == (self.phase == "train"):
                 raise ValueError(f"workload.{name}: goes with workload.phase=train, set workload=train")
-        at_least("workload.lora_rank", self.lora_rank, 1)
         if self.examples is not None and (self.phase != "train" or not self.examples):
             raise ValueError(f"workload.examples={self.examples}: name a file of them, with workload=train")
         if self.phase == "train" and self.prompt < 2:
@@ -212,7 +209,6 @@ class WorkloadSpec:
             raise ValueError(f"workload.prompt={self.prompt}: must be 1 with workload.phase=layer, set workload.batch")
         if self.routing == "model":
             raise ValueError("workload.routing=model: a layer alone has no router, set balanced, zipf, ... instead")
-        at_least("workload.active_experts", self.active_experts, 1)
         if self.active_experts is not None and self.routing != "balanced":
             raise ValueError(f"workload.active_experts={self.active_experts}: needs workload.routing=balanced")
 
@@ -263,26 +259,24 @@ class MeasureSpec:
     blocks (1: they stay loaded).
     """
 
-    min_rounds: Annotated[int, Meta(description="rounds at least; six give an interval")] = 6
+    min_rounds: Annotated[int, Meta(ge=1, description="rounds at least; six give an interval")] = 6
     max_rounds: Annotated[int, Meta(description="rounds at most")] = 60
-    max_minutes: Annotated[float, Meta(description="minutes of trials at most")] = 5.0
-    goal: Annotated[float, Meta(description="precision goal: relative half width of intervals")] = 0.05
-    tolerance: Annotated[float | None, Meta(description="largest error against float32; null: the precision's")] = None
-    turn_timeout_s: Annotated[float, Meta(description="seconds for a trial")] = 120.0
-    load_timeout_s: Annotated[float, Meta(description="seconds of loading without progress")] = 900.0
+    max_minutes: Annotated[float, Meta(gt=0, description="minutes of trials at most")] = 5.0
+    goal: Annotated[float, Meta(gt=0, description="precision goal: relative half width of intervals")] = 0.05
+    tolerance: Annotated[float, Meta(gt=0, description="largest error against float32; null: by precision")] | None = (
+        None
+    )
+    turn_timeout_s: Annotated[float, Meta(gt=0, description="seconds for a trial")] = 120.0
+    load_timeout_s: Annotated[float, Meta(gt=0, description="seconds of loading without progress")] = 900.0
     reload_blocks: Annotated[int, Meta(description="how often weights are loaded anew")] = 1
 
     def __post_init__(self) -> None:
-        at_least("measure.min_rounds", self.min_rounds, 1)
+        check_ranges(self, "measure")
         at_least("measure.max_rounds", self.max_rounds, self.min_rounds)
         if not 1 <= self.reload_blocks <= self.min_rounds:
             raise ValueError(
                 f"measure.reload_blocks={self.reload_blocks}: allowed are 1 to measure.min_rounds={self.min_rounds}"
             )
-        for name in ("max_minutes", "goal", "tolerance", "turn_timeout_s", "load_timeout_s"):
-            value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise ValueError(f"measure.{name}={value}: must be above 0")
 
     @property
     def reloads(self) -> bool:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from ktbench.spec.errors import at_least, instead, repeated
+from ktbench.spec.errors import at_least, check_ranges, instead, repeated
 
 # How the score of a suite is made of its tasks'. `categories`: questions → task → category → average, each the plain
 # mean of the ones below it (LiveBench). `tasks`: the mean over tasks. `questions`: the mean over all questions (MMLU).
@@ -85,7 +85,7 @@ class SuiteSpec:
     release: Annotated[str | None, Meta(description="date of a benchmark's questions")] = None
     limit: Annotated[int | None, Meta(description="questions of each task; null: all")] = None
     chat: Annotated[bool, Meta(description="use the tokenizer's chat template")] = False
-    batch: Annotated[int, Meta(description="sequences at once")] = 32
+    batch: Annotated[int, Meta(ge=1, description="sequences at once")] = 32
     seed: Annotated[int, Meta(description="of the choice of questions")] = 0
     confirm_unsafe: Annotated[bool, Meta(description="run programs that a model wrote, sandboxed")] = False
 
@@ -94,7 +94,7 @@ class SuiteSpec:
             raise ValueError(f"suite={self.name}: has no tasks")
         if twice := repeated([task.name for task in self.tasks]):
             raise ValueError(f"suite={self.name}: two tasks are called {twice}")
-        at_least("suite.batch", self.batch, 1)
+        check_ranges(self, "suite")
         at_least("limit", self.limit, 1)
 
     def task(self, name: str) -> TaskSpec:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 from msgspec import Meta
 
 from ktbench.spec.engine import EngineSpec
-from ktbench.spec.errors import at_least, did_you_mean, repeated, require_name
+from ktbench.spec.errors import check_ranges, did_you_mean, repeated, require_name
 from ktbench.spec.features import BY_NAME, FUSED, FeatureValue, features_label, parse_features
 from ktbench.spec.peers import BY_NAME as BY_PEER
 from ktbench.spec.peers import IMPLEMENTATIONS, OURS, OWN
@@ -226,7 +226,7 @@ class SweepSpec:
         default_factory=dict
     )
     control: Annotated[bool, Meta(description="measure the baseline twice (A/A)")] = True
-    copies: Annotated[int, Meta(description="further copies of each arm, to see noise")] = 0
+    copies: Annotated[int, Meta(ge=0, description="further copies of each arm, to see noise")] = 0
     figure: Annotated[FigureKind, Meta(description="what is drawn")] = "bars"
     parts: Annotated[tuple[str, ...], Meta(description="ablations that are measured together")] = ()
     published: Annotated[tuple[str, ...], Meta(description="files of published numbers")] = ()
@@ -236,7 +236,7 @@ class SweepSpec:
     def __post_init__(self) -> None:
         require_name("sweep.name", self.name)
         self._check_design()
-        at_least("sweep.copies", self.copies, 0)
+        check_ranges(self, "sweep")
         for arm in self.arms:
             arm_changes(arm)
         if twice := repeated(self.arms):

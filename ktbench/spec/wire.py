@@ -97,7 +97,22 @@ def from_plain(content: Any, kind: type[T]) -> T:
     except msgspec.ValidationError as error:
         if isinstance(error.__cause__, ValueError):
             raise ValueError(str(error.__cause__)) from None
-        raise ValueError(_message(str(error), kind)) from None
+        raise ValueError(_beyond(str(error), content) or _message(str(error), kind)) from None
+
+
+_LIMIT = re.compile(r"Expected `[^`]*` (>=|>) ([\d.]+) - at `\$\.([\w.]+)`")
+_SAID = {">=": "must be at least", ">": "must be above"}
+
+
+def _beyond(message: str, content: Any) -> str:
+    """`engine.threads=0: must be at least 1`, as `check_ranges` says it; empty for another message."""
+    found = _LIMIT.fullmatch(message)
+    if found is None:
+        return ""
+    value = content
+    for name in found[3].split("."):
+        value = value[name] if isinstance(value, Mapping) else getattr(value, name)
+    return f"{found[3].removeprefix('spec.')}={value}: {_SAID[found[1]]} {float(found[2]):g}"
 
 
 def _message(message: str, kind: type[Any]) -> str:

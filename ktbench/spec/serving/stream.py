@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from ktbench.spec.errors import at_least, number_at_least
+from ktbench.spec.errors import check_ranges, number_at_least
 
 Arrivals = Literal["closed", "poisson", "gamma", "trace"]
 Start = Literal["cold", "warm", "ram", "disk", "restarted"]
@@ -56,17 +56,17 @@ class StreamSpec:
     """
 
     arrivals: Annotated[Arrivals, Meta(description="when requests come")] = "closed"
-    concurrency: Annotated[int, Meta(description="with closed: users")] = 4
+    concurrency: Annotated[int, Meta(ge=1, description="with closed: users")] = 4
     rate: Annotated[float, Meta(description="with poisson and gamma: requests per second")] = 1.0
     burstiness: Annotated[float, Meta(description="with gamma: below 1 requests come in bursts")] = 1.0
-    requests: Annotated[int, Meta(description="requests in all")] = 32
-    answer: Annotated[int, Meta(description="mean tokens of an answer")] = 32
+    requests: Annotated[int, Meta(ge=1, description="requests in all")] = 32
+    answer: Annotated[int, Meta(ge=1, description="mean tokens of an answer")] = 32
     prompt_sigma: Annotated[float, Meta(description="spread of prompt lengths (log-normal)")] = 0.0
     answer_sigma: Annotated[float, Meta(description="spread of answer lengths (log-normal)")] = 0.0
-    longest_prompt: Annotated[int | None, Meta(description="tokens at most")] = None
-    longest_answer: Annotated[int | None, Meta(description="tokens at most")] = None
+    longest_prompt: Annotated[int, Meta(ge=1, description="tokens at most")] | None = None
+    longest_answer: Annotated[int, Meta(ge=1, description="tokens at most")] | None = None
     shared_prefix: Annotated[int, Meta(description="tokens that all prompts begin with")] = 0
-    turns: Annotated[int, Meta(description="requests of a conversation")] = 1
+    turns: Annotated[int, Meta(ge=1, description="requests of a conversation")] = 1
     trace: Annotated[str | None, Meta(description="a file of lengths and arrivals")] = None
     time_scale: Annotated[float, Meta(description="factor on the times of a trace")] = 1.0
     cache: Annotated[Start, Meta(description="what the prefix cache begins with")] = "cold"
@@ -74,8 +74,7 @@ class StreamSpec:
     slo: SloSpec = field(default_factory=SloSpec)
 
     def __post_init__(self) -> None:
-        for name in ("concurrency", "requests", "answer", "longest_prompt", "longest_answer", "turns"):
-            at_least(_key(name), getattr(self, name), 1)
+        check_ranges(self, "workload.stream")
         for name in ("shared_prefix", "prompt_sigma", "answer_sigma", "temperature"):
             number_at_least(_key(name), getattr(self, name), 0)
         for name in ("rate", "burstiness", "time_scale"):
