@@ -10,7 +10,7 @@ from ktbench.config.compose import Composed
 from ktbench.config.freeze import Request, RequestPart
 from ktbench.resources import read_text
 from ktbench.spec.features import BY_NAME, FEATURES, MOST_FILE_BYTES, register_file
-from ktbench.spec.peers import OPERATOR_CLASS, OWN
+from ktbench.spec.peers import IMPLEMENTATION_OWN, OPERATOR_CLASS
 from ktbench.spec.wire import digest
 
 _KEY = "peer.operator"
@@ -55,8 +55,10 @@ def _with_operator(part: RequestPart) -> RequestPart:
         raise ValueError(f"{_KEY}: takes one file, run sweep once for each")
     peer = part.spec.peer
     if peer.operator is None:
-        if any(OWN in arm.split() for arm in part.sweep.arms):
-            raise ValueError(f"sweep.arms: transformers {OWN} runs a file of yours, name it with {_KEY}=FILE.py")
+        if any(IMPLEMENTATION_OWN in arm.split() for arm in part.sweep.arms):
+            raise ValueError(
+                f"sweep.arms: transformers {IMPLEMENTATION_OWN} runs a file of yours, name it with {_KEY}=FILE.py"
+            )
         return part
     known = replace(peer, operator_id=_checked(peer.operator))
     return replace(part, spec=replace(part.spec, peer=known))

@@ -40,7 +40,7 @@ from ktbench.run.messages import RecordIds, new_record
 from ktbench.run.plausible import Plausibility, RoofPair
 from ktbench.run.serving.driver import RequestFailed
 from ktbench.run.timing import Clock, excess_threads, gap_note, time_steps, torch_threads, warm_up
-from ktbench.spec.peers import OURS, OWN, peer_of
+from ktbench.spec.peers import IMPLEMENTATION_OWN, OURS, peer_of
 from ktbench.spec.record import Agreement, Cell, Outcome, Record, RoleTimes, collect, dishonest, idle_by_data
 from ktbench.spec.timeline import Timeline
 
@@ -315,7 +315,7 @@ class Session:
 
 def _runs_foreign_code(cell: Cell) -> bool:
     """Whether the cell runs an operator of the user's own."""
-    return cell.spec.peer.implementation == OWN
+    return cell.spec.peer.implementation == IMPLEMENTATION_OWN
 
 
 def _is_black_box(cell: Cell) -> bool:

@@ -20,8 +20,10 @@ _NAME = re.compile(r"[A-Za-z][\w.-]*")  # one word of an arm
 OURS = "ktbench"  # the system that is no peer
 # Transformers' own implementations of routed experts (`ExpertsInterface`), and that of the file `peer.operator`.
 Implementation = Literal["eager", "grouped_mm", "batched_mm", "own"]
-OWN: Implementation = "own"
-IMPLEMENTATIONS: tuple[Implementation, ...] = tuple(one for one in get_args(Implementation) if one != OWN)
+IMPLEMENTATION_OWN: Implementation = "own"
+IMPLEMENTATIONS: tuple[Implementation, ...] = tuple(
+    one for one in get_args(Implementation) if one != IMPLEMENTATION_OWN
+)
 
 OPERATOR_CLASS = "Experts"  # of the file `peer.operator`
 
@@ -287,7 +289,7 @@ class PeerSpec:
 
     def __post_init__(self) -> None:
         check_ranges(self, "peer")
-        if self.implementation == OWN and self.operator is None:
+        if self.implementation == IMPLEMENTATION_OWN and self.operator is None:
             raise ValueError("peer.implementation=own: name the file with peer.operator=FILE.py")
 
 

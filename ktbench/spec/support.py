@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import lcm
 
 from ktbench.spec.features import FEATURES, Feature, FeatureValue
-from ktbench.spec.peers import OURS, OWN, Peer, peer_of
+from ktbench.spec.peers import IMPLEMENTATION_OWN, OURS, Peer, peer_of
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.weights import FORMATS, Precision, expert_bytes
 
@@ -190,7 +190,7 @@ def _peer_rules(spec: RunSpec, peer: Peer) -> Iterator[Reason]:
     if peer.types.get(spec.precision) == spec.precision:  # in our groups, whole ones only
         step = lcm(peer.multiple, FORMATS[spec.precision].group or 1)
         yield from _multiple_rules(spec, f"system={name} precision={spec.precision}", step)
-    if name == "transformers" and spec.peer.implementation == OWN and work.phase == "serve":
+    if name == "transformers" and spec.peer.implementation == IMPLEMENTATION_OWN and work.phase == "serve":
         yield Reason("peer.implementation=own", "runs prefill, decode and layer, not serve")
     if name == "transformers" and spec.peer.implementation == "batched_mm":
         yield from _copying_rules(spec)

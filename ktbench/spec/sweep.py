@@ -13,7 +13,7 @@ from ktbench.spec.engine import EngineSpec
 from ktbench.spec.errors import check_ranges, did_you_mean, repeated, require_name
 from ktbench.spec.features import BY_NAME, FUSED, FeatureValue, features_label, parse_features
 from ktbench.spec.peers import BY_NAME as BY_PEER
-from ktbench.spec.peers import IMPLEMENTATIONS, OURS, OWN
+from ktbench.spec.peers import IMPLEMENTATION_OWN, IMPLEMENTATIONS, OURS
 from ktbench.spec.serving.stream import SAMPLED, Start
 from ktbench.spec.weights import Precision
 
@@ -45,7 +45,7 @@ def arm_changes(arm: str) -> dict[str, bool | int | float | str]:
 
 def _system_changes(arm: str) -> dict[str, str]:
     system = arm_peer(arm) or OURS
-    named = [word for word in arm.split() if word in (*IMPLEMENTATIONS, OWN)]
+    named = [word for word in arm.split() if word in (*IMPLEMENTATIONS, IMPLEMENTATION_OWN)]
     if len(named) > (system == "transformers"):
         raise ValueError(f"arm {arm!r}: {named[-1]} goes with transformers, once")
     return {"system": system} | ({"peer.implementation": named[0]} if named else {})
@@ -61,7 +61,7 @@ def arm_peer(arm: str) -> str | None:
 
 def arm_features(arm: str) -> dict[str, FeatureValue]:
     """Feature values of an arm by feature name. Raises ValueError naming the unknown word and the allowed ones."""
-    known = {*PRECISIONS, *STARTS, SAMPLED, *BY_PEER, *IMPLEMENTATIONS, OWN}
+    known = {*PRECISIONS, *STARTS, SAMPLED, *BY_PEER, *IMPLEMENTATIONS, IMPLEMENTATION_OWN}
     words = " ".join(word for word in arm.split() if word not in known)
     if words and arm_peer(arm):
         raise ValueError(f"arm {arm!r}: {arm_peer(arm)} has none of our features, leave out {words}")

@@ -14,7 +14,7 @@ import msgspec
 from ktbench.spec.engine import PAPER_AMX_MIN_TOKENS, ServingSpec
 from ktbench.spec.errors import instead
 from ktbench.spec.features import FEATURES
-from ktbench.spec.peers import OWN
+from ktbench.spec.peers import IMPLEMENTATION_OWN
 from ktbench.spec.run_spec import RunSpec
 
 
@@ -61,8 +61,8 @@ def _peer(spec: RunSpec) -> Any:
     """Of the settings of a peer those that say what runs, not where it is found."""
     if spec.system == "openai":
         return [spec.peer.url, spec.peer.served_model]
-    if spec.system == "transformers" and spec.peer.implementation == OWN:
-        return [OWN, spec.peer.operator_id]
+    if spec.system == "transformers" and spec.peer.implementation == IMPLEMENTATION_OWN:
+        return [IMPLEMENTATION_OWN, spec.peer.operator_id]
     return spec.peer.implementation if spec.system == "transformers" else None
 
 

@@ -14,7 +14,7 @@ from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.engine.roles import use_threads
 from ktbench.peers.layers import refusals_of
 from ktbench.peers.transformers.own import experts_words, run_experts
-from ktbench.spec.peers import OWN, PeerSpec
+from ktbench.spec.peers import IMPLEMENTATION_OWN, PeerSpec
 from ktbench.spec.run_spec import ModelSpec, RunSpec
 from ktbench.spec.support import unsupported
 
@@ -43,7 +43,9 @@ class TransformersLayer(LoadedLayer):
         use_threads(self._cpus, spec.engine, None, None)
         for experts in self._experts:
             _run_as(experts, spec.peer)
-        with refusals_of(experts_words(spec.peer), Exception if spec.peer.implementation == OWN else RuntimeError):
+        with refusals_of(
+            experts_words(spec.peer), Exception if spec.peer.implementation == IMPLEMENTATION_OWN else RuntimeError
+        ):
             next(trial(self._copies))
         return self._copies
 
@@ -60,7 +62,7 @@ class TransformersLayer(LoadedLayer):
 def _run_as(experts: OriginalExperts, peer: PeerSpec) -> None:
     """Modules without Transformers' `use_experts_implementation` have only their own loop."""
     run_experts(experts, peer)
-    if peer.implementation == OWN:
+    if peer.implementation == IMPLEMENTATION_OWN:
         return
     if peer.implementation != "eager" and not hasattr(experts.module, "is_concatenated"):
         raise Unsupported(f"{type(experts.module).__name__} runs eager alone, not {peer.implementation}")

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ktbench.engine.experts import OriginalExperts
 from ktbench.engine.protocol import Unsupported
-from ktbench.spec.peers import OPERATOR_CLASS, OWN, PeerSpec
+from ktbench.spec.peers import IMPLEMENTATION_OWN, OPERATOR_CLASS, PeerSpec
 
 _MADE, _FORWARD, _GUARDED = "_ktbench_own", "forward", "_ktbench_guarded"
 
@@ -26,7 +26,7 @@ def run_experts(experts: OriginalExperts, peer: PeerSpec) -> None:
     """
     kept = experts.module.__dict__  # not attributes: the module would register the operator as its submodule
     kept.pop(_FORWARD, None)
-    if peer.implementation != OWN or peer.operator is None:
+    if peer.implementation != IMPLEMENTATION_OWN or peer.operator is None:
         return
     if kept.get(_MADE, ("", None))[0] != peer.operator_id:
         kept[_MADE] = peer.operator_id, _make(peer.operator, experts.module)
@@ -35,7 +35,7 @@ def run_experts(experts: OriginalExperts, peer: PeerSpec) -> None:
 
 def experts_words(peer: PeerSpec) -> str:
     """Which experts run, for notes and reasons."""
-    if peer.implementation == OWN:
+    if peer.implementation == IMPLEMENTATION_OWN:
         return f"peer.operator={peer.operator} ({peer.operator_id})"
     return f"experts_implementation={peer.implementation}"
 

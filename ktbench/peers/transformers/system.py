@@ -23,7 +23,7 @@ from ktbench.peers.layers import refusals_of
 from ktbench.peers.transformers.layer import open_layer
 from ktbench.peers.transformers.own import experts_words, run_experts
 from ktbench.peers.tuning import StepsBench, ThreadCount, Tuned, Tuner, thread_counts, vary
-from ktbench.spec.peers import OWN, Implementation, PeerSpec
+from ktbench.spec.peers import IMPLEMENTATION_OWN, Implementation, PeerSpec
 from ktbench.spec.record import Work
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
 from ktbench.spec.step.work import DenseWork
@@ -47,7 +47,7 @@ class PlainExperts:
         implementation = peer.implementation
         for experts in self.layers.values():
             run_experts(experts, peer)
-        if implementation == OWN:
+        if implementation == IMPLEMENTATION_OWN:
             self._try(f"peer.operator={peer.operator}", Exception)
             return
         switch: Any = self._network.set_experts_implementation
