@@ -35,7 +35,7 @@ def _limits(kind: type[Any]) -> tuple[tuple[str, Meta], ...]:
     return tuple((name, meta) for name, meta in found if (meta.ge, meta.gt) != (None, None))
 
 
-def check_ranges(spec: object, key: str) -> None:
+def check_ranges(spec: Any, key: str) -> None:
     """Raises ValueError for a number below the limit that its field has; words and None are allowed."""
     for name, meta in _limits(type(spec)):
         value = getattr(spec, name)
