@@ -37,7 +37,7 @@ def _limits(kind: type[Any]) -> tuple[tuple[str, Meta], ...]:
 
 def check_ranges(spec: Any, key: str) -> None:
     """Raises ValueError for a number below the limit that its field has; words and None are allowed."""
-    for name, meta in _limits(type(spec)):
+    for name, meta in _limits(type(spec)):  # type: ignore[arg-type]  # classes are hashable
         value = getattr(spec, name)
         if isinstance(value, int | float) and (why := below_limit(value, meta)):
             raise ValueError(f"{key}.{name}={value}: {why}")
