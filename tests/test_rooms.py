@@ -20,6 +20,12 @@ MAY_IMPORT = {  # of `cli`, which may import all, there is nothing to hold
 ROOMS = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").is_file()}
 MOST_FILES = 25
 NAMES = {name for names in sim.SEAM.values() for name in names}
+
+
+CIRCLES = {  # the table of features asks whole specs, which hold its values; a document knows how it is drawn
+    frozenset(f"ktbench.spec.{name}" for name in ("engine", "features", "machine", "run_spec")),
+    frozenset(f"ktbench.report.{name}" for name in ("documents", "figures.draw")),
+}
 OUTSIDE = {"hydra": {"config"}, "omegaconf": {"config"}}
 
 
@@ -81,6 +87,40 @@ def test_the_simulator_is_entered_by_its_seam_alone() -> None:
 @pytest.mark.parametrize("name", sorted(NAMES))
 def test_every_name_of_the_seam_is_there(name: str) -> None:
     assert getattr(sim, name) is not None
+
+
+def links() -> dict[str, set[str]]:
+    """Modules that each module of the package names in an import, for annotations included."""
+    names = {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): path for path in PACKAGE.rglob("*.py")}
+    return {
+        module: {
+            name for one in imported(path) for name in (one, one.rpartition(".")[0]) if name in names and name != module
+        }
+        for module, path in names.items()
+    }
+
+
+def circles(of: dict[str, set[str]]) -> set[frozenset[str]]:
+    """Modules that reach each other."""
+    reached = {module: set(below) for module, below in of.items()}
+    for middle in of:  # Warshall's closure
+        for module in of:
+            if middle in reached[module]:
+                reached[module] |= reached[middle]
+    return {
+        frozenset(other for other in below if module in reached[other])
+        for module, below in reached.items()
+        if module in below
+    }
+
+
+def test_circles_are_found() -> None:
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == {frozenset("bc")}
+
+
+def test_no_module_imports_what_imports_it() -> None:
+    """Not for its annotations, either: who reads one would have to read both."""
+    assert [sorted(circle) for circle in circles(links()) - CIRCLES] == []
 
 
 def test_folders_stay_small() -> None:

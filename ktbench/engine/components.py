@@ -7,15 +7,18 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
+import torch
 from transformers import PreTrainedModel
 
+from ktbench.engine.backend import MoERuntimeState
+from ktbench.engine.decode.inputs import DecodeState
 from ktbench.engine.decode.prefill import ReplayPrefill
 from ktbench.engine.decode.program import ProgramRecording, StepRecording
-from ktbench.engine.decode.step import DecodeState, ReplayDecoder
+from ktbench.engine.decode.step import ReplayDecoder
 from ktbench.engine.device_placement import MakeDeviceExperts, SharedMemoryExperts
-from ktbench.engine.experts import ExpertsOperator, MoERuntimeState
+from ktbench.engine.experts import ExpertsOperator
 from ktbench.engine.inject.own_features import OwnFeature, know_features, make_hook
-from ktbench.engine.roles import split_cpus, use_threads
+from ktbench.engine.roles import split_cpus
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.run_spec import RunSpec, WorkloadSpec
 
@@ -128,3 +131,13 @@ class EngineComponents:
         assert self.host is not None
         host, threads = self.host, len(split_cpus(self.cpus, engine).device)
         return lambda operator, _: SharedMemoryExperts(host.at_device(cast("FusedExperts", operator.fused), threads))
+
+
+def use_threads(cpus: Sequence[int], engine: EngineSpec, host: FusedHost | None, device: DenseHost | None) -> None:
+    """From now on everything runs as many threads as `engine` requests on `cpus`; raises as `split_cpus`."""
+    roles = split_cpus(cpus, engine)
+    torch.set_num_threads(len(roles.device))
+    if host is not None:
+        host.run_on(roles.host)
+    if device is not None:
+        device.resize(len(roles.device))

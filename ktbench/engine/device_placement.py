@@ -6,71 +6,27 @@ Letters: T tokens of a call, k experts of a token, E experts.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ktbench.engine.backend import ExpertsBackend
+from ktbench.engine.experts import ExpertsOperator
 from ktbench.engine.placement import DynamicPlacement, ExpertSwap, place_experts
+from ktbench.engine.routing import Residence
 from ktbench.engine.workload.recorded import read_profile
 from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.run_spec import ModelSpec
-
-if TYPE_CHECKING:
-    from ktbench.engine.experts import Backend, ExpertsOperator
-
-NO_EXPERT = -1
-
-
-def split_ids(ids: Tensor, at_device: Tensor, out: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
-    """Host's and device's ids of `ids` [T, k] int64: [T, k], -1 where the other serves or none is selected.
-
-    `at_device` is bool [E]. Gate weights stay as they are: a pair of id -1 adds nothing. Always the same operations,
-    none of which waits for the device or has a shape that depends on data; `out` are buffers for the two.
-    """
-    hosts, devices = out or (torch.empty_like(ids), torch.empty_like(ids))
-    here = at_device.take(ids.clamp(min=0))
-    hosts.copy_(ids).masked_fill_(here, NO_EXPERT)
-    devices.copy_(ids).masked_fill_(~here, NO_EXPERT)
-    return hosts, devices
-
-
-class Residence:
-    """Where the experts of one layer live: `at_device` bool [E], and `served` int64 [2], pairs of host and device.
-
-    Both are static memory that is changed in place only, so that a captured CUDA graph sees every change.
-    """
-
-    def __init__(self, at_device: Tensor) -> None:
-        """Of `at_device` bool [E], copied, on the device that `split` is to run on. Raises ValueError for others."""
-        if at_device.dtype != torch.bool or at_device.ndim != 1:
-            raise ValueError(f"at_device is {at_device.dtype} {list(at_device.shape)}, must be bool [experts]")
-        self.at_device = at_device.clone()
-        self.served = torch.zeros(2, dtype=torch.int64, device=at_device.device)
-
-    def split(self, ids: Tensor, out: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
-        """See `split_ids`; counts the pairs that each serves."""
-        hosts, devices = split_ids(ids, self.at_device, out)
-        self.served[0].add_((hosts >= 0).sum())
-        self.served[1].add_((devices >= 0).sum())
-        return hosts, devices
-
-    def evict(self, expert: int) -> None:
-        """The host serves this expert from now on."""
-        self.at_device[expert] = False
-
-    def admit(self, expert: int) -> None:
-        """The device serves this expert from now on."""
-        self.at_device[expert] = True
 
 
 class DeviceExperts(Protocol):
     """The device role's side of one layer: what runs the experts that live there."""
 
     @property
-    def backend(self) -> Backend:
+    def backend(self) -> ExpertsBackend:
         """Runs them."""
 
     def move(self, move: ExpertSwap) -> None:
@@ -84,7 +40,7 @@ class DeviceExperts(Protocol):
 
 
 # Makes what runs the experts of a layer that are marked in [E].
-MakeDeviceExperts = Callable[["ExpertsOperator", NDArray[np.bool_]], DeviceExperts]
+MakeDeviceExperts = Callable[[ExpertsOperator, NDArray[np.bool_]], DeviceExperts]
 
 
 class DevicePlacement:
@@ -167,7 +123,7 @@ def detach(operators: Sequence[ExpertsOperator]) -> None:
 class SharedMemoryExperts:
     """`DeviceExperts` on CPU cores: both roles read the same weights, so nothing is copied when an expert moves."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: ExpertsBackend) -> None:
         self.backend = backend
 
     def move(self, move: ExpertSwap) -> None:

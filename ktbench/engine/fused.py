@@ -23,9 +23,9 @@ from ktbench._kernels import (
     Team,
     ThreadPool,
 )
+from ktbench.engine.backend import ExpertsBackend
 from ktbench.engine.decode.lazy import Fetch
 from ktbench.engine.decode.program import CallRecorder
-from ktbench.engine.experts import Backend
 from ktbench.engine.forms import (
     Biases,
     ExpertBlocks,
@@ -58,8 +58,8 @@ class ExpertExecutor:
     concurrent: bool = False
 
 
-class FusedExperts(Backend):
-    """Backend and store of one decoder layer: runs and gives back what was packed."""
+class FusedExperts(ExpertsBackend):
+    """ExpertsBackend and store of one decoder layer: runs and gives back what was packed."""
 
     def __init__(self, packed: PackedExperts, form: ExpertsForm, layer: int, executor: ExpertExecutor) -> None:
         self.kernels: dict[str, Any] = {"avx512": True}
@@ -155,7 +155,7 @@ class FusedExperts(Backend):
         return ExpertMatrices(gate=gate, up=up, down=down, biases=self._biases(i), glu=self.form.glu)
 
     def in_float32(self, i: int) -> ExpertFunction:
-        """See `Backend`: on the packed weights as they lie, by loops of their own (kernels/moe/widened.cpp)."""
+        """See `ExpertsBackend`: on the packed weights as they lie, by loops of their own (kernels/moe/widened.cpp)."""
         biases, team = self._biases(i) or (None, None, None), self._executor.team
 
         def product(matrix: str, inputs: Tensor, bias: Tensor | None) -> Tensor:

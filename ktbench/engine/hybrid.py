@@ -13,12 +13,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ktbench.engine.backend import Tap
 from ktbench.engine.components import EngineComponents
 from ktbench.engine.decode.prefill import ReplayPrefill
 from ktbench.engine.decode.step import PassRunner, ReplayDecoder, StepRunner
 from ktbench.engine.decode.timeline import timeline
 from ktbench.engine.device_placement import DevicePlacement, detach
-from ktbench.engine.experts import ExpertsOperator, Tap
+from ktbench.engine.experts import ExpertsOperator
 from ktbench.engine.forms import ExpertFunctions
 from ktbench.engine.protocol import require
 from ktbench.engine.replay import ReplaySystem, TraceReplay

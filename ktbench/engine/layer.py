@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ktbench.engine.experts import Backend
+from ktbench.engine.backend import ExpertsBackend
 from ktbench.engine.forms import ExpertFunctions
 from ktbench.engine.observe import KeptOutputs, Observer, truth_of
 from ktbench.engine.protocol import (
@@ -116,7 +116,7 @@ def _window(numbers: Tensor, step: int, size: torch.Size) -> Tensor:
 Call = Callable[[], Tensor]
 
 
-class BindableBackend(Backend, Protocol):
+class BindableBackend(ExpertsBackend, Protocol):
     """A backend whose call can be prepared."""
 
     def bind(self, hidden: Tensor, routing: Routing, output: Tensor, /) -> Call:

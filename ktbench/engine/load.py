@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 from torch import nn
 from transformers import PreTrainedModel
 
+from ktbench.engine.backend import ExpertsBackend, MoERuntimeState
 from ktbench.engine.components import EngineComponents
 from ktbench.engine.decode.program import CallRecorder
 from ktbench.engine.decode.timeline import layer_of
-from ktbench.engine.experts import Backend, ExpertsOperator, MoERuntimeState, OriginalExperts, SharedExpert
+from ktbench.engine.experts import ExpertsOperator, OriginalExperts, SharedExpert
 from ktbench.engine.forms import LinearBlocks, PackableStore, expert_positions, read_form
 from ktbench.engine.hybrid import HybridEngine
 from ktbench.engine.inject.match import Replacement, expert_precisions, match_rules
@@ -164,7 +165,7 @@ class _Backends:
 
     def of(
         self, module: nn.Module, store: PackableStore, layer: int, precision: Precision | None
-    ) -> tuple[Backend | None, Backend | None]:
+    ) -> tuple[ExpertsBackend | None, ExpertsBackend | None]:
         """Of one layer, for base and for the fused operator, which packs in `precision` where a rule names one."""
         kept = OriginalExperts(module) if self.keeps_original else None
         packed = self.host.pack(store, read_form(module), layer, precision) if self.host is not None else None

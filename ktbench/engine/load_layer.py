@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
+from ktbench.engine.components import use_threads
 from ktbench.engine.decode.program import CallRecorder
 from ktbench.engine.experts import OriginalExperts
 from ktbench.engine.forms import ExpertsForm, expert_positions, read_form
@@ -17,7 +18,6 @@ from ktbench.engine.layer import BindableBackend, CacheColdReplicas, LayerSystem
 from ktbench.engine.load import open_host
 from ktbench.engine.loading.source import fill_experts
 from ktbench.engine.protocol import HostRole
-from ktbench.engine.roles import use_threads
 from ktbench.engine.synthetic import TransientExperts, WeightPool, skeleton
 from ktbench.engine.weight_plan import Packing, WeightPlan
 from ktbench.spec.cells import layer_copies

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from ktbench.engine.backend import Tap
 from ktbench.engine.decode.step import Forward, StepRunner
 from ktbench.engine.decode.timeline import Segment
-from ktbench.engine.experts import Tap
 from ktbench.engine.forms import ExpertFunctions
 from ktbench.engine.observe import KeptOutputs, Observer, truth_of
 from ktbench.engine.protocol import ExpertsObservation, Inspected, Survey, Surveyed, configured

@@ -7,13 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ktbench.spec.engine import EngineSpec
-
-if TYPE_CHECKING:
-    from ktbench.engine.dense import DenseHost
-    from ktbench.engine.fused import FusedHost
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,18 +48,6 @@ def split_cpus(cpus: Sequence[int], engine: EngineSpec) -> RoleCpus:
             f"the host role needs one of {len(used)} cores"
         )
     return RoleCpus(device=used[:count], host=used[count:])
-
-
-def use_threads(cpus: Sequence[int], engine: EngineSpec, host: FusedHost | None, device: DenseHost | None) -> None:
-    """From now on everything runs as many threads as `engine` requests on `cpus`; raises as `split_cpus`."""
-    import torch
-
-    roles = split_cpus(cpus, engine)
-    torch.set_num_threads(len(roles.device))
-    if host is not None:
-        host.run_on(roles.host)
-    if device is not None:
-        device.resize(len(roles.device))
 
 
 @contextmanager

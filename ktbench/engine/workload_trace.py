@@ -11,7 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ktbench.engine.decode.step import DecodeState, Forward, PassRunner
+from ktbench.engine.decode.inputs import DecodeState
+from ktbench.engine.decode.step import Forward, PassRunner
 from ktbench.engine.routing import PassRouting, Routing, synthetic
 from ktbench.engine.workload.routing import prompt_ids, prompt_padding
 from ktbench.spec.run_spec import WorkloadSpec
@@ -19,7 +20,7 @@ from ktbench.spec.shape import MoEShape
 from ktbench.spec.step.memory import KEPT_WORKLOADS
 
 if TYPE_CHECKING:
-    from ktbench.engine.experts import MoERuntimeState
+    from ktbench.engine.backend import MoERuntimeState
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ktbench.eval.evaluate import GradedAnswer
-from ktbench.eval.texts import TextDocument, Window, Windows, cut_windows, draw_sample, require_known
+from ktbench.eval.tasks.harness import TextDocument
+from ktbench.eval.texts import Window, Windows, cut_windows, draw_sample, require_known
 from ktbench.files import whole_file
 from ktbench.spec.errors import at_least
 from ktbench.spec.record import KL

@@ -12,8 +12,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from ktbench.eval.lm.samples import LoggedQuestion, Results, SampleLog
-from ktbench.eval.tasks.harness import Grade, LoadedTask, fixed_seeds, templates_compiled_once
-from ktbench.eval.texts import TextDocument
+from ktbench.eval.tasks.harness import Grade, LoadedTask, TextDocument, fixed_seeds, templates_compiled_once
 from ktbench.spec.record import SCORE
 from ktbench.spec.suite import SuiteSpec, TaskSpec
 

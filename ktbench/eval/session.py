@@ -21,9 +21,9 @@ from ktbench.eval.lm.cache import AnswerCache, identity_of
 from ktbench.eval.lm.generation import date_templates
 from ktbench.eval.lm.model import EngineLM
 from ktbench.eval.lm.samples import SampleLog
-from ktbench.eval.tasks.harness import LoadedTask
+from ktbench.eval.tasks.harness import LoadedTask, TextDocument
 from ktbench.eval.tasks.sources import inactive_feature, load_task, needs_decode
-from ktbench.eval.texts import TextDocument, draw_sample, drift_texts, wikitext2
+from ktbench.eval.texts import draw_sample, drift_texts, wikitext2
 from ktbench.files import NotWritten
 from ktbench.resources import checkpoint_folder
 from ktbench.spec.record import KL, Cell, Evidence, Outcome, SampleResult, TaskResult, collect, dishonest, idle_by_data

@@ -8,6 +8,10 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, TypeVar
 
+from ktbench.eval.tasks.harness import TextDocument, hub_rows
+from ktbench.eval.tasks.nano import questions
+from ktbench.eval.tasks.nano_questions import STOP
+
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
@@ -18,18 +22,6 @@ _UNKNOWN_WORD = "<unk>"
 _QUESTIONS_A_TASK = 40
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TextDocument:
-    """One text, and its continuation if only that is to be predicted.
-
-    `name` does not depend on where the text was read.
-    """
-
-    name: str
-    text: str
-    continuation: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,8 +60,6 @@ def wikitext2(data_dir: str | None) -> Corpus:
     `wikitext-2-raw` or `wikitext-2`; None loads from the hub. Raises ValueError if there is none, and with file and
     line for text that is not UTF-8.
     """
-    from ktbench.eval.tasks.harness import hub_rows
-
     if data_dir is None:
         pages = tuple(row["page"] for row in hub_rows(*_HUB)["test"])
     else:
@@ -128,9 +118,6 @@ def nano_answers() -> Corpus:
 
     The nano model has learned to predict only answers, not the questions before them.
     """
-    from ktbench.eval.tasks.nano import questions
-    from ktbench.eval.tasks.nano_questions import STOP
-
     documents = tuple(
         TextDocument(
             name=f"nano/{question.task}/{index % _QUESTIONS_A_TASK}",

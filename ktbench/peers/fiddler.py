@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import torch
 
+from ktbench.engine.components import use_threads
 from ktbench.engine.cuda.fiddler import FiddlerCosts, FiddlerRuntime, measure_costs
 from ktbench.engine.cuda.stream import Pins, cuda_runtime
 from ktbench.engine.hybrid import HybridEngine
 from ktbench.engine.load import load_engine
 from ktbench.engine.protocol import HostRole, Unsupported
-from ktbench.engine.roles import use_threads
 from ktbench.engine.weight_plan import WeightPlan
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.run_spec import RunSpec

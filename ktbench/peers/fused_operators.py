@@ -21,11 +21,11 @@ import torch
 from torch import Tensor
 
 from ktbench._kernels import grants
+from ktbench.engine.components import use_threads
 from ktbench.engine.forms import ExpertMatrices, ExpertStore
 from ktbench.engine.layer import CacheColdReplicas, Call, LayerSystem, LoadedLayer, Trial
 from ktbench.engine.load_layer import LayerWeights
 from ktbench.engine.protocol import HostRole, Unsupported
-from ktbench.engine.roles import use_threads
 from ktbench.engine.routing import Routing
 from ktbench.peers.layers import BoundBackend, Float8Blocks, Rounding, other_form, output_lost, refusals_of
 from ktbench.resources import in_checkout

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -71,8 +71,31 @@ def main() -> int:
     return child_exit_code(_record)
 
 
+def record_profile(open_engine: Callable[[RunSpec], HybridEngine], spec: RunSpec) -> ActivationProfile:
+    """The profile of one cell with routing=model; what the routers chose for padding counts too.
+
+    Raises Unsupported where the engine cannot run the cell.
+    """
+    import numpy as np
+
+    from ktbench.engine.workload.recorded import ActivationProfile, Architecture, count_selections
+
+    engine = open_engine(spec)
+    engine.configure(spec)
+    steps = [[layer.ids.cpu().numpy() for layer in step] for step in engine.recorded_routing()]
+    experts = spec.model.shape.experts
+    counts = [sum(count_selections(ids, experts) for ids in layer) for layer in zip(*steps, strict=True)]
+    work = spec.workload
+    return ActivationProfile(
+        model=spec.model.name,
+        architecture=Architecture.of(spec.model),
+        counts=np.stack(counts),
+        tokens=sum(int((step[0] >= 0).any(axis=1).sum()) for step in steps),
+        source=f"{spec.summary}; workload.steps={work.steps}, workload.seed={work.seed}, model.seed={spec.model.seed}",
+    )
+
+
 def _record() -> None:
-    from ktbench.engine.workload.recorded import record_profile
     from ktbench.host.topology import read_topology
 
     request = msgspec.json.decode(sys.stdin.buffer.read(), type=RecordRequest)

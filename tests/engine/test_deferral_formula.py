@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ktbench.engine.experts import ExpertsOperator, MoERuntimeState, OriginalExperts
+from ktbench.engine.backend import MoERuntimeState
+from ktbench.engine.experts import ExpertsOperator, OriginalExperts
 from ktbench.engine.forms import ExpertsPosition, is_experts
 from ktbench.engine.observe import float32_output
 from ktbench.engine.routing import Routing

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ktbench.engine.device_placement import Residence
 from ktbench.engine.placement import DynamicPlacement, ExpertSwap, place_experts
+from ktbench.engine.routing import Residence
 from ktbench.engine.workload.recorded import ActivationProfile, Architecture, count_selections
 from ktbench.spec.engine import PlacementSpec, Policy
 from ktbench.spec.shape import MoEShape, moe_shape

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ktbench.eval.drift import DriftPlan, divergence_nats, measure_drift
 from ktbench.eval.evaluate import GradedAnswer
-from ktbench.eval.texts import TextDocument
+from ktbench.eval.tasks.harness import TextDocument
 from tests.eval.conftest import ByteTokenizer
 
 VOCAB = 128

@@ -14,7 +14,7 @@ from ktbench.engine.generate import Generator, open_generator
 from ktbench.engine.protocol import HostRole
 from ktbench.eval.drift import DriftPlan, Phase, measure_drift
 from ktbench.eval.evaluate import GradedAnswer
-from ktbench.eval.texts import TextDocument
+from ktbench.eval.tasks.harness import TextDocument
 from ktbench.spec.run_spec import ModelSpec, RunSpec
 from tests.engine.engines import FUSED, cell, changed, needs_vector, plain, saved
 from tests.engine.tiny import decode

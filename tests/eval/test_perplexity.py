@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ktbench.eval.evaluate import measure_perplexity
-from ktbench.eval.texts import TextDocument
+from ktbench.eval.tasks.harness import TextDocument
 
 model = pytest.importorskip("lm_eval.api.model")
 metrics = pytest.importorskip("lm_eval.api.metrics")

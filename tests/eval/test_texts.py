@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ktbench.eval.tasks.harness import hub_rows
-from ktbench.eval.texts import TextDocument, cut_windows, draw_sample, nano_answers, wikitext2
+from ktbench.eval.tasks.harness import TextDocument, hub_rows
+from ktbench.eval.texts import cut_windows, draw_sample, nano_answers, wikitext2
 from tests.eval.conftest import SHARED, ByteTokenizer, needs_shared_data
 
 LINES = (

@@ -23,12 +23,12 @@ import torch
 from torch import Tensor
 
 from ktbench._kernels import HandOver, MoE, PackedExperts, ThreadPool, grants
+from ktbench.engine.backend import ExpertsBackend
 from ktbench.engine.cuda.graph import CudaCapturing
 from ktbench.engine.cuda.handover import HostLink
 from ktbench.engine.cuda.offload import HostOffloadBackend
 from ktbench.engine.cuda.stream import CurrentStream, SideStream
 from ktbench.engine.decode.timeline import ModuleWatch
-from ktbench.engine.experts import Backend
 from ktbench.engine.roles import new_threads_on, reach, split_cpus
 from ktbench.engine.routing import Routing
 from ktbench.host.topology import read_topology
@@ -220,7 +220,7 @@ def mechanisms(opened: Opened, layers: int) -> Iterator[str]:
             yield f"hand-over by {name}: FAILED: {str(error).splitlines()[0]}"
 
 
-def _two_layers(backend: Backend, device: torch.device, deferred: int) -> Callable[[Tensor], object]:
+def _two_layers(backend: ExpertsBackend, device: torch.device, deferred: int) -> Callable[[Tensor], object]:
     """The second adds what the first defers, and defers nothing."""
     ids, gates = torch.arange(TOP_K, device=device)[None], torch.ones(1, TOP_K, device=device) / TOP_K
     on_time = TOP_K - deferred

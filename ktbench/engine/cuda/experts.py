@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import grouped_mm
 
-from ktbench.engine.experts import Backend
+from ktbench.engine.backend import ExpertsBackend
 from ktbench.engine.forms import Biases, ExpertMatrices, ExpertStore, Glu
 from ktbench.engine.routing import Routing
 from ktbench.spec.weights import PAIRS_AT_ONCE
@@ -46,8 +46,8 @@ def run_experts(product: Product, rows: Tensor, own: Tensor, weights: ExpertWeig
     return outputs
 
 
-class Slots(Backend):
-    """Backend of the experts of one layer that live with the device, each in a slot. Other ids are ignored.
+class Slots(ExpertsBackend):
+    """ExpertsBackend of the experts of one layer that live with the device, each in a slot. Other ids are ignored.
 
     Nothing waits for the device or has a shape that depends on data, so calls can be captured, and a captured call sees
     the experts that have moved in since.

@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
+from ktbench.engine.backend import ExpertsBackend
 from ktbench.engine.cuda.stream import CurrentStream, Pins
-from ktbench.engine.device_placement import NO_EXPERT, split_ids
-from ktbench.engine.experts import Backend, OriginalExperts
+from ktbench.engine.experts import OriginalExperts
 from ktbench.engine.forms import ExpertMatrices, ExpertsForm
-from ktbench.engine.routing import Routing
+from ktbench.engine.routing import NO_EXPERT, Routing, split_ids
 
 # More tokens than any call gives one expert.
 _MOST_TOKENS = 2**24
@@ -145,8 +145,8 @@ class FiddlerRuntime:
         return self._slots[experts.form].fill(experts, i, self.stream)
 
 
-class FiddlerExperts(Backend):
-    """Backend of the experts of one layer: each where it is faster by `copier.costs`, one after the other."""
+class FiddlerExperts(ExpertsBackend):
+    """ExpertsBackend of the experts of one layer: each where it is faster by `copier.costs`, one after the other."""
 
     def __init__(self, original: OriginalExperts, copier: FiddlerRuntime) -> None:
         self.original, self.copier = original, copier

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from ktbench.engine.backend import ExpertsBackend
 from ktbench.engine.cuda.handover import Block, HostLink
 from ktbench.engine.decode.lazy import Fetch
 from ktbench.engine.decode.timeline import ModuleWatch, Where
-from ktbench.engine.experts import Backend
 from ktbench.engine.forms import ExpertMatrices
 from ktbench.engine.routing import Routing
 
@@ -99,8 +99,8 @@ class DeferredOutput:
         return self._fetch(self)
 
 
-class HostOffloadBackend(Backend):
-    """Backend of the experts of decoder layer `layer`: all tensors on `device`, the work on the host.
+class HostOffloadBackend(ExpertsBackend):
+    """ExpertsBackend of the experts of decoder layer `layer`: all tensors on `device`, the work on the host.
 
     A layer has one copy each way and one wait, in a stream beside the device's own work; submit and wait are in the
     order of that stream, so Python never blocks and a captured call needs none of it. The host adds the deferred
@@ -125,7 +125,7 @@ class HostOffloadBackend(Backend):
     def begin(
         self, hidden: Tensor, immediate: Routing, deferred: Routing | None, previous: Fetch | None
     ) -> tuple[Fetch, Fetch | None]:
-        """See `Backend`."""
+        """See `ExpertsBackend`."""
         if previous is not None and not isinstance(previous, DeferredOutput):
             return super().begin(hidden, immediate, deferred, previous)
         transfer = Transfer.of(hidden, immediate, deferred)
@@ -214,10 +214,10 @@ class HostOffloadBackend(Backend):
         return self._experts.memory
 
 
-class CudaOriginal(Backend):
-    """Backend of base: everything is copied and waited for, the experts run through PyTorch on the host (Fiddler)."""
+class CudaOriginal(ExpertsBackend):
+    """The backend of base: everything is copied and waited for, experts run through PyTorch on the host (Fiddler)."""
 
-    def __init__(self, original: Backend) -> None:
+    def __init__(self, original: ExpertsBackend) -> None:
         self._original = original
 
     def __call__(self, hidden: Tensor, routing: Routing) -> Tensor:

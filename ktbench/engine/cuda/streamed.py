@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
+from ktbench.engine.backend import ExpertsBackend
 from ktbench.engine.cuda.experts import grouped, groups_at_once, run_experts
 from ktbench.engine.cuda.packed import PackedLayout
 from ktbench.engine.decode.lazy import Fetch
-from ktbench.engine.experts import Backend
 from ktbench.engine.forms import ExpertMatrices, Glu
 from ktbench.engine.routing import Routing
 from ktbench.spec.weights import STREAMED_CHUNK_BYTES
@@ -105,8 +105,8 @@ class ExpertStream:
         self.nbytes += len(experts) * memory.shape[1]
 
 
-class StreamedExperts(Backend):
-    """Backend of one layer: the host runs calls of few tokens, the device those that its `stream` takes.
+class StreamedExperts(ExpertsBackend):
+    """ExpertsBackend of one layer: the host runs calls of few tokens, the device those that its `stream` takes.
 
     `memory` is uint8 [E, bytes]: the experts as the host has packed them.
     """
@@ -131,7 +131,7 @@ class StreamedExperts(Backend):
     def begin(
         self, hidden: Tensor, immediate: Routing, deferred: Routing | None, previous: Fetch | None
     ) -> tuple[Fetch, Fetch | None]:
-        """See `Backend`; of a pass all layers stream or none."""
+        """See `ExpertsBackend`; of a pass all layers stream or none."""
         if self.stream.takes(len(hidden)):
             return super().begin(hidden, immediate, deferred, previous)
         return self._host.begin(hidden, immediate, deferred, previous)

@@ -6,10 +6,10 @@ Letters: B sequences, H query heads, G key-value heads, T tokens, N positions of
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -21,10 +21,6 @@ from ktbench.engine.decode.inputs import StepInputs
 from ktbench.engine.decode.lowering import Lowering
 from ktbench.engine.dense import DenseHost
 from ktbench.engine.forms import as_numpy
-
-if TYPE_CHECKING:
-    from ktbench.engine.decode.operators import RotaryTable
-    from ktbench.engine.serving.paged import PagedInputs
 
 _NAME = "ktbench_decode"
 # Arguments of an attention call that the kernel does not need.
@@ -41,6 +37,29 @@ NEUTRAL = {
 Attention = Callable[..., tuple[Tensor, Tensor | None]]
 
 
+class PagedStep(Protocol):
+    """What operators ask of the step of a serving engine, whose keys and values are in pages."""
+
+    page: Tensor
+    offset: Tensor
+
+    @property
+    def layers(self) -> Sequence[Any]:
+        """Keys and values of the layers."""
+
+    def attend(
+        self, queries: Tensor, layer: Any, *, scale: float, window: int | None, sinks: Tensor | None = None
+    ) -> Tensor:
+        """[T, H, D'] of `queries` [T, H, D] on all positions up to them, or on a window of them."""
+
+
+class PositionTable(Protocol):
+    """What is computed for a range of positions before a step."""
+
+    def make_room(self, room: int) -> None:
+        """Compute the first `room` positions."""
+
+
 class StepAttention:
     """Runs attention of a network natively inside `of_step`; outside of it the network's own runs."""
 
@@ -51,8 +70,8 @@ class StepAttention:
         self.lower = Lowering(device)
         self._usual: str = network.config._attn_implementation
         self.inputs: StepInputs | None = None
-        self.paged: PagedInputs | None = None  # of a step that serves requests, instead
-        self.tables: list[RotaryTable] = []
+        self.paged: PagedStep | None = None  # of a step that serves requests, instead
+        self.tables: list[PositionTable] = []
         self.by_mask = 0  # calls that needed a mask
 
     @property

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from ktbench.engine.components import EngineComponents
-from ktbench.engine.decode.step import DecodeState, Forward, PassRunner, ReplayDecoder, StepRunner
+from ktbench.engine.decode.inputs import DecodeState
+from ktbench.engine.decode.step import Forward, PassRunner, ReplayDecoder, StepRunner
 
 # A batch is compacted once so many of its sequences are left: above, copying its cache costs more than it saves.
 _COMPACT = 3 / 4

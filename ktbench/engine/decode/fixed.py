@@ -14,9 +14,9 @@ from ktbench.engine.decode.program import NotRecordable, StepRecording
 from ktbench.engine.decode.timeline import Segment, joined
 
 if TYPE_CHECKING:
+    from ktbench.engine.backend import MoERuntimeState
     from ktbench.engine.cuda.attention import MaskedAttention
     from ktbench.engine.decode.attention import StepAttention
-    from ktbench.engine.experts import MoERuntimeState
     from ktbench.engine.routing import PassRouting
 
 

@@ -15,10 +15,24 @@ from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 from transformers.modeling_outputs import MoeCausalLMOutputWithPast
 
+from ktbench.engine.routing import PassRouting
+
 # What networks and their attention call a cache, as an argument and as a result: Transformers 5.24 renamed it.
 CACHE = "cache" if "cache" in {one.name for one in fields(MoeCausalLMOutputWithPast)} else "past_key_values"
 # What layer of a network's usual cache can be held as plain keys and values.
 _PLAIN = ("DynamicLayer", "DynamicSlidingWindowLayer")
+
+# The routing of each pass of a step (a step of several chunks has several); None leaves it to the routers.
+StepRouting = Sequence[PassRouting] | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DecodeState:
+    """Where sequences stand: their cache after `seen` positions, of which the first `padding` [B] are padding."""
+
+    cache: Cache | None
+    seen: int
+    padding: Tensor
 
 
 class FixedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]

@@ -8,22 +8,19 @@ from __future__ import annotations
 
 import sys
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ktbench._kernels import SmallCall, prepare_heads
-from ktbench.engine.decode.attention import StepAttention
+from ktbench.engine.decode.attention import PagedStep, StepAttention
 from ktbench.engine.decode.inputs import CACHE, SLIDING, StepInputs
 from ktbench.engine.decode.lazy import settled
 from ktbench.engine.dense import DenseHost, FusedNorm, PackedLinear
 from ktbench.engine.forms import as_numpy
 from ktbench.engine.inject.forms import read_router
 from ktbench.spec.shape import length_rotation
-
-if TYPE_CHECKING:
-    from ktbench.engine.serving.paged import PagedInputs
 
 
 class HeadsAttention(nn.Module):
@@ -75,7 +72,7 @@ class HeadsAttention(nn.Module):
         self._device.recorder.do(partial(self._device.attention.forward, *arrays, scale=scale), arrays)
         return out
 
-    def _attend_paged(self, hidden: Tensor, inputs: PagedInputs, rotation: tuple[Tensor, Tensor]) -> Tensor:
+    def _attend_paged(self, hidden: Tensor, inputs: PagedStep, rotation: tuple[Tensor, Tensor]) -> Tensor:
         """[T, H, D] of `hidden` [T, hidden]: tokens of any sequences on all positions up to them."""
         layer = inputs.layers[int(self.original.layer_idx)]  # type: ignore[arg-type]
         qkv = self._projections.projection.matrix(hidden)

@@ -18,9 +18,9 @@ from ktbench.engine.decode.program import StepRecording
 from ktbench.engine.decode.timeline import Segment
 
 if TYPE_CHECKING:
+    from ktbench.engine.backend import MoERuntimeState
     from ktbench.engine.cuda.attention import MaskedAttention
-    from ktbench.engine.decode.step import DecodeState, StepRouting
-    from ktbench.engine.experts import MoERuntimeState
+    from ktbench.engine.decode.inputs import DecodeState, StepRouting
     from ktbench.engine.routing import PassRouting
     from ktbench.spec.run_spec import WorkloadSpec
 

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -34,15 +33,15 @@ from transformers.cache_utils import (
 )
 
 from ktbench.engine.decode.fixed import FixedPass, PassInputs
-from ktbench.engine.decode.inputs import CACHE, StepInputs, fill, fixed_cache
+from ktbench.engine.decode.inputs import CACHE, DecodeState, StepInputs, StepRouting, fill, fixed_cache
 from ktbench.engine.decode.prefill import ReplayPrefill
 from ktbench.engine.decode.program import StepRecording
 from ktbench.engine.decode.timeline import Segment, joined
 
 if TYPE_CHECKING:
+    from ktbench.engine.backend import MoERuntimeState
     from ktbench.engine.cuda.attention import MaskedAttention
     from ktbench.engine.decode.attention import StepAttention
-    from ktbench.engine.experts import MoERuntimeState
     from ktbench.engine.routing import PassRouting
 
 # Layers that put new tensors in the place of old ones. Others, of linear attention say, write into theirs.
@@ -50,18 +49,6 @@ _REPLACING = (DynamicLayer, DynamicSlidingWindowLayer, DynamicIndexedLayer)
 # Layers that hold every position: dropping the last ones brings back what was before them.
 _CROPPABLE = (DynamicLayer, DynamicIndexedLayer)
 _TRANSFORMERS_CACHES = "transformers.cache_utils"
-
-# The routing of each pass of a step (a step of several chunks has several); None leaves it to the routers.
-StepRouting = Sequence["PassRouting"] | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DecodeState:
-    """Where sequences stand: their cache after `seen` positions, of which the first `padding` [B] are padding."""
-
-    cache: Cache | None
-    seen: int
-    padding: Tensor
 
 
 class Forward:

@@ -9,10 +9,10 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from ktbench.engine.checkpoint import generation_config, read_checkpoint
-from ktbench.engine.folder import FolderSource
 from ktbench.engine.forms import LinearBlocks, LinearRows, PackableStore, expert_positions, read_form
 from ktbench.engine.gguf.inspecting import is_gguf
 from ktbench.engine.gguf.reading import GgufSource
+from ktbench.engine.loading.folder import FolderSource
 from ktbench.engine.loading.progress import SILENT, LoadProgress
 from ktbench.engine.loading.source import PLAIN, ModuleSource, WeightFilling, WeightSource, fill_experts
 from ktbench.engine.synthetic import SyntheticSource

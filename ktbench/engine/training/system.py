@@ -15,10 +15,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from ktbench.engine.components import use_threads
 from ktbench.engine.forms import ExpertStore
 from ktbench.engine.fused import FusedHost
 from ktbench.engine.protocol import Diverged, ExpertsObservation, Unsupported, configured, require
-from ktbench.engine.roles import use_threads
 from ktbench.engine.routing import PassRouting, Routing
 from ktbench.engine.training.completions import Sequences, Task, completes, drawn_batches, random_batches
 from ktbench.engine.training.lora_state import LoraSnapshot, LoraState

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ktbench.engine.workload.arrays import array_names, read_array, split_array_name
 from ktbench.files import whole_file
-from ktbench.spec.run_spec import ModelSpec, RunSpec
+from ktbench.spec.run_spec import ModelSpec
 from ktbench.spec.shape import moe_shape
 from ktbench.spec.wire import from_plain, to_plain
-
-if TYPE_CHECKING:
-    from ktbench.engine.hybrid import HybridEngine
 
 _SETTING = "engine.placement.profile"
 
@@ -255,23 +252,3 @@ def _tokens(trace: str, ids: NDArray[np.int64], sizes: tuple[int, int], rng: np.
     if (ordered[:, 1:] == ordered[:, :-1]).any():
         raise ValueError(f"workload.trace={trace}: a token selects the same expert twice")
     return TokenTrace(ids=layer, first=int(rng.integers(len(layer))))
-
-
-def record_profile(open_engine: Callable[[RunSpec], HybridEngine], spec: RunSpec) -> ActivationProfile:
-    """The profile of one cell with routing=model; what the routers chose for padding counts too.
-
-    Raises Unsupported where the engine cannot run the cell.
-    """
-    engine = open_engine(spec)
-    engine.configure(spec)
-    steps = [[layer.ids.cpu().numpy() for layer in step] for step in engine.recorded_routing()]
-    experts = spec.model.shape.experts
-    counts = [sum(count_selections(ids, experts) for ids in layer) for layer in zip(*steps, strict=True)]
-    work = spec.workload
-    return ActivationProfile(
-        model=spec.model.name,
-        architecture=Architecture.of(spec.model),
-        counts=np.stack(counts),
-        tokens=sum(int((step[0] >= 0).any(axis=1).sum()) for step in steps),
-        source=f"{spec.summary}; workload.steps={work.steps}, workload.seed={work.seed}, model.seed={spec.model.seed}",
-    )

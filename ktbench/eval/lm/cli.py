@@ -12,6 +12,7 @@ from dataclasses import fields
 from typing import Any
 
 import yaml
+from lm_eval import utils
 from transformers import AutoTokenizer
 
 from ktbench.engine.checkpoint import inspect_checkpoint
@@ -30,6 +31,20 @@ _PRECISIONS = ("precision", "device_precision")
 _LM = ("tokenizer", "max_length", "add_bos_token", "batch_size")
 ALLOWED = ("path", *_PRECISIONS, *_ENGINE, *_LM)
 _RULES = "lean"
+
+
+class CommandLineLM(EngineLM):
+    """The engine as lm-eval's command line opens it."""
+
+    @classmethod
+    def create_from_arg_string(cls, arg_string: str, additional_config: dict[str, Any] | None = None) -> EngineLM:
+        """See `open_lm`."""
+        return open_lm(utils.simple_parse_args_string(arg_string), additional_config or {})
+
+    @classmethod
+    def create_from_arg_obj(cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None) -> EngineLM:
+        """See `open_lm`."""
+        return open_lm(arg_dict, additional_config or {})
 
 
 def open_lm(arguments: Mapping[str, Any], further: Mapping[str, Any]) -> EngineLM:
@@ -118,7 +133,7 @@ def register() -> None:
     from lm_eval.api.registry import model_registry
 
     if NAME not in model_registry:
-        model_registry.register(NAME, target="ktbench.eval.lm.model:EngineLM")
+        model_registry.register(NAME, target="ktbench.eval.lm.cli:CommandLineLM")
 
 
 if __name__ == "__main__":

@@ -86,18 +86,6 @@ class EngineLM(TemplateLM):  # type: ignore[misc]
         self._progress = progress or (lambda done, of: None)
         self._cache: AnswerCache | None = None
 
-    @classmethod
-    def create_from_arg_string(cls, arg_string: str, additional_config: dict[str, Any] | None = None) -> EngineLM:
-        """See `create_from_arg_obj`."""
-        return cls.create_from_arg_obj(utils.simple_parse_args_string(arg_string), additional_config)
-
-    @classmethod
-    def create_from_arg_obj(cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None) -> EngineLM:
-        """The model of lm-eval's command line; see `ktbench.eval.lm.cli.open_lm`."""
-        from ktbench.eval.lm.cli import open_lm
-
-        return open_lm(arg_dict, additional_config or {})
-
     def use(self, spec: RunSpec, cache: AnswerCache | None = None) -> None:
         """Switch to this cell and reset the tally. `cache` must be that of its `identity_of`.
 

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from ktbench.eval.tasks.rows import Rows, Splits, json_lines
-from ktbench.eval.texts import TextDocument
 from ktbench.spec.errors import instead
 from ktbench.spec.record import SCORE
 from ktbench.spec.suite import SuiteSpec, TaskSpec
@@ -49,6 +48,18 @@ class Grade:
 
     value: float | None
     why: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TextDocument:
+    """One text, and its continuation if only that is to be predicted.
+
+    `name` does not depend on where the text was read.
+    """
+
+    name: str
+    text: str
+    continuation: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

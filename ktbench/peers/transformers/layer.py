@@ -7,11 +7,11 @@ from typing import Any
 import torch
 import transformers
 
+from ktbench.engine.components import use_threads
 from ktbench.engine.experts import OriginalExperts
 from ktbench.engine.layer import CacheColdReplicas, LayerSystem, LoadedLayer, Trial
 from ktbench.engine.load_layer import LayerWeights
 from ktbench.engine.protocol import HostRole, Unsupported
-from ktbench.engine.roles import use_threads
 from ktbench.peers.layers import refusals_of
 from ktbench.peers.transformers.own import experts_words, run_experts
 from ktbench.spec.peers import IMPLEMENTATION_OWN, PeerSpec

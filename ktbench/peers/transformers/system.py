@@ -11,7 +11,8 @@ import transformers
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ktbench.engine.experts import MoERuntimeState, OriginalExperts, Tap
+from ktbench.engine.backend import MoERuntimeState, Tap
+from ktbench.engine.experts import OriginalExperts
 from ktbench.engine.forms import ExpertFunctions, expert_positions
 from ktbench.engine.loading.network import load_network
 from ktbench.engine.protocol import HostRole, System, Unsupported, require

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from ktbench.engine.backend import ExpertsBackend
 from ktbench.engine.cuda.role import CudaRole
 from ktbench.engine.cuda.stream import Pins, Streams
 from ktbench.engine.decode.program import CallRecorder, StepRecorder
 from ktbench.engine.decode.timeline import ModuleWatch
-from ktbench.engine.experts import Backend
 from ktbench.engine.forms import ExpertMatrices
 from ktbench.engine.routing import Routing
 from tests.engine.cuda.async_device import await_word, set_word
@@ -249,7 +249,7 @@ class FakeExperts:
         return ExpertMatrices(gate=whole, up=whole, down=whole)
 
 
-class DirectExperts(Backend):
+class DirectExperts(ExpertsBackend):
     """The same without any offload."""
 
     def __call__(self, hidden: Tensor, routing: Routing) -> Tensor:

@@ -21,11 +21,10 @@ from ktbench.engine.cuda.fiddler import (
     measure_costs,
     runs_at_device,
 )
-from ktbench.engine.device_placement import split_ids
 from ktbench.engine.experts import OriginalExperts
 from ktbench.engine.forms import expert_positions
 from ktbench.engine.observe import float32_output
-from ktbench.engine.routing import Routing
+from ktbench.engine.routing import Routing, split_ids
 from tests.engine.cuda.fakes import FakeDevice
 from tests.engine.families.plain import build
 from tests.engine.tiny import EXPERTS, tiny_model

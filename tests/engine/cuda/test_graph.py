@@ -11,9 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from ktbench.engine.backend import MoERuntimeState
 from ktbench.engine.cuda.graph import CudaCapturing, GraphRecording
 from ktbench.engine.decode.program import CallRecorder, NotRecordable
-from ktbench.engine.experts import ExpertsOperator, MoERuntimeState
+from ktbench.engine.experts import ExpertsOperator
 from ktbench.engine.forms import ExpertsPosition
 from ktbench.spec.engine import EngineSpec
 from tests.engine.cuda.fakes import DirectExperts, FakeDevice, FakeExperts, role_on

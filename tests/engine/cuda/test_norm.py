@@ -13,8 +13,8 @@ from transformers.models.gemma3.modeling_gemma3 import Gemma3RMSNorm
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeRMSNorm
 from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextRMSNorm
 
+from ktbench.engine.backend import MoERuntimeState
 from ktbench.engine.cuda.norm import DeviceNorm
-from ktbench.engine.experts import MoERuntimeState
 from ktbench.engine.inject.match import match_rules
 from ktbench.engine.load import inject
 from ktbench.engine.weight_plan import WeightPlan

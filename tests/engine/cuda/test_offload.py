@@ -11,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from ktbench.engine.backend import MoERuntimeState
 from ktbench.engine.cuda.handover import HostLink
 from ktbench.engine.cuda.offload import CudaOriginal, HostOffloadBackend, Transfer
 from ktbench.engine.decode.program import CallRecorder
 from ktbench.engine.decode.timeline import ModuleWatch, Where
-from ktbench.engine.experts import ExpertsOperator, MoERuntimeState
+from ktbench.engine.experts import ExpertsOperator
 from ktbench.engine.forms import ExpertsPosition
 from ktbench.engine.routing import Routing
 from ktbench.spec.engine import EngineSpec

@@ -14,15 +14,16 @@ from torch import Tensor
 
 pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built", exc_type=ImportError)
 
+from ktbench.engine.backend import ExpertsBackend, MoERuntimeState
 from ktbench.engine.cuda import experts as products
 from ktbench.engine.cuda import packed as module
 from ktbench.engine.cuda.packed import PackedLayout, PackedSlots
 from ktbench.engine.cuda.residents import Bf16Residents, PackedResidents
-from ktbench.engine.device_placement import DevicePlacement, Residence
-from ktbench.engine.experts import Backend, ExpertsOperator, MoERuntimeState
+from ktbench.engine.device_placement import DevicePlacement
+from ktbench.engine.experts import ExpertsOperator
 from ktbench.engine.forms import ExpertsPosition, Glu
 from ktbench.engine.placement import ExpertSwap
-from ktbench.engine.routing import Routing
+from ktbench.engine.routing import Residence, Routing
 from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.weights import DEVICE_UNPACKS, PAIRS_AT_ONCE
 from tests.engine.cuda.fakes import DirectExperts, FakeDevice, Operations, Queue
@@ -195,7 +196,7 @@ class Slow:
     """Experts of a layer that arrive when they are told to; `moved` are those that were told to come."""
 
     def __init__(self) -> None:
-        self.backend: Backend = DirectExperts()
+        self.backend: ExpertsBackend = DirectExperts()
         self.moved: list[ExpertSwap] = []
         self.is_there = True
 

@@ -10,15 +10,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ktbench.engine.backend import MoERuntimeState
 from ktbench.engine.cuda.experts import SlotExperts
 from ktbench.engine.cuda.handover import HostLink
 from ktbench.engine.cuda.offload import HostOffloadBackend
-from ktbench.engine.device_placement import DevicePlacement, Residence, detach
-from ktbench.engine.experts import ExpertsOperator, MoERuntimeState
+from ktbench.engine.device_placement import DevicePlacement, detach
+from ktbench.engine.experts import ExpertsOperator
 from ktbench.engine.forms import ExpertMatrices, ExpertsPosition
 from ktbench.engine.observe import float32_output
 from ktbench.engine.placement import ExpertSwap
-from ktbench.engine.routing import Routing
+from ktbench.engine.routing import Residence, Routing
 from ktbench.spec.engine import PlacementSpec
 from tests.engine.cuda.fakes import DirectExperts, FakeCall, FakeDevice, FakeExperts
 from tests.tiny import tiny_spec

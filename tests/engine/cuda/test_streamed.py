@@ -14,10 +14,10 @@ from torch import Tensor
 pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built", exc_type=ImportError)
 
 from ktbench import _kernels as kernels
+from ktbench.engine.backend import ExpertsBackend
 from ktbench.engine.cuda import streamed as module
 from ktbench.engine.cuda.packed import PackedLayout
 from ktbench.engine.cuda.streamed import ExpertStream, StreamedExperts, crossover, first_above
-from ktbench.engine.experts import Backend
 from ktbench.engine.forms import Biases, ExpertMatrices, Glu
 from ktbench.engine.routing import Routing
 from ktbench.spec.weights import DEVICE_UNPACKS, FORMATS
@@ -27,7 +27,7 @@ E, TOP_K = 5, 2
 TOLERANCE = 0.02
 
 
-class Packed(Backend):
+class Packed(ExpertsBackend):
     """Experts packed as a host packs them, which counts the calls it gets."""
 
     def __init__(self, precision: str, hidden: int, ffn: int, *, biases: bool = False, seed: int = 0) -> None:

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from ktbench.engine.folder import FolderSource
 from ktbench.engine.hybrid import HybridEngine
 from ktbench.engine.load import load_engine
+from ktbench.engine.loading.folder import FolderSource
 from ktbench.engine.loading.packed_folder import PackedFiles, PackedPart
 from ktbench.engine.loading.progress import Loading, LoadProgress
 from ktbench.engine.protocol import HostRole, Unsupported

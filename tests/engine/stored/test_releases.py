@@ -15,9 +15,9 @@ import torch
 from transformers import FineGrainedFP8Config
 
 from ktbench.engine.checkpoint import inspect_checkpoint
-from ktbench.engine.folder import FolderSource
 from ktbench.engine.forms import ExpertBlocks, ExpertMatrices, is_experts
 from ktbench.engine.hybrid import HybridEngine
+from ktbench.engine.loading.folder import FolderSource
 from ktbench.engine.stored.blocks import block_numbers
 from ktbench.engine.stored.formats import StoredFormats, stored_formats
 from ktbench.engine.weight_plan import Packing

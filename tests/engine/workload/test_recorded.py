@@ -20,15 +20,9 @@ from numpy.typing import NDArray
 from ktbench.engine.forms import is_experts
 from ktbench.engine.routing import PassRouting, Routing
 from ktbench.engine.workload import recorded as profiles
-from ktbench.engine.workload.recorded import (
-    ActivationProfile,
-    Architecture,
-    count_selections,
-    read_profile,
-    read_trace,
-    record_profile,
-)
+from ktbench.engine.workload.recorded import ActivationProfile, Architecture, count_selections, read_profile, read_trace
 from ktbench.engine.workload.routing import prompt_ids
+from ktbench.run.record import record_profile
 from ktbench.spec.run_spec import ModelSpec, RunSpec, WorkloadSpec
 from tests.engine.families.plain import build
 from tests.engine.tiny import EXPERTS, decode, load, prefill, spec, tiny_model

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from lm_eval.tasks import TaskManager
 
-from ktbench.eval.lm.cli import main, open_lm, register
-from ktbench.eval.lm.model import EngineLM
+from ktbench.eval.lm.cli import CommandLineLM, main, open_lm, register
 from ktbench.spec.errors import RequestError
 from tests.engine.engines import VECTOR, needs_vector
 from tests.eval.lm.checkpoints import Checkpoint
@@ -116,7 +115,7 @@ def test_arguments_that_are_refused(checkpoint: Checkpoint, arguments: dict[str,
 
 
 def test_arguments_in_one_string(checkpoint: Checkpoint) -> None:
-    lm = EngineLM.create_from_arg_string(
+    lm = CommandLineLM.create_from_arg_string(
         f"path={checkpoint.folder},threads=1,{VECTOR.name}=true,packed_dense=true", {"batch_size": "3"}
     )
     assert lm.batch_size == 3
@@ -129,4 +128,4 @@ def test_lm_eval_finds_the_name() -> None:
 
     register()
     register()
-    assert get_model("ktbench") is EngineLM
+    assert get_model("ktbench") is CommandLineLM
