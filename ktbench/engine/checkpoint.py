@@ -19,7 +19,7 @@ from ktbench.engine.stored.headers import BUFFERS, read_weights
 from ktbench.engine.stored.matrices import StoredMatrix, StoredTensor, StoredWeights, is_plain_order, require_symmetric
 from ktbench.engine.stored.methods import read_method
 from ktbench.engine.stored.sizes import require_sizes
-from ktbench.engine.training.adapter_folder import merged
+from ktbench.engine.training.adapter_folder import merge_adapter
 from ktbench.resources import checkpoint_folder
 from ktbench.spec.shape import MoEShape, moe_shape, text_config, told_tied
 
@@ -261,7 +261,7 @@ def read_checkpoint(model: ModelSpec) -> PreTrainedModel:
         raise ValueError(f"model.path={model.path}: Transformers cannot read it ({why})") from error
     if (differs := _difference(network, report)) is not None:
         raise ValueError(f"model.path={model.path}: {differs}")
-    whole: PreTrainedModel = network if model.adapter is None else merged(network, model.adapter)
+    whole: PreTrainedModel = network if model.adapter is None else merge_adapter(network, model.adapter)
     whole.train(False)
     return whole
 

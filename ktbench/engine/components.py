@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ktbench.engine.cuda.attention import MaskedAttention
     from ktbench.engine.cuda.role import CudaRole
     from ktbench.engine.decode.attention import StepAttention
-    from ktbench.engine.dense import DenseHost
+    from ktbench.engine.dense import DenseOperators
     from ktbench.engine.fused import FusedExperts, FusedHost
 
 
@@ -44,7 +44,7 @@ class EngineComponents:
     operators: Sequence[ExpertsOperator]
     state: MoERuntimeState
     host: FusedHost | None
-    device: DenseHost | None
+    device: DenseOperators | None
     attention: StepAttention | MaskedAttention | None
     cuda: CudaRole | None
     cpus: tuple[int, ...]
@@ -66,7 +66,7 @@ class EngineComponents:
             counted |= {} if role is None else role.counters()
         if self.state.concurrent and self.host is not None:
             counted["host_busy_ns"] = self.host.team.busy_ns
-            if self.cuda is None:  # a CUDA device waits unseen
+            if self.cuda is None:  # not measurable on CUDA
                 counted["device_wait_ns"] = self.state.recorder.waited_ns
         if self.cuda is not None:
             counted |= {"streamed_bytes": self.cuda.streamed_bytes, "flag_answers": self.cuda.flag_answers}
@@ -133,7 +133,7 @@ class EngineComponents:
         return lambda operator, _: SharedMemoryExperts(host.at_device(cast("FusedExperts", operator.fused), threads))
 
 
-def use_threads(cpus: Sequence[int], engine: EngineSpec, host: FusedHost | None, device: DenseHost | None) -> None:
+def use_threads(cpus: Sequence[int], engine: EngineSpec, host: FusedHost | None, device: DenseOperators | None) -> None:
     """From now on everything runs as many threads as `engine` requests on `cpus`; raises as `split_cpus`."""
     roles = split_cpus(cpus, engine)
     torch.set_num_threads(len(roles.device))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ktbench._kernels import DecodeAttention, Linear, OpenMPTeam, PackedMatrix, rms_norm
-from ktbench.engine.decode.lazy import settled
+from ktbench.engine.decode.lazy import resolve_lazy
 from ktbench.engine.decode.program import CallRecorder
 from ktbench.engine.forms import LinearBlocks, LinearRows, as_numpy
 from ktbench.engine.inject.forms import read_norm
@@ -24,7 +24,7 @@ from ktbench.spec.weights import FORMATS, Precision
 _STRIP_ROWS = 16
 
 
-class DenseHost:
+class DenseOperators:
     """The dense operators of a network, and the threads that they share with PyTorch; `lean` switches them all.
 
     Linear layers are packed in `precision` unless a rule names another. `blocks_of` is there for a file that has blocks
@@ -70,13 +70,13 @@ class DenseHost:
         return packed
 
     def _write(self, packed: PackedMatrix, module: nn.Linear, row: int) -> None:
-        stored = self._stored(module)
+        stored = self._stored_rows(module)
         if stored is None or packed.precision != stored.precision:
             packed.write(as_numpy(module.weight), row, self.team)
         else:
             packed.write_blocks(stored.read(), row, self.team)
 
-    def _stored(self, module: nn.Module) -> LinearRows | None:
+    def _stored_rows(self, module: nn.Module) -> LinearRows | None:
         return None if self.blocks_of is None else self.blocks_of(module)
 
     def precision_of(self, modules: Sequence[nn.Linear], named: Precision | None = None) -> Precision:
@@ -90,7 +90,7 @@ class DenseHost:
             return "bf16"
         if named or self.blocks_of is None:
             return precision
-        found = {stored.precision if (stored := self._stored(module)) else "bf16" for module in modules}
+        found = {stored.precision if (stored := self._stored_rows(module)) else "bf16" for module in modules}
         return found.pop() if len(found) == 1 else "bf16"
 
     def resize(self, threads: int) -> None:
@@ -119,7 +119,7 @@ class DenseHost:
 class DenseMatrix:
     """Packed weights [N, K] of one or several linear layers, with their biases [N] where they have any."""
 
-    def __init__(self, modules: Sequence[nn.Linear], host: DenseHost, packed: PackedMatrix) -> None:
+    def __init__(self, modules: Sequence[nn.Linear], host: DenseOperators, packed: PackedMatrix) -> None:
         self.host, self.packed, self.calls = host, packed, 0
         biases = [module.bias.detach().float() for module in modules if module.bias is not None]
         self._bias = torch.cat(biases).numpy() if biases else None
@@ -174,7 +174,7 @@ class PackedLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[..., N] bf16 of `x` [..., K] bf16. Raises ValueError where the original is needed and was not kept."""
         if self.projection.matrix.host.lean:
-            return self.projection(self._number, settled(x))
+            return self.projection(self._number, resolve_lazy(x))
         if self.original is None:
             raise ValueError("original weights of the linear layers were not kept at load")
         result: Tensor = self.original(x)
@@ -182,7 +182,7 @@ class PackedLinear(nn.Module):
 
 
 def pack_linears(
-    modules: Sequence[nn.Linear], host: DenseHost, named: Sequence[Precision | None]
+    modules: Sequence[nn.Linear], host: DenseOperators, named: Sequence[Precision | None]
 ) -> list[PackedLinear]:
     """Operators for linear layers of one input, in the order given, which share a matrix where their rows allow.
 
@@ -200,7 +200,7 @@ def pack_linears(
 class FusedNorm(nn.Module):
     """x · rsqrt(mean(x²) + eps) · weight in one pass, rounded where Transformers' own norm rounds (Zhang 2019)."""
 
-    def __init__(self, module: nn.Module, host: DenseHost) -> None:
+    def __init__(self, module: nn.Module, host: DenseOperators) -> None:
         super().__init__()
         self.host, self.original = host, module
         self.form = read_norm(module)
@@ -211,7 +211,7 @@ class FusedNorm(nn.Module):
         if not self.host.lean:
             result: Tensor = self.original(x)
             return result
-        x, form = settled(x), self.form
+        x, form = resolve_lazy(x), self.form
         rows = x.reshape(-1, x.shape[-1])
         out = x.new_empty(x.shape)
         call = partial(

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ktbench.engine.backend import DeferredExperts, ExpertsBackend, MoERuntimeState
-from ktbench.engine.decode.lazy import Fetch, LazyTensor, settled
+from ktbench.engine.decode.lazy import Fetch, LazyTensor, resolve_lazy
 from ktbench.engine.decode.timeline import Where
 from ktbench.engine.forms import ExpertFunction, ExpertMatrices, ExpertsPosition, read_form
 from ktbench.engine.inject.own_features import LayerExperts, OwnFeature
@@ -55,7 +55,7 @@ class ExpertsOperator(nn.Module):
 
     def forward(self, hidden: Tensor, ids: Tensor, gates: Tensor) -> Tensor:
         """[T, H] in the type of `hidden` [T, H]; `ids` and `gates` [T, k] are the router's own."""
-        hidden, state = settled(hidden), self.state
+        hidden, state = resolve_lazy(hidden), self.state
         routing = from_router(ids, gates) if state.routing is None else state.routing[self.position.number]
         if state.idle is not None:
             routing = Routing(ids=routing.ids.masked_fill(state.idle, -1), gates=routing.gates)

@@ -303,14 +303,14 @@ def expert_positions(network: PreTrainedModel) -> list[tuple[str, ExpertsPositio
     Raises ValueError naming the first class of experts that is not of an `ExpertsForm`, or the network where it has no
     experts at all.
     """
-    names = list(_checked(network))
+    names = list(_checked_names(network))
     return [
         (name, ExpertsPosition(layer=layer_of(name) or 0, number=number, is_last=name == names[-1]))
         for number, name in enumerate(names)
     ]
 
 
-def _checked(network: PreTrainedModel) -> Iterator[str]:
+def _checked_names(network: PreTrainedModel) -> Iterator[str]:
     found = {name: module for name, module in network.named_modules() if type(module).__name__.endswith(_CLASS)}
     # Shared experts may be a module of such a name too, but never the only one.
     routed = {name: module for name, module in found.items() if takes_routing(module)} or found

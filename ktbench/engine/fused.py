@@ -73,7 +73,7 @@ class FusedExperts(ExpertsBackend):
         """[T, H] bf16 of `hidden` [T, H] bf16."""
         hidden = hidden.contiguous()
         output = torch.empty_like(hidden)
-        self._executor.recorder.do(self._prepared(hidden, routing, output).forward, hidden, routing, output)
+        self._executor.recorder.do(self._prepare(hidden, routing, output).forward, hidden, routing, output)
         return output
 
     def start(self, hidden: Tensor, routing: Routing) -> Fetch:
@@ -82,7 +82,7 @@ class FusedExperts(ExpertsBackend):
             return super().start(hidden, routing)
         hidden = hidden.contiguous()
         output = torch.empty_like(hidden)
-        prepared = self._prepared(hidden, routing, output)
+        prepared = self._prepare(hidden, routing, output)
         self._executor.recorder.do(prepared.submit, hidden, routing, output)
 
         def fetch() -> Tensor:
@@ -96,7 +96,7 @@ class FusedExperts(ExpertsBackend):
 
         Nothing but the operator's work is left to do in it; the kernels are those chosen when it is bound.
         """
-        forward = self._prepared(hidden, routing, output).forward
+        forward = self._prepare(hidden, routing, output).forward
 
         def call() -> Tensor:
             forward()
@@ -104,7 +104,7 @@ class FusedExperts(ExpertsBackend):
 
         return call
 
-    def _prepared(self, hidden: Tensor, routing: Routing, output: Tensor) -> Prepared:
+    def _prepare(self, hidden: Tensor, routing: Routing, output: Tensor) -> Prepared:
         return self._moe.prepare(*_arrays(hidden, routing, output), **self.kernels)
 
     @property

@@ -16,7 +16,7 @@ from torch import Tensor
 from ktbench.engine.backend import Tap
 from ktbench.engine.components import EngineComponents
 from ktbench.engine.decode.prefill import ReplayPrefill
-from ktbench.engine.decode.step import PassRunner, ReplayDecoder, StepRunner
+from ktbench.engine.decode.step import DecodeRunner, PassRunner, ReplayDecoder
 from ktbench.engine.decode.timeline import timeline
 from ktbench.engine.device_placement import DevicePlacement, detach
 from ktbench.engine.experts import ExpertsOperator
@@ -99,7 +99,7 @@ class HybridEngine(ReplaySystem):
         device = torch.device("cpu") if components.cuda is None else components.cuda.device
         return DevicePlacement(engine.placement, self.model, components.device_experts_for(engine), device)
 
-    def _runner(self, engine: EngineSpec) -> StepRunner:
+    def _runner(self, engine: EngineSpec) -> DecodeRunner:
         """Recorded steps where features need them; else, or where they cannot be (then with a note), passes."""
         trace, components = self._traced, self._components
         passes, decodes = pass_runner(trace.workload, self._forward, components.state), trace.workload.phase == "decode"

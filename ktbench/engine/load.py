@@ -40,7 +40,7 @@ from ktbench.spec.weights import Precision, expert_bytes
 if TYPE_CHECKING:
     from ktbench.engine.cuda.role import CudaRole
     from ktbench.engine.decode.attention import StepAttention
-    from ktbench.engine.dense import DenseHost
+    from ktbench.engine.dense import DenseOperators
     from ktbench.engine.fused import FusedHost
 
 # Linear layers of a block that get the same input, in the order in which their weights lie.
@@ -198,11 +198,11 @@ def inject(
     state: MoERuntimeState,
     blocks_of: LinearBlocks | None,
     files: PackedFiles | None = None,
-) -> tuple[DenseHost | None, StepAttention | None]:
+) -> tuple[DenseOperators | None, StepAttention | None]:
     """Who runs the dense operators on so many threads, and attention; None where no cell is lean.
 
-    For `blocks_of` and `files` see `DenseHost`. Inner modules are replaced first, while their names are still valid.
-    Raises ValueError for rules that do not fit the network.
+    For `blocks_of` and `files` see `DenseOperators`. Inner modules are replaced first, while their names are still
+    valid. Raises ValueError for rules that do not fit the network.
     """
     found = match_rules(network, _needed(plan))
     _require_experts(network, plan, found)
@@ -211,9 +211,9 @@ def inject(
         from ktbench.engine.decode.attention import StepAttention
         from ktbench.engine.decode.latent import StepLatentAttention
         from ktbench.engine.decode.operators import RotaryTable, StepRouter, attention_operator
-        from ktbench.engine.dense import DenseHost, FusedNorm
+        from ktbench.engine.dense import DenseOperators, FusedNorm
 
-        device = DenseHost(threads, plan.dense, state.recorder, plan.original_dense, blocks_of, files)
+        device = DenseOperators(threads, plan.dense, state.recorder, plan.original_dense, blocks_of, files)
         attention = StepAttention(network, device)
         _replace(network, found, "rms_norm", lambda module: FusedNorm(module, device))
         _pack_linears(network, found, device)
@@ -259,7 +259,7 @@ def _replace(
         network.set_submodule(one.name, make(network.get_submodule(one.name)))
 
 
-def _pack_linears(network: PreTrainedModel, found: Sequence[Replacement], device: DenseHost) -> None:
+def _pack_linears(network: PreTrainedModel, found: Sequence[Replacement], device: DenseOperators) -> None:
     from ktbench.engine.dense import pack_linears
 
     named = {one.name: one.rule.precision for one in _of(found, "linear")}

@@ -117,10 +117,10 @@ class System(Protocol):
         """
 
     def counters(self) -> Mapping[str, int]:
-        """Cumulative counts by counter name: those of the feature table and others. What is not counted is absent.
+        """Cumulative counts by counter name: those of the feature table and others, without those that do not apply.
 
         Where the roles are concurrent, `host_busy_ns` is the time in which routed experts ran on the host and
-        `device_wait_ns` that in which the device role did nothing but wait for them, which of a CUDA device is unseen.
+        `device_wait_ns` that in which the device role did nothing but wait for them; not measurable on CUDA.
         """
 
     def timeline(self) -> Timeline:

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ktbench.engine.backend import Tap
-from ktbench.engine.decode.step import Forward, StepRunner
+from ktbench.engine.decode.step import DecodeRunner, Forward
 from ktbench.engine.decode.timeline import Segment
 from ktbench.engine.forms import ExpertFunctions
 from ktbench.engine.observe import KeptOutputs, Observer, truth_of
@@ -30,7 +30,7 @@ class TraceReplay:
     `ids` are those of the trace until they are renewed; the routing of every step stays.
     """
 
-    def __init__(self, trace: WorkloadTrace, runner: StepRunner) -> None:
+    def __init__(self, trace: WorkloadTrace, runner: DecodeRunner) -> None:
         self.trace, self.runner, self.done = trace, runner, 0
         self.ids: Sequence[Tensor] = trace.ids
         self.logits = torch.empty(0)

@@ -69,7 +69,7 @@ class ExpertsSurvey:
         hidden = torch.from_numpy(
             numbers.standard_normal((self._tokens, self._shape.hidden), dtype=np.float32)
         ).bfloat16()
-        output = run(hidden.clone(), Routing(ids=torch.from_numpy(unit.ids.copy()), gates=_copied(unit.gates)))
+        output = run(hidden.clone(), Routing(ids=torch.from_numpy(unit.ids.copy()), gates=_copy(unit.gates)))
         seen = ExpertsObservation(
             layer=layer,
             hidden=hidden[unit.rows].float().numpy(),
@@ -125,5 +125,5 @@ class ExpertsSurvey:
         )
 
 
-def _copied(gates: NDArray[np.float32]) -> Tensor:
+def _copy(gates: NDArray[np.float32]) -> Tensor:
     return torch.from_numpy(gates.copy())

@@ -32,7 +32,7 @@ class ClientGone(Exception):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Backend:
+class ServerContext:
     """What answers: the engine, the tokens of its model, and the limits of a request.
 
     Requests name the `model`, or its `alias`.
@@ -50,20 +50,20 @@ class Backend:
 class Answering:
     """The answers to a job, from `start` to `close`."""
 
-    def __init__(self, backend: Backend, job: Job, written: Format) -> None:
+    def __init__(self, context: ServerContext, job: Job, written: Format) -> None:
         self.id = f"{written.prefix}-{uuid4().hex}"
-        self._backend, self._job, self._format = backend, job, written
-        self._requests = job.requests(self.id, backend.limits)
-        self._answers = job.answers(backend.tokens)
+        self._context, self._job, self._format = context, job, written
+        self._requests = job.requests(self.id, context.limits)
+        self._answers = job.answers(context.tokens)
         self._index = {one.key: index for index, one in enumerate(self._requests)}
         self._open = set(self._index)
-        self._inbox = Inbox(backend.buffered_tokens * len(self._requests))
+        self._inbox = Inbox(context.buffered_tokens * len(self._requests))
         self._created, self._began_s, self._last_s = int(time.time()), time.monotonic(), 0.0
 
     async def start(self) -> None:
         """Queue all requests of the job. Raises ApiError where the engine does not take them."""
         try:
-            await self._backend.engine.submit(self._requests, self._inbox)
+            await self._context.engine.submit(self._requests, self._inbox)
         except QueueFull as error:
             raise ApiError(429, f"too many requests: {error}", None, "queue_full") from None
         except ValueError as error:
@@ -73,8 +73,8 @@ class Answering:
 
     def close(self) -> None:
         """Take back what has not ended, and count what was done."""
-        self._backend.engine.cancel(self._open)
-        self._backend.metrics.answered(self._job.prompt_tokens, self._new_tokens, self._cached_tokens)
+        self._context.engine.cancel(self._open)
+        self._context.metrics.answered(self._job.prompt_tokens, self._new_tokens, self._cached_tokens)
 
     async def deltas(self) -> AsyncIterator[tuple[int, Delta]]:
         """What is added to which answer, until all have ended. Raises ApiError where the engine fails."""
@@ -90,9 +90,9 @@ class Answering:
             self._time()
             if delta.finish is not None:
                 self._open.discard(event.key)
-                self._backend.metrics.ended(delta.finish, self._last_s - self._began_s)
+                self._context.metrics.ended(delta.finish, self._last_s - self._began_s)
                 if event.finish is None:
-                    self._backend.engine.cancel([event.key])
+                    self._context.engine.cancel([event.key])
             if not delta.is_empty:
                 yield index, delta
 
@@ -119,7 +119,7 @@ class Answering:
         return body | {"usage": None} if self._job.usage_last and not self._job.usage_always else body
 
     def _body(self, kind: str, choices: list[dict[str, Any]], *, usage: bool) -> dict[str, Any]:
-        body = {"id": self.id, "object": kind, "created": self._created, "model": self._backend.model}
+        body = {"id": self.id, "object": kind, "created": self._created, "model": self._context.model}
         return body | {"choices": choices} | ({"usage": self._usage()} if usage else {})
 
     def _usage(self) -> dict[str, Any]:
@@ -142,7 +142,7 @@ class Answering:
 
     def _time(self) -> None:
         """Observe the time to the first token, and between tokens of all answers of the request."""
-        now_s, metrics = time.monotonic(), self._backend.metrics
+        now_s, metrics = time.monotonic(), self._context.metrics
         if self._last_s == 0:
             metrics.first_token_s.observe(now_s - self._began_s)
         else:
@@ -157,15 +157,15 @@ def _ended(finish: str | None, why: str) -> ApiError:
     return ApiError(500, f"the engine ended the answer: {why}", None, "engine_failed")
 
 
-async def respond(request: Request, backend: Backend, job: Job, written: Format) -> Response:
+async def respond(request: Request, context: ServerContext, job: Job, written: Format) -> Response:
     """The answer to a request: whole, or a stream that begins once the engine has taken the job. Raises ApiError."""
-    answering = Answering(backend, job, written)
+    answering = Answering(context, job, written)
     headers = {"x-request-id": answering.id}
-    await unless_gone(request.receive, answering.start())
+    await cancel_on_disconnect(request.receive, answering.start())
     if job.stream:
         return EventStream(answering, headers)
     try:
-        return json_response(await unless_gone(request.receive, answering.whole()), headers=headers)
+        return json_response(await cancel_on_disconnect(request.receive, answering.whole()), headers=headers)
     except TimeoutError as error:
         raise ApiError(503, str(error)) from None
     finally:
@@ -188,7 +188,7 @@ class EventStream(Response):
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             with suppress(ClientGone):
-                await unless_gone(receive, self._send_all(send))
+                await cancel_on_disconnect(receive, self._send_all(send))
         finally:
             self._answering.close()
 
@@ -208,7 +208,7 @@ def _event(data: bytes) -> dict[str, Any]:
     return {"type": "http.response.body", "body": b"data: " + data + b"\n\n", "more_body": True}
 
 
-async def unless_gone(receive: Receive, work: Awaitable[T]) -> T:
+async def cancel_on_disconnect(receive: Receive, work: Awaitable[T]) -> T:
     """The result of the work, which is cancelled once the client has gone. Raises ClientGone, and what the work raises.
 
     The body of the request has to be read before.

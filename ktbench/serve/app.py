@@ -21,7 +21,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ktbench.serve.answering import Backend, ClientGone, respond, unless_gone
+from ktbench.serve.answering import ClientGone, ServerContext, cancel_on_disconnect, respond
 from ktbench.serve.errors import ApiError, json_response
 from ktbench.serve.fields import Chat, Completion, parse
 from ktbench.serve.formats import ChatFormat, Format, TextFormat
@@ -38,9 +38,9 @@ T = TypeVar("T", Chat, Completion)
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """The endpoints of one backend."""
+    """The endpoints of one engine."""
 
-    backend: Backend
+    context: ServerContext
     settings: ServerSettings
     api_key: bytes | None
     encoding: ThreadPoolExecutor
@@ -78,17 +78,17 @@ class Api:
     ) -> Response:
         """Texts are encoded beside the event loop, and counted in parts before, between which others are encoded."""
         self._require_model(fields.model)
-        backend, tokens = self.backend, self.backend.tokens
+        context, tokens = self.context, self.context.tokens
         run = partial(asyncio.get_running_loop().run_in_executor, self.encoding)
-        asked = await run(read, fields, tokens, backend.limits)
-        for count in require_room(asked, tokens, backend.limits):
-            await unless_gone(request.receive, run(count))
-        return await respond(request, backend, await run(asked.make), kind(tokens))
+        asked = await run(read, fields, tokens, context.limits)
+        for count in require_room(asked, tokens, context.limits):
+            await cancel_on_disconnect(request.receive, run(count))
+        return await respond(request, context, await run(asked.make), kind(tokens))
 
     @property
     def _most_items(self) -> int:
         """Tokens of a prompt, messages of a conversation, or prompts."""
-        return max(self.backend.limits.positions, self.backend.limits.answers)
+        return max(self.context.limits.positions, self.context.limits.answers)
 
     async def _models(self, request: Request) -> Response:
         return json_response({"object": "list", "data": [self._model_named(name) for name in self._names]})
@@ -99,10 +99,10 @@ class Api:
         return json_response(self._model_named(name))
 
     async def _metrics(self, request: Request) -> Response:
-        return Response(self.backend.metrics.text(), media_type=CONTENT_TYPE_LATEST)
+        return Response(self.context.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
     async def _health(self, request: Request) -> Response:
-        engine = self.backend.engine
+        engine = self.context.engine
         if engine.failure is not None:
             return json_response({"status": "failed"}, 503)
         state = engine.snapshot and engine.snapshot.state
@@ -112,11 +112,11 @@ class Api:
     @property
     def _names(self) -> tuple[str, ...]:
         """Of the one model that is served."""
-        backend = self.backend
-        return (backend.model,) if backend.alias is None else (backend.model, backend.alias)
+        context = self.context
+        return (context.model,) if context.alias is None else (context.model, context.alias)
 
     def _model_named(self, name: str) -> dict[str, object]:
-        positions = self.backend.limits.positions
+        positions = self.context.limits.positions
         known = {"id": name, "object": "model", "created": self.created, "owned_by": "ktbench"}
         return known | {"max_model_len": positions}
 
@@ -202,7 +202,7 @@ class Gate:
 
         async def counted(message: Message) -> None:
             if message["type"] == "http.response.start":
-                self._api.backend.metrics.responded(path, message["status"])
+                self._api.context.metrics.responded(path, message["status"])
             await send(message)
 
         return counted
@@ -239,6 +239,6 @@ async def _failed(request: Request, error: Exception) -> Response:
     return ApiError(500, "internal error, see the server's log").response()
 
 
-def make_api(backend: Backend, settings: ServerSettings, api_key: bytes | None) -> Api:
+def make_api(context: ServerContext, settings: ServerSettings, api_key: bytes | None) -> Api:
     """The endpoints; texts are encoded on threads of their own."""
-    return Api(backend, settings, api_key, ThreadPoolExecutor(_ENCODERS, "encode"), int(time.time()))
+    return Api(context, settings, api_key, ThreadPoolExecutor(_ENCODERS, "encode"), int(time.time()))

@@ -21,7 +21,7 @@ from starlette.applications import Starlette
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ktbench.engine.serving.requests import ServingEngine
-from ktbench.serve.answering import Backend
+from ktbench.serve.answering import ServerContext
 from ktbench.serve.app import make_api
 from ktbench.serve.driver import EngineThread
 from ktbench.serve.job import Limits
@@ -91,7 +91,7 @@ async def running(served: Served, settings: ServerSettings, api_key: bytes | Non
     """The server of an engine that is open."""
     engine = EngineThread(served.open_engine)
     await engine.start()
-    backend = Backend(
+    context = ServerContext(
         engine=engine,
         tokens=served.tokens,
         model=served.model,
@@ -100,7 +100,7 @@ async def running(served: Served, settings: ServerSettings, api_key: bytes | Non
         buffered_tokens=settings.buffered_tokens,
         metrics=Metrics(engine, served.model),
     )
-    api = make_api(backend, settings, api_key)
+    api = make_api(context, settings, api_key)
     try:
         yield HttpServer(api.app(), settings, engine, served.ready)
     finally:

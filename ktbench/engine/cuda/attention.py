@@ -77,10 +77,10 @@ def seeing_mask(*arguments: Any, **named: Any) -> Tensor | None:
 class MaskedAttention:
     """Attention of a step as the network computes it, restricted by masks.
 
-    What a step derives from its slot is a part of it (`follows`), so that little is left to do between replays.
+    Slot-dependent values are recorded (`reads_slot_on_device`), so that little is left to do between replays.
     """
 
-    follows = True
+    reads_slot_on_device = True
 
     def __init__(self) -> None:
         self.by_mask = 0

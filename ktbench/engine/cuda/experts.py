@@ -35,7 +35,7 @@ class ExpertWeights(NamedTuple):
     biases: tuple[Tensor, Tensor] | None = None
 
 
-def run_experts(product: Product, rows: Tensor, own: Tensor, weights: ExpertWeights, glu: Glu) -> Tensor:
+def grouped_mlp(product: Product, rows: Tensor, own: Tensor, weights: ExpertWeights, glu: Glu) -> Tensor:
     """[P, H] float32 of `rows` [P, H] bf16: what the experts numbered `own` [P] make of them."""
     gate_up = product(rows, weights.gate_up).float()
     if weights.biases is not None:
@@ -46,7 +46,7 @@ def run_experts(product: Product, rows: Tensor, own: Tensor, weights: ExpertWeig
     return outputs
 
 
-class Slots(ExpertsBackend):
+class ExpertSlots(ExpertsBackend):
     """ExpertsBackend of the experts of one layer that live with the device, each in a slot. Other ids are ignored.
 
     Nothing waits for the device or has a shape that depends on data, so calls can be captured, and a captured call sees
@@ -98,11 +98,11 @@ class Slots(ExpertsBackend):
         return self._slots[i]
 
 
-class SlotExperts(Slots):
+class SlotExperts(ExpertSlots):
     """Experts in bf16, whose products read the weights where they lie."""
 
     def __init__(self, experts: int, placed: Sequence[int], store: ExpertStore, device: torch.device) -> None:
-        """See `Slots`; `store` gives the weights, on the host or on `device`."""
+        """See `ExpertSlots`; `store` gives the weights, on the host or on `device`."""
         super().__init__(experts, placed, device)
         self._groups, self._pinned = groups_at_once(device), device.type == "cuda"
         first = store(placed[0])
@@ -120,9 +120,9 @@ class SlotExperts(Slots):
 
     def _run(self, rows: Tensor, slots: Tensor) -> Tensor:
         count = len(self._slots)
-        product = gathered(slots, count) if gathers(self._groups, len(rows)) else grouped(slots, count)
+        product = gathered_product(slots, count) if gathers(self._groups, len(rows)) else grouped_product(slots, count)
         weights = ExpertWeights(self._gate_up, self._down, self._biases)
-        return run_experts(product, rows, slots.clamp(max=count - 1), weights, self._glu)
+        return grouped_mlp(product, rows, slots.clamp(max=count - 1), weights, self._glu)
 
     def move(self, incoming: int, outgoing: int, matrices: ExpertMatrices) -> None:
         """Expert `incoming` with these weights takes the slot of expert `outgoing`; see `take`."""
@@ -173,7 +173,7 @@ def gathers(groups: bool, pairs: int) -> bool:
     return not groups and pairs <= _FEW
 
 
-def grouped(slots: Tensor, count: int) -> Product:
+def grouped_product(slots: Tensor, count: int) -> Product:
     """Products by PyTorch's grouped one, which reads the weights of the slots in `slots` [P] where they lie."""
     return grouped_by(torch.searchsorted(slots, torch.arange(count, device=slots.device), right=True, out_int32=True))
 
@@ -183,7 +183,7 @@ def grouped_by(ends: Tensor) -> Product:
     return lambda rows, weights: grouped_mm(rows, weights.transpose(1, 2), offs=ends)
 
 
-def gathered(slots: Tensor, count: int) -> Product:
+def gathered_product(slots: Tensor, count: int) -> Product:
     """Products with copies of the weights of the slots in `slots` [P], some pairs after the others."""
     parts = torch.split(slots.clamp(max=count - 1), PAIRS_AT_ONCE)
 

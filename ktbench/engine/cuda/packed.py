@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ktbench.engine.cuda.experts import ExpertWeights, Slots, gathers, grouped_by, groups_at_once, run_experts
+from ktbench.engine.cuda.experts import ExpertSlots, ExpertWeights, gathers, grouped_by, grouped_mlp, groups_at_once
 from ktbench.engine.forms import Biases, ExpertMatrices, Glu
 from ktbench.spec.weights import DEVICE_UNPACKS, FORMATS, PAIRS_AT_ONCE, STREAMED_CHUNK_BYTES, Precision
 
@@ -223,13 +223,13 @@ def packed_layout(experts: FusedExperts) -> PackedLayout | None:
     )
 
 
-class PackedSlots(Slots):
+class PackedSlots(ExpertSlots):
     """Experts as the host packs them, unpacked for every call."""
 
     def __init__(
         self, memory: Tensor, placed: Sequence[int], layout: PackedLayout, glu: Glu, device: torch.device
     ) -> None:
-        """See `Slots`; `memory` is uint8 [E, bytes], of the host."""
+        """See `ExpertSlots`; `memory` is uint8 [E, bytes], of the host."""
         super().__init__(len(memory), placed, device)
         self._layout, self._glu, self._groups = layout, glu, groups_at_once(device)
         self._memory = torch.empty(len(placed), memory.shape[1], dtype=torch.uint8, device=device)
@@ -252,7 +252,7 @@ class PackedSlots(Slots):
         """[P, H] float32 of a few pairs, each with a copy of its expert."""
         copies = self._memory.view(torch.int64).index_select(0, own).view(torch.uint8)  # wide numbers move faster
         pairs = torch.arange(len(rows), device=rows.device)
-        return run_experts(_one_row_each, rows, pairs, self._layout.unpack(copies), self._glu)
+        return grouped_mlp(_one_row_each, rows, pairs, self._layout.unpack(copies), self._glu)
 
     def _add_chunk(self, outputs: Tensor, rows: Tensor, slots: Tensor, first: int, last: int) -> Tensor:
         """`outputs` [P, H] with those of the slots from `first` to before `last`, whose rows are moved to the front."""
@@ -260,7 +260,7 @@ class PackedSlots(Slots):
         starts = torch.searchsorted(slots, torch.arange(first, last + 1, device=slots.device))
         near = (place + starts[0]).clamp(max=count)
         product, own = grouped_by((starts[1:] - starts[0]).int()), (slots[near] - first).clamp(0, last - first - 1)
-        made = run_experts(product, rows[near], own, self._layout.unpack(self._memory[first:last]), self._glu)
+        made = grouped_mlp(product, rows[near], own, self._layout.unpack(self._memory[first:last]), self._glu)
         inside = (slots >= first) & (slots < last)
         return torch.where(inside[:, None], made[(place - starts[0]).clamp(min=0)], outputs)
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from ktbench.engine.backend import ExpertsBackend
-from ktbench.engine.cuda.experts import grouped, groups_at_once, run_experts
+from ktbench.engine.cuda.experts import grouped_mlp, grouped_product, groups_at_once
 from ktbench.engine.cuda.packed import PackedLayout
 from ktbench.engine.decode.lazy import Fetch
 from ktbench.engine.forms import ExpertMatrices, Glu
@@ -122,7 +122,7 @@ class StreamedExperts(ExpertsBackend):
 
     def __call__(self, hidden: Tensor, routing: Routing) -> Tensor:
         """[T, H] bf16 of `hidden` [T, H] bf16."""
-        return self._streamed(hidden, routing) if self.stream.takes(len(hidden)) else self._host(hidden, routing)
+        return self._stream_experts(hidden, routing) if self.stream.takes(len(hidden)) else self._host(hidden, routing)
 
     def start(self, hidden: Tensor, routing: Routing) -> Fetch:
         """Begins the same; what is given back waits for it."""
@@ -136,7 +136,7 @@ class StreamedExperts(ExpertsBackend):
             return super().begin(hidden, immediate, deferred, previous)
         return self._host.begin(hidden, immediate, deferred, previous)
 
-    def _streamed(self, hidden: Tensor, routing: Routing) -> Tensor:
+    def _stream_experts(self, hidden: Tensor, routing: Routing) -> Tensor:
         """Waits for the device once: which experts have tokens decides what is copied."""
         ids, order = routing.ids.flatten().sort(stable=True)
         tokens, gates = order // routing.ids.shape[1], routing.gates.flatten()[order]
@@ -155,8 +155,8 @@ class StreamedExperts(ExpertsBackend):
 
     def _products(self, x: Tensor, rows: Sequence[int], own: Tensor, packed: Tensor) -> Tensor:
         """[P, H] float32 of `x` [P, H], of which each expert of a chunk has so many `rows`, by its number `own` [P]."""
-        product = grouped(own, len(rows)) if groups_at_once(x.device) else partial(_one_by_one, rows)
-        return run_experts(product, x, own, self.layout.unpack(packed), self.glu)
+        product = grouped_product(own, len(rows)) if groups_at_once(x.device) else partial(_one_by_one, rows)
+        return grouped_mlp(product, x, own, self.layout.unpack(packed), self.glu)
 
     def matrices(self, i: int) -> ExpertMatrices:
         """The weights of expert `i` as the host holds them."""
@@ -197,10 +197,10 @@ def crossover(experts: StreamedExperts, top_k: int, finish: Callable[[], None]) 
         return taken
 
     few, many, streamed = seconds(_FEW_TOKENS, None), seconds(_MANY_TOKENS, None), seconds(_MANY_TOKENS, 1)
-    return first_above(few, many, streamed)
+    return streaming_threshold(few, many, streamed)
 
 
-def first_above(few_s: float, many_s: float, streamed_s: float) -> int:
+def streaming_threshold(few_s: float, many_s: float, streamed_s: float) -> int:
     """Tokens from which on the line through the host's two times is above the stream's, at least 1."""
     each = max((many_s - few_s) / (_MANY_TOKENS - _FEW_TOKENS), 1e-9)
     return max(1, round((streamed_s - few_s) / each + _FEW_TOKENS))

@@ -19,7 +19,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from ktbench.engine.decode.inputs import StepInputs
 from ktbench.engine.decode.lowering import Lowering
-from ktbench.engine.dense import DenseHost
+from ktbench.engine.dense import DenseOperators
 from ktbench.engine.forms import as_numpy
 
 _NAME = "ktbench_decode"
@@ -63,9 +63,9 @@ class PositionTable(Protocol):
 class StepAttention:
     """Runs attention of a network natively inside `of_step`; outside of it the network's own runs."""
 
-    follows = False  # what a step derives from its slot is done before it: a program of calls is to hold none of it
+    reads_slot_on_device = False  # slot-dependent values are computed before replay, not recorded
 
-    def __init__(self, network: PreTrainedModel, device: DenseHost) -> None:
+    def __init__(self, network: PreTrainedModel, device: DenseOperators) -> None:
         self._config, self._device = network.config, device
         self.lower = Lowering(device)
         self._usual: str = network.config._attn_implementation

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ktbench.engine.components import EngineComponents
 from ktbench.engine.decode.inputs import DecodeState
-from ktbench.engine.decode.step import Forward, PassRunner, ReplayDecoder, StepRunner
+from ktbench.engine.decode.step import DecodeRunner, Forward, PassRunner, ReplayDecoder
 
 # A batch is compacted once so many of its sequences are left: above, copying its cache costs more than it saves.
 _COMPACT = 3 / 4
@@ -44,7 +44,7 @@ class RunnerPool:
         """Record anew from now on."""
         self._decoders, self._widest, self._why = {}, 1, ""
 
-    def begin(self, room: int, *, recorded: bool) -> StepRunner:
+    def begin(self, room: int, *, recorded: bool) -> DecodeRunner:
         """A runner for the sequences in the cache of `forward` and up to `room` more tokens of each.
 
         It is recorded where `recorded`, unless the model cannot be: a recording may be wider than the batch, whose rows
@@ -57,7 +57,7 @@ class RunnerPool:
             self._why = f"a {type(forward.cache).__name__} is not plain keys and values"
             return self._passes
         count = len(forward.padding)
-        forward.select(_filled(torch.arange(count), self._width(count)))
+        forward.select(_pad_rows(torch.arange(count), self._width(count)))
         state = DecodeState(cache=forward.cache, seen=forward.seen, padding=forward.padding)
         try:
             return self._decoder(state, forward.seen + room)
@@ -65,13 +65,13 @@ class RunnerPool:
             self._why = str(error)
             return self._passes
 
-    def compacted(self, runner: StepRunner, rows: Tensor) -> StepRunner | None:
+    def compacted(self, runner: DecodeRunner, rows: Tensor) -> DecodeRunner | None:
         """A runner for these rows [R], which come first; None where the batch is better continued as it is."""
         if isinstance(runner, ReplayDecoder):
             width = self._width(len(rows))
             if width >= runner.width:
                 return None
-            return self._decoder(runner.select(_filled(rows, width)), runner.room)
+            return self._decoder(runner.select(_pad_rows(rows, width)), runner.room)
         if len(rows) > _COMPACT * runner.width or not self._forward.can_select:
             return None
         self._forward.select(rows)
@@ -101,7 +101,7 @@ class RunnerPool:
 class GenerationBatch:
     """The sequences of a batch that still need tokens: the first `count` of `runner`'s."""
 
-    def __init__(self, pool: RunnerPool, runner: StepRunner, count: int) -> None:
+    def __init__(self, pool: RunnerPool, runner: DecodeRunner, count: int) -> None:
         self._pool, self._runner = pool, runner
         self._rows = torch.arange(count)
 
@@ -119,6 +119,6 @@ class GenerationBatch:
         self._runner = compacted or self._runner
 
 
-def _filled(rows: Tensor, width: int) -> Tensor:
+def _pad_rows(rows: Tensor, width: int) -> Tensor:
     """These rows, and the first of them again up to `width`."""
     return torch.cat([rows, rows[:1].expand(width - len(rows))])

@@ -11,7 +11,7 @@ from transformers.cache_utils import Cache
 
 from ktbench.engine.decode.inputs import CACHE, StepInputs, write_at
 from ktbench.engine.decode.program import NotRecordable, StepRecording
-from ktbench.engine.decode.timeline import Segment, joined
+from ktbench.engine.decode.timeline import Segment, merge_segments
 
 if TYPE_CHECKING:
     from ktbench.engine.backend import MoERuntimeState
@@ -85,16 +85,16 @@ class FixedPass:
         """A pass as `run` runs it, with the times of its parts."""
         self._set(given)
         if self.recorded:
-            return joined(self._recording.replay_timed())
+            return merge_segments(self._recording.replay_timed())
         with self._recording.watch.on(self._network) as segments:
             self._run()
-        return joined(segments)
+        return merge_segments(segments)
 
     def _set(self, given: PassInputs) -> None:
         """Write what changes from pass to pass to where the recording reads it."""
         ids, slot, routing = given
         self._inputs.set(ids, slot)
-        if not self._attention.follows:
+        if not self._attention.reads_slot_on_device:
             self._inputs.follow()
             if self._needs_masks:
                 self._inputs.show_masks()

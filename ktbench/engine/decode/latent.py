@@ -27,7 +27,7 @@ from ktbench.engine.forms import as_numpy
 
 if TYPE_CHECKING:
     from ktbench.engine.decode.attention import StepAttention
-    from ktbench.engine.dense import DenseHost
+    from ktbench.engine.dense import DenseOperators
 
 _NAME = "ktbench_latent"
 
@@ -107,7 +107,7 @@ def as_cached(latents: Tensor, rotated: Tensor) -> tuple[Tensor, Tensor]:
 class StepLatentAttention(LatentAttention):
     """The same in a decode step on CPU cores, in three native calls on a cache of fixed size."""
 
-    def __init__(self, original: nn.Module, device: DenseHost, steps: StepAttention) -> None:
+    def __init__(self, original: nn.Module, device: DenseOperators, steps: StepAttention) -> None:
         super().__init__(original)
         self._device, self._steps = device, steps
 

@@ -65,7 +65,7 @@ class LazyTensor(Tensor):
         """Views of what is pending are pending; everything else waits for its inputs."""
         if func in _VIEWS and isinstance(args[0], LazyTensor) and args[0]._value is None:
             return _view(func, args)
-        args, named = settled((args, dict(kwargs or {})))
+        args, named = resolve_lazy((args, dict(kwargs or {})))
         return func(*args, **named)
 
 
@@ -81,7 +81,7 @@ def is_pending(content: Any) -> bool:
     return tree_any(lambda value: isinstance(value, LazyTensor), content)
 
 
-def settled(content: Any) -> Any:
+def resolve_lazy(content: Any) -> Any:
     """A nest of arguments with every pending tensor fetched: what is computed here before what is waited for."""
     for value in tree_leaves(content):
         if isinstance(value, LazyTensor) and not value._waits:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ktbench._kernels import Linear, PackedMatrix, SmallCall
 from ktbench.engine.decode.program import Call, IsConstant
-from ktbench.engine.dense import DenseHost
+from ktbench.engine.dense import DenseOperators
 from ktbench.engine.forms import as_numpy
 
 # More rows than a router has experts belong to a layer that the rules left alone on purpose.
@@ -29,7 +29,7 @@ class Lowering:
     rows looked up in a table.
     """
 
-    def __init__(self, device: DenseHost) -> None:
+    def __init__(self, device: DenseOperators) -> None:
         self._device = device
         self._packed: dict[int, tuple[PackedMatrix, Tensor]] = {}
         self._ways: dict[Any, Callable[..., Call | None]] = {

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from ktbench._kernels import SmallCall, prepare_heads
 from ktbench.engine.decode.attention import PagedStep, StepAttention
 from ktbench.engine.decode.inputs import CACHE, SLIDING, StepInputs
-from ktbench.engine.decode.lazy import settled
-from ktbench.engine.dense import DenseHost, FusedNorm, PackedLinear
+from ktbench.engine.decode.lazy import resolve_lazy
+from ktbench.engine.dense import DenseOperators, FusedNorm, PackedLinear
 from ktbench.engine.forms import as_numpy
 from ktbench.engine.inject.forms import read_router
 from ktbench.spec.shape import length_rotation
@@ -30,7 +30,7 @@ class HeadsAttention(nn.Module):
     native calls; elsewhere the original runs, on its packed projections.
     """
 
-    def __init__(self, original: nn.Module, device: DenseHost, steps: StepAttention) -> None:
+    def __init__(self, original: nn.Module, device: DenseOperators, steps: StepAttention) -> None:
         super().__init__()
         if differs := _differs(original):
             raise ValueError(f"inject: the operator attention needs {differs} in {type(original).__name__}")
@@ -100,7 +100,7 @@ class HeadsAttention(nn.Module):
         return queries
 
 
-def attention_operator(original: nn.Module, device: DenseHost, steps: StepAttention) -> nn.Module:
+def attention_operator(original: nn.Module, device: DenseOperators, steps: StepAttention) -> nn.Module:
     """`HeadsAttention` in its place; the original where a file has its projections in several formats.
 
     Raises ValueError for a module of another form.
@@ -162,7 +162,7 @@ class RotaryTable(nn.Module):
 class StepRouter(nn.Module):
     """Replaces a router of a form that `read_router` can read."""
 
-    def __init__(self, original: nn.Module, device: DenseHost, steps: StepAttention) -> None:
+    def __init__(self, original: nn.Module, device: DenseOperators, steps: StepAttention) -> None:
         super().__init__()
         self.original, self._device, self._steps = original, device, steps
         self._form = read_router(original)
@@ -176,7 +176,7 @@ class StepRouter(nn.Module):
             result: tuple[Tensor, Tensor, Tensor] = self.original(hidden)
             return result
         weight = self.original.get_parameter("weight")
-        logits = nn.functional.linear(settled(hidden).reshape(-1, weight.shape[1]), weight)
+        logits = nn.functional.linear(resolve_lazy(hidden).reshape(-1, weight.shape[1]), weight)
         return logits, *self._select(logits)
 
     def _select(self, logits: Tensor) -> tuple[Tensor, Tensor]:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ktbench.engine.decode.lazy import is_pending, settled
+from ktbench.engine.decode.lazy import is_pending, resolve_lazy
 from ktbench.engine.decode.timeline import ModuleWatch, Segment, Where, timed
 
 
@@ -163,7 +163,7 @@ class StepRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         named = dict(kwargs or {})
         if is_pending((args, named)) and not _is_view(func):
             with self:  # what is done to fetch them is part of the step
-                args, named = settled((args, named))
+                args, named = resolve_lazy((args, named))
         if func.overloadpacket in _DECIDING or _selects_by_mask(func, args):
             raise NotRecordable(f"{func} gives a value that the model's own code depends on")
         result = func(*args, **named)

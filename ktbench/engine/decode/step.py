@@ -36,7 +36,7 @@ from ktbench.engine.decode.fixed import FixedPass, PassInputs
 from ktbench.engine.decode.inputs import CACHE, DecodeState, StepInputs, StepRouting, fill, fixed_cache
 from ktbench.engine.decode.prefill import ReplayPrefill
 from ktbench.engine.decode.program import StepRecording
-from ktbench.engine.decode.timeline import Segment, joined
+from ktbench.engine.decode.timeline import Segment, merge_segments
 
 if TYPE_CHECKING:
     from ktbench.engine.backend import MoERuntimeState
@@ -96,12 +96,12 @@ class Forward:
 
     def snapshot(self) -> DecodeState:
         """Where the sequences stand, in a copy that later passes leave alone."""
-        return DecodeState(cache=_copied(self.cache), seen=self.seen, padding=self.padding)
+        return DecodeState(cache=_copy_cache(self.cache), seen=self.seen, padding=self.padding)
 
     def restore(self, state: DecodeState) -> None:
         """Continue from `state`, which is copied."""
         self.set_padding(state.padding)
-        self.cache, self.seen = _copied(state.cache), state.seen
+        self.cache, self.seen = _copy_cache(state.cache), state.seen
 
     def crop(self, tokens: int) -> bool:
         """Drop the last positions from the cache; False, and nothing done, where it does not hold what was before."""
@@ -127,7 +127,7 @@ class Forward:
         self.set_padding(self.padding[rows])
 
 
-def _copied(cache: Cache | None) -> Cache | None:
+def _copy_cache(cache: Cache | None) -> Cache | None:
     """A copy that later passes leave alone; tensors that they replace are shared."""
     if cache is None:
         return None
@@ -188,7 +188,7 @@ class PassRunner:
         """One step as `step` runs it, with the times of its parts."""
         with self._state.recorder.watch.on(self._forward.network) as segments:
             self.step(ids, routing)
-        return joined(segments)
+        return merge_segments(segments)
 
 
 class ReplayDecoder:
@@ -293,4 +293,4 @@ def _dynamic(keys: Tensor, values: Tensor) -> DynamicLayer:
 
 
 # Runs the steps of `width` sequences, whatever they come from.
-StepRunner = PassRunner | ReplayDecoder | ReplayPrefill
+DecodeRunner = PassRunner | ReplayDecoder | ReplayPrefill

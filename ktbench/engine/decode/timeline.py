@@ -114,7 +114,7 @@ class ModuleWatch:
         self._since = now
 
 
-def joined(segments: list[Segment]) -> list[Segment]:
+def merge_segments(segments: list[Segment]) -> list[Segment]:
     """Neighbours that are the same work become one."""
     runs = [list(run) for _, run in groupby(segments, key=lambda segment: segment.where)]
     return [Segment(run[0].where, run[0].begin_ns, run[-1].end_ns) for run in runs]
@@ -127,7 +127,7 @@ def timed(calls: Iterable[tuple[Callable[[], object], Where]]) -> list[Segment]:
         began = perf_counter_ns()
         call()
         segments.append(Segment(where, began, perf_counter_ns()))
-    return joined(segments)
+    return merge_segments(segments)
 
 
 def timeline(title: str, device: Sequence[Segment], host: NDArray[np.int64], *, on_time: bool = True) -> Timeline:

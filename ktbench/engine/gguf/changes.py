@@ -100,14 +100,14 @@ class DeltaHeads(TensorChange):
         heads, ends = self._sizes(config)
         groups = tensor.reshape(heads, ends[-1], *tensor.shape[1:])
         parts = [groups[:, begin:end].reshape(-1, *tensor.shape[1:]) for begin, end in pairwise((0, *ends))]
-        return _stacked(parts[:-1], 0), parts[-1]
+        return _stack(parts[:-1], 0), parts[-1]
 
     def join(self, parts: Sequence[Tensor], config: Config) -> Tensor:
         """The rows in the network's order."""
         heads, ends = self._sizes(config)
-        whole, row = _stacked(parts, 0), parts[0].shape[1:]
+        whole, row = _stack(parts, 0), parts[0].shape[1:]
         pieces = [whole[heads * begin : heads * end].reshape(heads, -1, *row) for begin, end in pairwise((0, *ends))]
-        return _stacked(pieces, 1).reshape(-1, *row)
+        return _stack(pieces, 1).reshape(-1, *row)
 
     def _sizes(self, config: Config) -> tuple[int, tuple[int, ...]]:
         """Key heads, and where in the rows of one its query, key, values and gates end."""
@@ -116,7 +116,7 @@ class DeltaHeads(TensorChange):
         return heads, tuple(accumulate((width, width, values, values)))
 
 
-def _stacked(parts: Sequence[Tensor], axis: int) -> Tensor:
+def _stack(parts: Sequence[Tensor], axis: int) -> Tensor:
     """One tensor of several, or one array where they are the bytes of a file."""
     import numpy as np
     import torch

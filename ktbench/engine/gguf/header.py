@@ -119,10 +119,10 @@ def read_header(path: str | Path) -> GgufHeader:
         raise ValueError(f"model.path={path}: no such file")
     first = _read_file(file)
     parts = first.metadata.get(_SPLIT, 0)
-    return first if parts in (0, 1) else _joined(first, parts)
+    return first if parts in (0, 1) else _join_parts(first, parts)
 
 
-def _joined(first: GgufHeader, count: Any) -> GgufHeader:
+def _join_parts(first: GgufHeader, count: Any) -> GgufHeader:
     """The parts as gguf-split writes them: the first has the metadata, each some of the tensors."""
     named = _PART.fullmatch(first.path.name)
     if type(count) is not int or named is None or (int(named[2]), int(named[3])) != (1, count):
@@ -166,7 +166,7 @@ def _read(file: Path, cursor: _Cursor, size: int) -> GgufHeader:
     if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
         raise ValueError(f"damaged, general.alignment={alignment!r} is no power of two")
     listed = [_tensor(cursor) for _ in range(tensor_count)]
-    tensors = _placed(listed, cursor.at, alignment, size)
+    tensors = _place(listed, cursor.at, alignment, size)
     return GgufHeader(path=file, metadata=metadata, tensors=_distinct((tensor.name, tensor) for tensor in tensors))
 
 
@@ -246,7 +246,7 @@ def _tensor(cursor: _Cursor) -> TensorInfo:
     return TensorInfo(name=name, kind=kind, shape=shape, offset=cursor.number("Q"))
 
 
-def _placed(tensors: Sequence[TensorInfo], head_bytes: int, alignment: int, size: int) -> Iterator[TensorInfo]:
+def _place(tensors: Sequence[TensorInfo], head_bytes: int, alignment: int, size: int) -> Iterator[TensorInfo]:
     """The same with offsets in the file of `size` bytes, where data follow a header of so many bytes.
 
     Data lie one after the other in the order of the header, each aligned (docs/gguf.md). Raises ValueError for a tensor

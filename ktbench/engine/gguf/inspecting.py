@@ -27,14 +27,14 @@ def inspect_gguf(path: str | Path) -> dict[str, Any]:
     """
     header = read_header(path)
     try:
-        config = known_config(_exported(header) if OUR_CONFIG in header.metadata else _described(header))
+        config = known_config(_exported_config(header) if OUR_CONFIG in header.metadata else _described_config(header))
     except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError) as error:
         raise ValueError(f"{path}: {' '.join(str(error).split())}") from None
     require_sizes({name: tensor.shape for name, tensor in header.tensors.items()}, moe_shape(config), str(path))
     return config
 
 
-def _exported(header: GgufHeader) -> dict[str, Any]:
+def _exported_config(header: GgufHeader) -> dict[str, Any]:
     config = json.loads(header.metadata[OUR_CONFIG])
     if not isinstance(config, dict):
         raise ValueError(f"{OUR_CONFIG} holds {type(config).__name__}, must hold an object")
@@ -47,7 +47,7 @@ def _with_own_head(config: dict[str, Any]) -> dict[str, Any]:
     return config | {"tie_word_embeddings": False} if config.get("tie_word_embeddings") else config
 
 
-def _described(header: GgufHeader) -> dict[str, Any]:
+def _described_config(header: GgufHeader) -> dict[str, Any]:
     family, tensors = family_in(header.metadata), len(header.tensors)
     layers = header.metadata.get(f"{family.architecture}.block_count", 0)
     if not 0 <= int(layers) <= tensors:

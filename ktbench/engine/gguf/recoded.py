@@ -148,24 +148,24 @@ def _codes(name: TensorType, points: NDArray[Any], signs: Bytes) -> Bytes:
 
 def _in_q3_k(d: Bytes, scales: NDArray[Any], codes: Bytes) -> Bytes:
     """[N, 110] of scales [N, 16] and codes of 3 bits (block_q3_K of ggml-common.h)."""
-    low = _shifted(codes.reshape(-1, 2, 4, 32) & 3, axis=2, bits=2).reshape(len(codes), 64)
-    high = _shifted((codes >> 2).reshape(-1, 8, 32), axis=1, bits=1)
+    low = _pack_bits(codes.reshape(-1, 2, 4, 32) & 3, axis=2, bits=2).reshape(len(codes), 64)
+    high = _pack_bits((codes >> 2).reshape(-1, 8, 32), axis=1, bits=1)
     raised = scales.astype(np.uint8) + np.uint8(_SCALE_OFFSET)
-    fours = _shifted((raised & 15).reshape(-1, 2, 8), axis=1, bits=4)
-    twos = _shifted((raised >> 4).reshape(-1, 4, 4), axis=1, bits=2)
+    fours = _pack_bits((raised & 15).reshape(-1, 2, 8), axis=1, bits=4)
+    twos = _pack_bits((raised >> 4).reshape(-1, 4, 4), axis=1, bits=2)
     return np.concatenate([high, low, fours, twos, d], axis=1)
 
 
 def _in_iq4_xs(d: Bytes, scales: NDArray[Any], codes: Bytes) -> Bytes:
     """[N, 136] of scales [N, 8] and codes of 4 bits (block_iq4_xs of ggml-common.h)."""
     raised = scales.astype(np.uint8) + np.uint8(_SCALE_OFFSET)
-    twos = _shifted((raised >> 4).reshape(-1, 2, 4), axis=2, bits=2)
-    fours = _shifted((raised & 15).reshape(-1, 4, 2), axis=2, bits=4)
-    pairs = _shifted(codes.reshape(-1, 8, 2, 16), axis=2, bits=4).reshape(len(codes), 128)
+    twos = _pack_bits((raised >> 4).reshape(-1, 2, 4), axis=2, bits=2)
+    fours = _pack_bits((raised & 15).reshape(-1, 4, 2), axis=2, bits=4)
+    pairs = _pack_bits(codes.reshape(-1, 8, 2, 16), axis=2, bits=4).reshape(len(codes), 128)
     return np.concatenate([d, twos, fours, pairs], axis=1)
 
 
-def _shifted(pieces: Bytes, *, axis: int, bits: int) -> Bytes:
+def _pack_bits(pieces: Bytes, *, axis: int, bits: int) -> Bytes:
     """Bytes of pieces of so many bits along an axis, the first in the lowest."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)[: pieces.shape[axis]]
     shape = [1] * pieces.ndim

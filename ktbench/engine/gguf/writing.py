@@ -120,7 +120,7 @@ def _in_line(infos: list[TensorInfo]) -> Iterator[TensorInfo]:
         offset = aligned(offset + info.nbytes)
 
 
-def encoded(tensor: Tensor, kind: TensorType) -> Iterator[NDArray[np.uint8]]:
+def encode_rows(tensor: Tensor, kind: TensorType) -> Iterator[NDArray[np.uint8]]:
     """The bytes of a tensor, row after row. Blocks are those of the `gguf` package, which rounds as llama.cpp does."""
     width = tensor.shape[-1]
     matrix, step = tensor.detach().reshape(-1, width), max(1, _CHUNK // width)
@@ -178,5 +178,5 @@ class TensorFile:
         if tuple(tensor.shape) != shape:
             raise ValueError(f"{name}: weights of shape {list(tensor.shape)}, the configuration needs {list(shape)}")
         self._stream.seek(self._begin + offset)
-        for chunk in encoded(tensor, kind):
+        for chunk in encode_rows(tensor, kind):
             self._stream.write(chunk.data)

@@ -78,14 +78,14 @@ def read_router(module: nn.Module) -> RouterForm:
     x = torch.randn(_ROUTER_ROWS, weight.shape[1], generator=draw).bfloat16()
     drawn = (torch.randn(weight.shape, generator=draw) / weight.shape[1] ** 0.5).bfloat16()
     with torch.inference_mode():
-        logits, weights, ids = _called(module, x, drawn)
+        logits, weights, ids = _call(module, x, drawn)
         truth = nn.functional.linear(x, drawn)
         if logits.dtype != torch.bfloat16 or not torch.equal(logits, truth):
             raise ValueError("gives other logits than weight · x in bf16")
         return _form(truth, weights, ids)
 
 
-def _called(module: nn.Module, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _call(module: nn.Module, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     try:
         found: Any = functional_call(module, {"weight": weight}, (x,))
     except (TypeError, RuntimeError):

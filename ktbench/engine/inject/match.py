@@ -47,7 +47,7 @@ def _rows(network: nn.Module, replacements: Sequence[Replacement]) -> Iterator[t
         if name.startswith(gone) or (one is None and not _holds(module)):
             continue
         operator, rule = (_operator(one.rule), one.rule.name) if one else (_KEPT, "")
-        yield name, (_starred(name), type(module).__name__, operator, rule)
+        yield name, (_with_stars(name), type(module).__name__, operator, rule)
 
 
 def _operator(rule: InjectRule) -> str:
@@ -59,7 +59,7 @@ def _holds(module: nn.Module) -> bool:
     return any(True for _ in (*module.parameters(recurse=False), *module.buffers(recurse=False)))
 
 
-def _starred(name: str) -> str:
+def _with_stars(name: str) -> str:
     """The name with a star for its first number, which is that of the layer."""
     return re.sub(r"(?<=\.)\d+(?=\.|$)", "*", name, count=1)
 
@@ -197,12 +197,12 @@ def _nearest(rule: InjectRule, modules: dict[str, nn.Module]) -> str:
     near = [
         f"{what} {options[close[0]]}"
         for what, pattern, options in (("module", rule.module, last_words), ("class", rule.class_name, classes))
-        if pattern and (close := get_close_matches(_spelled(pattern), list(options), n=1, cutoff=0.6))
+        if pattern and (close := get_close_matches(_spell(pattern), list(options), n=1, cutoff=0.6))
     ]
     return f"; nearest: {', '.join(near)}" if near else ""
 
 
-def _spelled(pattern: str) -> str:
+def _spell(pattern: str) -> str:
     """The last word of a pattern: `experts` of `model\\.layers\\..*\\.experts`."""
     words: list[str] = re.findall(r"\w+", pattern)
     return words[-1] if words else ""

@@ -133,12 +133,12 @@ class FolderSource:
         form, shapes = read_form(module), {key: tuple(held.shape) for key, held in module.named_parameters()}
         sources = [self._source(f"{name}.{key}") for key in _STACKED]
         if all(one.converter is None for one in sources):
-            return self._stacked(name, form, shapes)
+            return self._stacked_experts(name, form, shapes)
         if all(one.stacks_experts for one in sources):
-            return self._separate(form, sources)
-        return self._converted(name, form, shapes)
+            return self._separate_experts(form, sources)
+        return self._converted_experts(name, form, shapes)
 
-    def _stacked(self, name: str, form: ExpertsForm, shapes: Mapping[str, tuple[int, ...]]) -> StoredExperts:
+    def _stacked_experts(self, name: str, form: ExpertsForm, shapes: Mapping[str, tuple[int, ...]]) -> StoredExperts:
         """As in memory. MXFP4 lies by output rows, whichever way the family holds its matrices."""
         places = {key: self._source(f"{name}.{key}").names[0] for key in shapes}
         matrices = {key: self._weights.matrices.get(places[key]) for key in _STACKED}
@@ -159,13 +159,15 @@ class FolderSource:
         def blocks(i: int) -> ExpertBlocks:
             both, down = (torch.from_numpy(self._blocks(places[key], i)) for key in _STACKED)
             gate, up = map(as_blocks, form.halves(both))
-            return _packed(gate, up, down.numpy(), kind, biases(i))
+            return _expert_blocks(gate, up, down.numpy(), kind, biases(i))
 
         kind = self._common([places[key] for key in _STACKED])
         by_rows = not form.transposed or len(turned) == len(_STACKED)
-        return _stored(lambda i: form.split({key: part(key, i) for key in shapes}), blocks, kind if by_rows else "bf16")
+        return _with_blocks(
+            lambda i: form.split({key: part(key, i) for key in shapes}), blocks, kind if by_rows else "bf16"
+        )
 
-    def _separate(self, form: ExpertsForm, sources: Sequence[Source]) -> StoredExperts:
+    def _separate_experts(self, form: ExpertsForm, sources: Sequence[Source]) -> StoredExperts:
         """Each matrix is a tensor of its own."""
         by_field = [names for source in sources for names in source.by_expert()]
         shapes = ((form.ffn, form.hidden), (form.ffn, form.hidden), (form.hidden, form.ffn))
@@ -183,11 +185,11 @@ class FolderSource:
 
         def blocks(i: int) -> ExpertBlocks:
             gate, up, down = map(self._blocks, places[i])
-            return _packed(gate, up, down, kind)
+            return _expert_blocks(gate, up, down, kind)
 
-        return _stored(matrices, blocks, kind)
+        return _with_blocks(matrices, blocks, kind)
 
-    def _converted(self, name: str, form: ExpertsForm, shapes: Mapping[str, tuple[int, ...]]) -> StoredExperts:
+    def _converted_experts(self, name: str, form: ExpertsForm, shapes: Mapping[str, tuple[int, ...]]) -> StoredExperts:
         """All of a layer at a time, where Transformers does more than to stack them."""
         for key, shape in shapes.items():
             self._require_tensor(f"{name}.{key}", shape)
@@ -257,9 +259,11 @@ class FolderSource:
         return ValueError(f"model.path={self._path}: tensor {stored} is {held}, the model needs {shape}")
 
 
-def _packed(gate: Blocks, up: Blocks, down: Blocks, kind: Precision, biases: Biases | None = None) -> ExpertBlocks:
+def _expert_blocks(
+    gate: Blocks, up: Blocks, down: Blocks, kind: Precision, biases: Biases | None = None
+) -> ExpertBlocks:
     return ExpertBlocks(gate=gate, up=up, down=down, precision=kind, down_precision=kind, biases=biases)
 
 
-def _stored(matrices: ExpertStore, blocks: Callable[[int], ExpertBlocks], kind: Precision) -> StoredExperts:
+def _with_blocks(matrices: ExpertStore, blocks: Callable[[int], ExpertBlocks], kind: Precision) -> StoredExperts:
     return StoredExperts(matrices=matrices, blocks=None if kind == "bf16" else blocks, formats=(kind, kind, kind))

@@ -68,10 +68,10 @@ class PackedPart:
             return False
         held = self._read(file)
         if key := next((key for key in _WORDS if held.get(key) != self.identity.get(key)), None):
-            raise self._refused(f"differs in its {_WORDS[key]} ({held.get(key)} there, {self.identity.get(key)} here)")
+            raise self._refusal(f"differs in its {_WORDS[key]} ({held.get(key)} there, {self.identity.get(key)} here)")
         for name, nbytes in held[_FILES].items():
             if not (found := self.folder / name).is_file() or found.stat().st_size != nbytes:
-                raise self._refused(f"lacks {name}, or has it in another size")
+                raise self._refusal(f"lacks {name}, or has it in another size")
         return True
 
     def _read(self, file: Path) -> dict[str, Any]:
@@ -80,10 +80,10 @@ class PackedPart:
         except (OSError, ValueError, RecursionError):
             held = None
         if not isinstance(held, dict) or not isinstance(held.get(_FILES), dict):
-            raise self._refused(f"has no manifest that can be read in {_MANIFEST}")
+            raise self._refusal(f"has no manifest that can be read in {_MANIFEST}")
         return held
 
-    def _refused(self, why: str) -> ValueError:
+    def _refusal(self, why: str) -> ValueError:
         return ValueError(
             f"model.packed={self.packed}: {self.folder.name} {why}; "
             "name another folder, or delete this one to have it packed anew"
@@ -188,13 +188,13 @@ def open_packed(parts: Sequence[PackedPart]) -> Iterator[PackedFolder]:
     saving it.
     """
     with ExitStack() as locks:
-        files: PackedFolder = {part.kind: _opened(part, locks) for part in parts}
+        files: PackedFolder = {part.kind: _open(part, locks) for part in parts}
         yield files
         for one in files.values():
             one.finish()
 
 
-def _opened(part: PackedPart, locks: ExitStack) -> PackedFiles:
+def _open(part: PackedPart, locks: ExitStack) -> PackedFiles:
     if not part.is_whole():
         locks.enter_context(_saving(part))
     return PackedFiles(part=part, is_whole=part.is_whole())

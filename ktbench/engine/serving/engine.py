@@ -29,7 +29,7 @@ from ktbench.engine.serving.prefix import PageCopies, PageStore, first_key
 from ktbench.engine.serving.requests import Finish, ServeRequest, ServingState, TokenEvent, Top
 from ktbench.engine.serving.sampling import SampledAnswer, TokenChooser
 from ktbench.engine.serving.scheduler import Part, Scheduler, ServedSequence
-from ktbench.engine.serving.steps import StepRunner
+from ktbench.engine.serving.steps import BatchStepRunner
 from ktbench.engine.synthetic import family_config
 from ktbench.engine.weight_plan import WeightPlan
 from ktbench.spec.peers import OURS
@@ -97,7 +97,7 @@ class BatchEngine:
         team = OpenMPTeam(len(split_cpus(components.cpus, engine).device))
         steps = PagedSteps(components.network, self._cache, team, components.state.recorder, operators)  # type: ignore[arg-type]
         table_pages = -(-self.max_positions // serving.page_tokens)
-        self._runner = StepRunner(components, steps, engine, table_pages)
+        self._runner = BatchStepRunner(components, steps, engine, table_pages)
         self._chooser, self._sampled = TokenChooser(), dict[ServedSequence, SampledAnswer]()
         self._ended: list[TokenEvent] = []
         self._counted: Counter[str] = Counter(batched_tokens=0, static_batch_tokens=0, prefill_chunks=0, steps=0)
@@ -165,7 +165,7 @@ class BatchEngine:
                 why = "the logits are not finite"
                 event = TokenEvent(key=sequence.request.key, token=None, finish="error", why=why)
             else:
-                event = self._event(sequence, _forced(sequence, token), logits[row])
+                event = self._event(sequence, _force(sequence, token), logits[row])
             events.append(event)
             if event.finish is not None:
                 self._scheduler.end(sequence)
@@ -265,7 +265,7 @@ class BatchEngine:
         del self._components, self._runner, self._cache, self._scheduler, self._copies
 
 
-def _forced(sequence: ServedSequence, token: int) -> int:
+def _force(sequence: ServedSequence, token: int) -> int:
     """The token that the request forces in place of the one chosen."""
     request = sequence.request
     return request.forced[len(sequence.tokens) - len(request.prompt)] if request.forced else token

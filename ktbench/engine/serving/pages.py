@@ -83,7 +83,7 @@ class PagePool:
             self._evict()
 
     def forget_cached(self) -> None:
-        """The same, and nobody is told of them."""
+        """Like `drop_cached`, without notifying the store."""
         while self._cached:
             self._free_cached()
 

@@ -227,14 +227,14 @@ def _at_most_largest(values: NDArray[np.float32], count: int) -> float:
 
 def gumbel(seed: int, number: int, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
     """Standard Gumbel noise of tokens for the `number`th of an answer: SplitMix64 of the key (Steele 2014)."""
-    key = _mixed(_mixed(np.array([seed % (1 << 64)], np.uint64)) + np.array([number], np.uint64) * _STEP)
-    words = _mixed(key + tokens.astype(np.uint64) * _STEP)
+    key = _mix(_mix(np.array([seed % (1 << 64)], np.uint64)) + np.array([number], np.uint64) * _STEP)
+    words = _mix(key + tokens.astype(np.uint64) * _STEP)
     uniform = ((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52  # 53 bits: neither 0 nor 1
     noise: NDArray[np.float64] = -np.log(-np.log(uniform))
     return noise
 
 
-def _mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _mix(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
     words = (words ^ (words >> np.uint64(30))) * _FIRST
     words = (words ^ (words >> np.uint64(27))) * _SECOND
     mixed: NDArray[np.uint64] = words ^ (words >> np.uint64(31))

@@ -173,7 +173,7 @@ class Scheduler:
         """Pages for all its tokens, as many as can be with contents; with one to spare for each that runs."""
         size = self._serving.page_tokens
         keys = self._keys_to_find(sequence)
-        sequence.pages = self._shared(keys)
+        sequence.pages = self._share(keys)
         more = -(-len(sequence.tokens) // size) - len(sequence.pages)
         if self.pool.available < more + len(self.running):
             self._release(sequence)
@@ -199,7 +199,7 @@ class Scheduler:
             sequence.cached = min(tokens, len(sequence.request.prompt))
             self.counted["cached_prompt_tokens"] += sequence.cached
 
-    def _shared(self, keys: list[bytes]) -> list[int]:
+    def _share(self, keys: list[bytes]) -> list[int]:
         pages = []
         for key in keys:
             page = self.pool.share(key)

@@ -14,7 +14,7 @@ from ktbench.engine.serving.scheduler import Part
 from ktbench.spec.engine import EngineSpec
 
 
-class StepRunner:
+class BatchStepRunner:
     """Logits of steps. Recordings have 1, 2, 4, 8, ... rows; rows without a token cost no expert and no attention.
 
     `why` is the reason where steps cannot be recorded.
@@ -32,26 +32,26 @@ class StepRunner:
     def run(self, parts: Sequence[Part]) -> Tensor:
         """The logits [R, V] that parts keep, one after the other; the next step may overwrite them."""
         if self._is_recorded(parts):
-            recorded = self._replayed(parts)
+            recorded = self._replay(parts)
             if recorded is not None:
                 return recorded
-        return self._passed(parts)
+        return self._run_pass(parts)
 
     def _is_recorded(self, parts: Sequence[Part]) -> bool:
         differ = self._on_prompts is not self._engine
         alone = all(part.is_decode if differ else part.end - part.first == 1 for part in parts)
         return self._records and not self.why and alone
 
-    def _replayed(self, parts: Sequence[Part]) -> Tensor | None:
+    def _replay(self, parts: Sequence[Part]) -> Tensor | None:
         width = 1 << (len(parts) - 1).bit_length()
         if width not in self._recordings:
-            return self._recorded(width, parts)
+            return self._record(width, parts)
         inputs, recording, logits = self._recordings[width]
         inputs.set(parts)
         recording.replay()
         return logits[: len(parts)]
 
-    def _recorded(self, width: int, parts: Sequence[Part]) -> Tensor | None:
+    def _record(self, width: int, parts: Sequence[Part]) -> Tensor | None:
         """Do a step and record it for all of its width; None where that cannot be."""
         components = self._components
         assert components.attention is not None
@@ -70,7 +70,7 @@ class StepRunner:
         self._recordings[width] = inputs, recording, logits
         return logits[: len(parts)]
 
-    def _passed(self, parts: Sequence[Part]) -> Tensor:
+    def _run_pass(self, parts: Sequence[Part]) -> Tensor:
         inputs = PagedInputs(self._steps, sum(part.end - part.first for part in parts), len(parts), self._table_pages)
         inputs.set(parts)
         self._act(self._answers(parts))

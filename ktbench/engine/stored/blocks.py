@@ -101,11 +101,11 @@ def _fp8(parts: _Parts) -> Tensor:
     if ((weights & _E4M3_NAN) == _E4M3_NAN).any():
         raise parts.wrong("weight", "has a weight that is not a number")
     blocks = weights.view(parts.rows, -1, step)
-    scales = _of_squares(parts.scale().float(), *blocks.shape[:2])
+    scales = _expand_block_scales(parts.scale().float(), *blocks.shape[:2])
     return torch.cat([_bytes(scales[..., None]), blocks], dim=-1).flatten(1)
 
 
-def _of_squares(scale: Tensor, rows: int, blocks: int) -> Tensor:
+def _expand_block_scales(scale: Tensor, rows: int, blocks: int) -> Tensor:
     """[N, blocks] of scales of squares [N / 128, blocks], of rows [N, 1] or [N], or of the whole matrix."""
     if scale.numel() == 1:
         return scale.view(1, 1).expand(rows, blocks)

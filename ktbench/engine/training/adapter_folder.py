@@ -30,7 +30,7 @@ def require_adapter(folder: str) -> None:
         raise ValueError(f"model.adapter={folder}: needs PEFT: {install_command('train')}")
 
 
-def merged(network: PreTrainedModel, folder: str) -> PreTrainedModel:
+def merge_adapter(network: PreTrainedModel, folder: str) -> PreTrainedModel:
     """The network with the adapter's products added to its weights.
 
     Raises ValueError as `require_adapter`, and for an adapter of another model or without some of its factors.

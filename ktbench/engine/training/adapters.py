@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ktbench.engine.training.slots import Slots
+from ktbench.engine.training.slots import LoraSlots
 
 # Gives the rows of some slots, [n, K].
 RowsOf = Callable[[slice], Tensor]
@@ -25,7 +25,7 @@ class ExpertAdapter:
     b: Tensor
     scale: float
 
-    def add_to(self, products: Tensor, rows: RowsOf, slots: Slots) -> None:
+    def add_to(self, products: Tensor, rows: RowsOf, slots: LoraSlots) -> None:
         """Products [S, N] += scale · B (A x)."""
         a, b = self._factors()
         for expert, group in slots.groups():
@@ -38,7 +38,7 @@ class ExpertAdapter:
         return self.a.detach().to(kind), self.b.detach().to(kind)
 
     def gradients(
-        self, rows: RowsOf, grads: RowsOf, inputs: Tensor | None, slots: Slots, weights: Tensor | None = None
+        self, rows: RowsOf, grads: RowsOf, inputs: Tensor | None, slots: LoraSlots, weights: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Of `a` and `b`, where `grads` [n, N] are those of the products of some slots, weighted by `weights` [S].
 

@@ -78,11 +78,11 @@ class Task:
         """
         tokenizer = AutoTokenizer.from_pretrained(checkpoint_folder(model), local_files_only=True)
         examples: Examples = read_examples(file)
-        training, held_out = (_encoded(some, tokenizer, length) for some in (examples.training, examples.held_out))
+        training, held_out = (_encode(some, tokenizer, length) for some in (examples.training, examples.held_out))
         return cls(training=training, held_out=held_out)
 
 
-def _encoded(examples: Sequence[Example], tokenizer: PreTrainedTokenizerBase, length: int) -> Sequences:
+def _encode(examples: Sequence[Example], tokenizer: PreTrainedTokenizerBase, length: int) -> Sequences:
     """Prompt and completion are tokenised apart; the token that ends a text belongs to the completion."""
     end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
     pad = 0 if tokenizer.pad_token_id is None else tokenizer.pad_token_id

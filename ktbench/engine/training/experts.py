@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ktbench.engine.forms import ExpertsForm
 from ktbench.engine.fused import FusedExperts
 from ktbench.engine.training.adapters import ExpertAdapter
-from ktbench.engine.training.function import Adapters, ExpertBiases, FrozenExperts, run_experts
+from ktbench.engine.training.function import Adapters, ExpertBiases, FrozenExperts, experts_autograd
 from ktbench.engine.training.weight import LowRank, PackedWeight, packed_parameter
 
 
@@ -40,7 +40,9 @@ class TrainableExperts(nn.Module):
             fused=self.experts,
             recompute=self.recompute,
         )
-        output = run_experts(frozen, hidden.to("cpu", torch.bfloat16), ids.long().cpu(), gates.cpu(), self.adapters())
+        output = experts_autograd(
+            frozen, hidden.to("cpu", torch.bfloat16), ids.long().cpu(), gates.cpu(), self.adapters()
+        )
         return output.to(hidden.device, hidden.dtype)
 
     def adapters(self) -> Adapters:

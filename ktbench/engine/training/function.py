@@ -22,7 +22,7 @@ from ktbench.engine.forms import Glu
 from ktbench.engine.routing import Routing
 from ktbench.engine.training.adapters import ExpertAdapter
 from ktbench.engine.training.products import Products
-from ktbench.engine.training.slots import Slots
+from ktbench.engine.training.slots import LoraSlots
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,7 +66,7 @@ class Adapters:
 NOT_ADAPTED = Adapters()
 
 
-def run_experts(
+def experts_autograd(
     frozen: FrozenExperts, hidden: Tensor, ids: Tensor, gates: Tensor, adapters: Adapters = NOT_ADAPTED
 ) -> Tensor:
     """[T, H] in the type of `hidden` [T, H], differentiable in it, in `gates` [T, k] and in the adapters' factors.
@@ -89,12 +89,12 @@ class _Experts(torch.autograd.Function):
         gates: Tensor,
         *_factors: Tensor | None,
     ) -> Tensor:
-        slots, scores = Slots.of(ids, frozen.experts), None
+        slots, scores = LoraSlots.of(ids, frozen.experts), None
         if adapters == NOT_ADAPTED and frozen.recompute and frozen.fused is not None:
             output = frozen.fused(hidden, Routing(ids=ids.contiguous(), gates=gates.float().contiguous()))
         else:
             scores = _scores(frozen, adapters, hidden, slots)
-            output = slots.add_up(_down(frozen, adapters, _gated(frozen.glu, scores), slots), gates)
+            output = slots.add_up(_down(frozen, adapters, _gate(frozen.glu, scores), slots), gates)
         kept = None if frozen.recompute or scores is None else scores.to(hidden.dtype)
         ctx.save_for_backward(hidden, gates, kept)
         ctx.frozen, ctx.adapters, ctx.slots = frozen, adapters, slots
@@ -119,7 +119,7 @@ class _Experts(torch.autograd.Function):
         )
 
 
-def _scores(frozen: FrozenExperts, adapters: Adapters, hidden: Tensor, slots: Slots) -> Tensor:
+def _scores(frozen: FrozenExperts, adapters: Adapters, hidden: Tensor, slots: LoraSlots) -> Tensor:
     """[S, 2I]: what gate and up give, in the type of the products."""
     scores = frozen.products.forward("gate_up", hidden, slots.token, slots)
     if adapters.gate_up is not None:
@@ -129,7 +129,7 @@ def _scores(frozen: FrozenExperts, adapters: Adapters, hidden: Tensor, slots: Sl
     return scores
 
 
-def _down(frozen: FrozenExperts, adapters: Adapters, gated: Tensor, slots: Slots) -> Tensor:
+def _down(frozen: FrozenExperts, adapters: Adapters, gated: Tensor, slots: LoraSlots) -> Tensor:
     """[S, H] of `gated` [S, I]."""
     outputs = frozen.products.forward("down", gated, slots.rows, slots)
     if adapters.down is not None:
@@ -139,12 +139,12 @@ def _down(frozen: FrozenExperts, adapters: Adapters, gated: Tensor, slots: Slots
     return outputs
 
 
-def _add_biases(products: Tensor, biases: Tensor, slots: Slots) -> None:
+def _add_biases(products: Tensor, biases: Tensor, slots: LoraSlots) -> None:
     for expert, group in slots.groups():
         products[group] += biases[expert]
 
 
-def _gated(glu: Glu, scores: Tensor) -> Tensor:
+def _gate(glu: Glu, scores: Tensor) -> Tensor:
     gate, up = scores.chunk(2, dim=-1)
     return silu(gate) * up if glu == Glu() else glu(gate, up)  # the former in fewer passes
 
@@ -156,7 +156,7 @@ class _Backward:
         self,
         frozen: FrozenExperts,
         adapters: Adapters,
-        slots: Slots,
+        slots: LoraSlots,
         hidden: Tensor,
         gates: Tensor,
         scores: Tensor,
@@ -168,10 +168,10 @@ class _Backward:
         self._grad = grad.to(self._back.dtype)
         with torch.enable_grad():
             self._scores = scores.detach().to(self._back.dtype).requires_grad_()
-            self._gated = _gated(frozen.glu, self._scores)
+            self._gate = _gate(frozen.glu, self._scores)
         self._of_down: tuple[Tensor | None, Tensor | None] = (None, None)
         if adapters.down is not None:
-            gated, token = self._gated.detach(), slots.token
+            gated, token = self._gate.detach(), slots.token
             self._of_down = adapters.down.gradients(
                 lambda group: gated[group], lambda group: self._grad[token[group]], self._back, slots, self._weights
             )
@@ -183,7 +183,7 @@ class _Backward:
     def of_gates(self) -> Tensor:
         """[T, k]."""
         frozen, slots = self._frozen, self._slots
-        of_slots = torch.linalg.vecdot(self._back, self._gated.detach())
+        of_slots = torch.linalg.vecdot(self._back, self._gate.detach())
         if frozen.biases is not None:
             for expert, group in slots.groups():
                 of_slots[group] += self._grad[slots.token[group]] @ frozen.biases.down[expert].to(of_slots.dtype)
@@ -194,7 +194,7 @@ class _Backward:
         slots, adapter, hidden = self._slots, self._adapters.gate_up, self._hidden
         if not wants_input and adapter is None:
             return None, (None, None)
-        (grads,) = torch.autograd.grad(self._gated, self._scores, self._back * self._weights[:, None])
+        (grads,) = torch.autograd.grad(self._gate, self._scores, self._back * self._weights[:, None])
         inputs = None
         if wants_input:
             inputs = self._frozen.products.transposed("gate_up", grads, slots.rows, slots)

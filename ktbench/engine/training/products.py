@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ktbench._kernels import ExpertProducts, PackedExperts
-from ktbench.engine.training.slots import Slots
+from ktbench.engine.training.slots import LoraSlots
 
 # gate_up: [2I, H], gate's rows, then up's. down: [H, I].
 Matrices = Literal["gate_up", "down"]
@@ -20,10 +20,10 @@ Matrices = Literal["gate_up", "down"]
 class Products(Protocol):
     """Slot s multiplies row `row[s]` of the rows given by the matrices of its expert; `row` is int32 [S]."""
 
-    def forward(self, which: Matrices, rows: Tensor, row: Tensor, slots: Slots, /) -> Tensor:
+    def forward(self, which: Matrices, rows: Tensor, row: Tensor, slots: LoraSlots, /) -> Tensor:
         """W x: [S, 2I] or [S, H] of rows [R, H] or [R, I]."""
 
-    def transposed(self, which: Matrices, rows: Tensor, row: Tensor, slots: Slots, /) -> Tensor:
+    def transposed(self, which: Matrices, rows: Tensor, row: Tensor, slots: LoraSlots, /) -> Tensor:
         """W^T y: [S, H] or [S, I] of rows [R, 2I] or [R, H]."""
 
 
@@ -33,7 +33,7 @@ class PackedProducts(Products):
     def __init__(self, products: ExpertProducts, packed: PackedExperts, kernels: dict[str, Any]) -> None:
         self._products, self._packed, self._kernels = products, packed, kernels
 
-    def forward(self, which: Matrices, rows: Tensor, row: Tensor, slots: Slots) -> Tensor:
+    def forward(self, which: Matrices, rows: Tensor, row: Tensor, slots: LoraSlots) -> Tensor:
         """See `Products`; rows become bf16."""
         gates, packed = which == "gate_up", self._packed
         parts, columns = (1, 2 * packed.intermediate) if gates else (packed.domains, packed.hidden)
@@ -42,7 +42,7 @@ class PackedProducts(Products):
         self._products.forward(which, bits, row.numpy(), slots.first.numpy(), out.numpy(), **self._kernels)
         return _sum(out)
 
-    def transposed(self, which: Matrices, rows: Tensor, row: Tensor, slots: Slots) -> Tensor:
+    def transposed(self, which: Matrices, rows: Tensor, row: Tensor, slots: LoraSlots) -> Tensor:
         """See `Products`; rows become float32."""
         gates, packed = which == "gate_up", self._packed
         parts, columns = (packed.domains, packed.hidden) if gates else (1, packed.intermediate)

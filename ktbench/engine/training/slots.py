@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Slots:
+class LoraSlots:
     """Expert after expert, tokens in order within one.
 
     `token` int32 [S] is each slot's token, `place` int64 [S] its place in the flat [T, k], `first` int32 [E + 1] where
@@ -29,7 +29,7 @@ class Slots:
     missing: Tensor
 
     @classmethod
-    def of(cls, ids: Tensor, experts: int) -> Slots:
+    def of(cls, ids: Tensor, experts: int) -> LoraSlots:
         """Those of `ids` int64 [T, k]. Raises IndexError for an id that is neither -1 nor an expert."""
         flat = ids.flatten()
         if flat.numel() and not (int(flat.min()) >= -1 and int(flat.max()) < experts):

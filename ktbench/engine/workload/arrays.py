@@ -44,7 +44,7 @@ def split_array_name(setting: str, text: str) -> tuple[Path, str]:
 
 def array_names(setting: str, file: Path) -> list[str]:
     """Names in the order of the file. Raises ValueError where it is not an npz."""
-    with _opened(setting, file) as arrays:
+    with _open(setting, file) as arrays:
         return list(arrays.files)
 
 
@@ -53,7 +53,7 @@ def read_array(setting: str, file: Path, name: str) -> NDArray[Any]:
     names = array_names(setting, file)
     if name not in names:
         raise ValueError(f"{setting}={file}: no array {name!r}, the file has {', '.join(names)}")
-    with _opened(setting, file) as arrays:
+    with _open(setting, file) as arrays:
         _require_plain(arrays, name)
         found: NDArray[Any] = np.asarray(arrays[name])
     return found
@@ -63,7 +63,7 @@ def require_arrays(setting: str, text: str) -> None:
     """Raise ValueError where FILE or FILE:ARRAY is no npz whose arrays, or whose ARRAY, can be read without pickle."""
     file, name = split_array_name(setting, text)
     names = array_names(setting, file)
-    with _opened(setting, file) as arrays:
+    with _open(setting, file) as arrays:
         for one in [name] if name in names else names:
             _require_plain(arrays, one)
 
@@ -86,7 +86,7 @@ def _require_plain(arrays: np.lib.npyio.NpzFile, name: str) -> None:
 
 
 @contextmanager
-def _opened(setting: str, file: Path) -> Iterator[np.lib.npyio.NpzFile]:
+def _open(setting: str, file: Path) -> Iterator[np.lib.npyio.NpzFile]:
     if not zipfile.is_zipfile(file):
         raise ValueError(f"{setting}={file}: not an npz file")
     try:

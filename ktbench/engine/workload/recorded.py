@@ -121,7 +121,7 @@ def read_profile(profile: str, model: ModelSpec) -> ActivationProfile:
     file, array = split_array_name(_SETTING, profile)
     where = f"{_SETTING}={profile}"
     try:
-        read = _given(file, array, model, profile) if array else _recorded(file)
+        read = _given(file, array, model, profile) if array else _read_recorded(file)
     except ValueError as error:
         raise ValueError(str(error) if str(error).startswith(_SETTING) else f"{where}: {error}") from None
     _require_same(where, read, model)
@@ -131,7 +131,7 @@ def read_profile(profile: str, model: ModelSpec) -> ActivationProfile:
     return replace(read, counts=read.counts[:layers])
 
 
-def _recorded(file: Path) -> ActivationProfile:
+def _read_recorded(file: Path) -> ActivationProfile:
     names = array_names(_SETTING, file)
     if not {"counts", "about"} <= set(names):
         raise ValueError(

@@ -80,7 +80,7 @@ def _lengths(
     else:
         prompts = np.array([one.prompt for one in trace], dtype=np.int64)
         answers = np.array([one.answer for one in trace], dtype=np.int64)
-    return _clipped(prompts, stream.longest_prompt), _clipped(answers, stream.longest_answer)
+    return _clip(prompts, stream.longest_prompt), _clip(answers, stream.longest_answer)
 
 
 def log_normal(random: np.random.Generator, mean: float, sigma: float, count: int) -> NDArray[np.int64]:
@@ -89,7 +89,7 @@ def log_normal(random: np.random.Generator, mean: float, sigma: float, count: in
     return np.rint(np.minimum(drawn, np.iinfo(np.int32).max)).astype(np.int64)
 
 
-def _clipped(lengths: NDArray[np.int64], longest: int | None) -> list[int]:
+def _clip(lengths: NDArray[np.int64], longest: int | None) -> list[int]:
     found: list[int] = np.clip(lengths, 1, longest).tolist()
     return found
 

@@ -13,7 +13,7 @@ from ktbench.engine.layer import CacheColdReplicas, LayerSystem, LoadedLayer, Tr
 from ktbench.engine.load_layer import LayerWeights
 from ktbench.engine.protocol import HostRole, Unsupported
 from ktbench.peers.layers import refusals_of
-from ktbench.peers.transformers.own import experts_words, run_experts
+from ktbench.peers.transformers.own import experts_words, set_experts_implementation
 from ktbench.spec.peers import IMPLEMENTATION_OWN, PeerSpec
 from ktbench.spec.run_spec import ModelSpec, RunSpec
 from ktbench.spec.support import unsupported
@@ -61,7 +61,7 @@ class TransformersLayer(LoadedLayer):
 
 def _run_as(experts: OriginalExperts, peer: PeerSpec) -> None:
     """Modules without Transformers' `use_experts_implementation` have only their own loop."""
-    run_experts(experts, peer)
+    set_experts_implementation(experts, peer)
     if peer.implementation == IMPLEMENTATION_OWN:
         return
     if peer.implementation != "eager" and not hasattr(experts.module, "is_concatenated"):

@@ -17,7 +17,7 @@ from ktbench.spec.peers import IMPLEMENTATION_OWN, OPERATOR_CLASS, PeerSpec
 _MADE, _FORWARD, _GUARDED = "_ktbench_own", "forward", "_ktbench_guarded"
 
 
-def run_experts(experts: OriginalExperts, peer: PeerSpec) -> None:
+def set_experts_implementation(experts: OriginalExperts, peer: PeerSpec) -> None:
     """Make a family's experts module run the operator in the peer's file, or its own implementation without one.
 
     The operator is constructed once for each module and content of the file. Its weights are those of the module, which

@@ -22,7 +22,7 @@ from ktbench.engine.work import ExpertsWork, dense_params, mean_work, step_work
 from ktbench.engine.workload_trace import TraceWriter, WorkloadTrace, pass_runner
 from ktbench.peers.layers import refusals_of
 from ktbench.peers.transformers.layer import open_layer
-from ktbench.peers.transformers.own import experts_words, run_experts
+from ktbench.peers.transformers.own import experts_words, set_experts_implementation
 from ktbench.peers.tuning import StepsBench, ThreadCount, Tuned, Tuner, thread_counts, vary
 from ktbench.spec.peers import IMPLEMENTATION_OWN, Implementation, PeerSpec
 from ktbench.spec.record import Work
@@ -47,7 +47,7 @@ class PlainExperts:
         """Make all experts run this implementation. Raises Unsupported if they do not, or cannot on this machine."""
         implementation = peer.implementation
         for experts in self.layers.values():
-            run_experts(experts, peer)
+            set_experts_implementation(experts, peer)
         if implementation == IMPLEMENTATION_OWN:
             self._try(f"peer.operator={peer.operator}", Exception)
             return

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ktbench.engine.cuda import experts as module
-from ktbench.engine.cuda.experts import SlotExperts, gathered, grouped
+from ktbench.engine.cuda.experts import SlotExperts, gathered_product, grouped_product
 from ktbench.engine.forms import ExpertMatrices, ExpertsForm, Glu
 from ktbench.engine.observe import float32_output
 from ktbench.engine.routing import Routing
@@ -88,7 +88,7 @@ def test_every_form_against_float32(way: str, form: str, tokens: int) -> None:
 @given(
     st.lists(st.integers(0, E - 1), min_size=1, max_size=E, unique=True),
     st.lists(st.lists(st.integers(-1, E - 1), min_size=K, max_size=K), min_size=1, max_size=7),
-    st.sampled_from([grouped, gathered]),
+    st.sampled_from([grouped_product, gathered_product]),
 )
 def test_any_placement_and_any_ids(placed: list[int], rows: list[list[int]], way: Any) -> None:
     """Ids of no expert among them, an expert twice, an expert that lives elsewhere."""
@@ -97,7 +97,7 @@ def test_any_placement_and_any_ids(placed: list[int], rows: list[list[int]], way
     hidden, routing = call(len(rows))
     routing = Routing(ids=ids, gates=routing.gates)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_FEW", 0 if way is grouped else 10**6)
+        patch.setattr(module, "_FEW", 0 if way is grouped_product else 10**6)
         experts._groups = False
         assert_close(experts(hidden, routing), expected(store, placed, hidden, routing))
 

@@ -17,7 +17,7 @@ from ktbench import _kernels as kernels
 from ktbench.engine.backend import ExpertsBackend
 from ktbench.engine.cuda import streamed as module
 from ktbench.engine.cuda.packed import PackedLayout
-from ktbench.engine.cuda.streamed import ExpertStream, StreamedExperts, crossover, first_above
+from ktbench.engine.cuda.streamed import ExpertStream, StreamedExperts, crossover, streaming_threshold
 from ktbench.engine.forms import Biases, ExpertMatrices, Glu
 from ktbench.engine.routing import Routing
 from ktbench.spec.weights import DEVICE_UNPACKS, FORMATS
@@ -159,9 +159,9 @@ def test_few_tokens_are_the_hosts() -> None:
 
 
 def test_the_crossover_is_where_the_hosts_line_meets_the_streams_time() -> None:
-    at = first_above(0.256 + 1, 1.024 + 1, 4.0)  # 1 s and 1 ms a token
+    at = streaming_threshold(0.256 + 1, 1.024 + 1, 4.0)  # 1 s and 1 ms a token
     assert at == pytest.approx(3000, abs=1)
-    assert first_above(2.0, 3.0, 0.1) == 1
+    assert streaming_threshold(2.0, 3.0, 0.1) == 1
     backend = streamed(Packed("int8", 64, 32), "int8")
     backend.stream.from_tokens = 7
     assert crossover(backend, TOP_K, lambda: None) >= 1

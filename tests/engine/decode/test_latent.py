@@ -19,7 +19,7 @@ from ktbench.engine.decode.attention import StepAttention
 from ktbench.engine.decode.inputs import CACHE, AttentionWindows, StepInputs, fill, fixed_cache
 from ktbench.engine.decode.latent import LatentAttention, StepLatentAttention
 from ktbench.engine.decode.program import CallRecorder
-from ktbench.engine.dense import DenseHost
+from ktbench.engine.dense import DenseOperators
 from ktbench.engine.inject.registry import OPERATORS
 from tests.engine.engines import needs_vector
 from tests.engine.families.zoo import bare, configuration
@@ -110,14 +110,14 @@ def test_prompts_are_left_to_the_original(network: Any, attention: nn.Module) ->
 
 
 @pytest.fixture
-def steps(network: Any) -> Iterator[tuple[DenseHost, StepAttention]]:
-    device = DenseHost(1, "bf16", CallRecorder(), keeps_original=False)
+def steps(network: Any) -> Iterator[tuple[DenseOperators, StepAttention]]:
+    device = DenseOperators(1, "bf16", CallRecorder(), keeps_original=False)
     yield device, StepAttention(network, device)
 
 
 @pytest.mark.parametrize("padding", [[0, 0, 0], [0, 4, 8]])
 def test_native_calls_give_the_same(
-    network: Any, attention: nn.Module, steps: tuple[DenseHost, StepAttention], padding: list[int]
+    network: Any, attention: nn.Module, steps: tuple[DenseOperators, StepAttention], padding: list[int]
 ) -> None:
     hidden, cache = prompt_of(network)
     first = torch.tensor(padding)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ktbench.engine.decode.lazy import LazyTensor, is_pending, settled
+from ktbench.engine.decode.lazy import LazyTensor, is_pending, resolve_lazy
 
 pytestmark = pytest.mark.usefixtures("inference")
 
@@ -101,7 +101,7 @@ def test_what_is_computed_here_comes_before_what_is_waited_for() -> None:
 
 def test_settled_leaves_other_content_alone() -> None:
     source = Source()
-    first, rest = settled((source.later(), [3, None, "x"]))
+    first, rest = resolve_lazy((source.later(), [3, None, "x"]))
     assert torch.equal(first, source.value)
     assert rest == [3, None, "x"]
 

@@ -15,7 +15,7 @@ pytest.importorskip("ktbench._kernels", reason="the kernel extension is not buil
 from ktbench.engine.decode.lowering import Lowering
 from ktbench.engine.decode.program import CallRecorder, NotRecordable, StepRecorder
 from ktbench.engine.decode.timeline import ModuleWatch
-from ktbench.engine.dense import DenseHost
+from ktbench.engine.dense import DenseOperators
 from tests.engine.engines import needs_vector
 
 pytestmark = pytest.mark.usefixtures("inference")
@@ -26,7 +26,7 @@ TOLERANCE = 0.005  # bf16 rounds at 2^-9
 
 
 def lowering() -> Lowering:
-    return Lowering(DenseHost(1, "bf16", CallRecorder(), keeps_original=True))
+    return Lowering(DenseOperators(1, "bf16", CallRecorder(), keeps_original=True))
 
 
 def recorded(code: Callable[[], Tensor], lower: Lowering | None, *constants: Tensor) -> tuple[StepRecorder, Tensor]:

@@ -20,7 +20,7 @@ pytest.importorskip("ktbench._kernels", reason="the kernel extension is not buil
 
 from ktbench.engine.decode.operators import RotaryTable, StepRouter
 from ktbench.engine.decode.program import CallRecorder
-from ktbench.engine.dense import DenseHost
+from ktbench.engine.dense import DenseOperators
 from ktbench.engine.inject.forms import RouterForm, read_router
 from ktbench.engine.inject.registry import OPERATORS
 from tests.engine.engines import (
@@ -137,7 +137,7 @@ def test_a_router_with_a_correction_of_its_choice_is_refused() -> None:
 def step_router(module: nn.Module) -> tuple[Any, Any]:
     """The operator, and the steps that it asks whether one is recorded."""
     steps: Any = SimpleNamespace(runs=False)
-    return StepRouter(module, DenseHost(1, "bf16", CallRecorder(), keeps_original=False), steps), steps
+    return StepRouter(module, DenseOperators(1, "bf16", CallRecorder(), keeps_original=False), steps), steps
 
 
 @NATIVE

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ktbench.engine.decode.timeline import ModuleWatch, Segment, Where, joined, layer_of, timed, timeline
+from ktbench.engine.decode.timeline import ModuleWatch, Segment, Where, layer_of, merge_segments, timed, timeline
 
 
 class Ticking(ModuleWatch):
@@ -38,7 +38,7 @@ def test_segments_follow_the_modules_and_leave_no_gap() -> None:
     watch, watched = Ticking(), network(nn.Identity())
     with watch.on(watched) as segments:
         watched(torch.zeros(1))
-    assert [segment.where for segment in joined(segments)] == [
+    assert [segment.where for segment in merge_segments(segments)] == [
         Where("other"),
         Where("attention", 0),
         Where("norm", 0),
@@ -95,8 +95,8 @@ def test_layers_are_told_by_name(name: str, layer: int | None) -> None:
 def test_neighbours_of_one_kind_become_one() -> None:
     a, b = Where("attention", 0), Where("attention", 1)
     segments = [Segment(a, 0, 2), Segment(a, 2, 3), Segment(b, 4, 5), Segment(a, 5, 6)]
-    assert joined(segments) == [Segment(a, 0, 3), Segment(b, 4, 5), Segment(a, 5, 6)]
-    assert joined([]) == []
+    assert merge_segments(segments) == [Segment(a, 0, 3), Segment(b, 4, 5), Segment(a, 5, 6)]
+    assert merge_segments([]) == []
 
 
 @pytest.mark.parametrize(

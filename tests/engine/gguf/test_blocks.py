@@ -15,7 +15,7 @@ import torch
 from transformers import PreTrainedModel
 
 from ktbench.engine.decode.program import CallRecorder
-from ktbench.engine.dense import DenseHost
+from ktbench.engine.dense import DenseOperators
 from ktbench.engine.forms import LinearRows
 from ktbench.engine.gguf.export import export_gguf
 from ktbench.engine.gguf.header import aligned, read_header
@@ -190,7 +190,7 @@ def test_layers_that_share_a_matrix_but_no_type_stay_as_they_are() -> None:
     """As llama.cpp quantises the attention of Mixtral: keys and values to more bits than queries."""
     query, key = (torch.nn.Linear(64, 32, bias=False, dtype=torch.bfloat16) for _ in range(2))
     stored = {query: LinearRows(lambda: blocks_of(query.weight, "Q4_0"), "q4_0")}
-    host = DenseHost(1, "q4_0", CallRecorder(), False, stored.get)
+    host = DenseOperators(1, "q4_0", CallRecorder(), False, stored.get)
     together, alone = host.matrix([query, key]).packed, host.matrix([query]).packed
     assert (together.precision, alone.precision) == ("bf16", "q4_0")
     assert torch.equal(torch.from_numpy(together.read()), torch.cat([query.weight, key.weight]).float())

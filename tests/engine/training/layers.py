@@ -11,9 +11,9 @@ from torch import Tensor
 from ktbench._kernels import ExpertProducts, PackedExperts, ThreadPool
 from ktbench.engine.forms import Biases, ExpertMatrices, Glu
 from ktbench.engine.training.adapters import ExpertAdapter
-from ktbench.engine.training.function import NOT_ADAPTED, Adapters, ExpertBiases, FrozenExperts, run_experts
+from ktbench.engine.training.function import NOT_ADAPTED, Adapters, ExpertBiases, FrozenExperts, experts_autograd
 from ktbench.engine.training.products import Matrices, PackedProducts, Products
-from ktbench.engine.training.slots import Slots
+from ktbench.engine.training.slots import LoraSlots
 
 EXPERTS, HIDDEN, WIDTH = 5, 70, 40
 SILU = Glu()
@@ -65,17 +65,17 @@ class DenseProducts(Products):
         self._gate_up = [torch.cat([one.gate, one.up]) for one in experts]
         self._down = [one.down for one in experts]
 
-    def forward(self, which: Matrices, rows: Tensor, row: Tensor, slots: Slots) -> Tensor:
+    def forward(self, which: Matrices, rows: Tensor, row: Tensor, slots: LoraSlots) -> Tensor:
         return self._multiply([matrix.T for matrix in self._of(which)], rows[row], slots)
 
-    def transposed(self, which: Matrices, rows: Tensor, row: Tensor, slots: Slots) -> Tensor:
+    def transposed(self, which: Matrices, rows: Tensor, row: Tensor, slots: LoraSlots) -> Tensor:
         return self._multiply(self._of(which), rows[row], slots)
 
     def _of(self, which: Matrices) -> list[Tensor]:
         return self._gate_up if which == "gate_up" else self._down
 
     @staticmethod
-    def _multiply(matrices: Sequence[Tensor], rows: Tensor, slots: Slots) -> Tensor:
+    def _multiply(matrices: Sequence[Tensor], rows: Tensor, slots: LoraSlots) -> Tensor:
         out = rows.new_zeros(len(rows), matrices[0].shape[1])
         for expert, group in slots.groups():
             out[group] = rows[group].to(matrices[expert].dtype) @ matrices[expert]
@@ -148,7 +148,7 @@ class Call:
         factors = [one.detach().clone().requires_grad_() for one in adapters.factors if one is not None]
         if factors:
             adapters = with_factors(adapters, factors)
-        output = run_experts(frozen, hidden, self.ids, gates, adapters)
+        output = experts_autograd(frozen, hidden, self.ids, gates, adapters)
         output.backward(self.grad.to(output.dtype))
         return [output.detach().double(), *(one.grad.double() for one in (hidden, gates, *factors))]
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from ktbench import _kernels
 from ktbench._kernels import PackedExperts, ThreadPool
 from ktbench.engine.forms import Glu
-from ktbench.engine.training.function import NOT_ADAPTED, FrozenExperts, run_experts
-from ktbench.engine.training.slots import Slots
+from ktbench.engine.training.function import NOT_ADAPTED, FrozenExperts, experts_autograd
+from ktbench.engine.training.slots import LoraSlots
 from tests.drawing import covering
 from tests.engine.training.layers import (
     EXPERTS,
@@ -63,7 +63,7 @@ def test_formulas_pass_the_gradient_check_of_pytorch(glu: Glu, recompute: bool) 
     frozen, call, adapters = dense(experts, recompute=recompute), Call.of(SOME, hidden=6), random_adapters(2, 6, 4, 2)
 
     def run(hidden: torch.Tensor, gates: torch.Tensor, *factors: torch.Tensor) -> torch.Tensor:
-        return run_experts(frozen, hidden, call.ids, gates, with_factors(adapters, factors))
+        return experts_autograd(frozen, hidden, call.ids, gates, with_factors(adapters, factors))
 
     arguments = [one.clone().requires_grad_() for one in (call.hidden, call.gates, *adapters.factors)]
     assert torch.autograd.gradcheck(run, arguments)
@@ -118,7 +118,7 @@ def test_transposed_products_are_those_of_the_weights_as_they_are_stored(
 ) -> None:
     packed, truth = packed_and_plain(precision)
     ids = torch.randint(-1, EXPERTS, (23, 2), generator=torch.Generator().manual_seed(1))
-    seen, slots = by_kernels(packed, pool, isa=isa), Slots.of(ids, EXPERTS)
+    seen, slots = by_kernels(packed, pool, isa=isa), LoraSlots.of(ids, EXPERTS)
     sizes = (("gate_up", 2 * packed.intermediate), ("down", packed.hidden))
     for which, columns in sizes:
         rows = torch.randn(len(slots), columns, generator=torch.Generator().manual_seed(2))
@@ -174,4 +174,4 @@ def test_results_depend_neither_on_schedule_nor_on_threads() -> None:
 def test_an_id_that_is_no_expert_is_refused() -> None:
     call = Call.of(torch.tensor([[EXPERTS]]), hidden=6)
     with pytest.raises(IndexError, match="allowed are -1 to 4"):
-        run_experts(dense(random_experts(1, 6, 4)), call.hidden, call.ids, call.gates)
+        experts_autograd(dense(random_experts(1, 6, 4)), call.hidden, call.ids, call.gates)
