@@ -130,7 +130,6 @@ class SharedMemoryExperts:
         """See `DeviceExperts`."""
 
     def arrived(self) -> bool:
-        """See `DeviceExperts`."""
         return True
 
     def finish(self) -> None:

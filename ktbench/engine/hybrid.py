@@ -153,7 +153,6 @@ class HybridEngine(ReplaySystem):
         return (team.busy_ns - busy) / (perf_counter_ns() - began)
 
     def start(self) -> None:
-        """See `System`."""
         super().start()
         if self._components.cuda is not None:
             self._components.cuda.clock.start()
@@ -170,7 +169,6 @@ class HybridEngine(ReplaySystem):
         return None if self._components.cuda is None else self._components.cuda.clock.mean_s()
 
     def logits(self) -> NDArray[np.float32]:
-        """See `System`."""
         self._components.check()
         return super().logits()
 
@@ -185,7 +183,6 @@ class HybridEngine(ReplaySystem):
             components.state.tap = None
 
     def notes(self) -> tuple[str, ...]:
-        """See `System`."""
         cuda, host = self._components.cuda, self._components.host
         of_host = () if host is None else host.notes(self._engine)
         return (*super().notes(), *of_host, *(() if cuda is None else cuda.notes()))
@@ -207,7 +204,6 @@ class HybridEngine(ReplaySystem):
         return output
 
     def timeline(self) -> Timeline:
-        """See `System`."""
         host = self._components.host
         if host is not None:
             host.team.spans()  # of the steps before
@@ -220,7 +216,6 @@ class HybridEngine(ReplaySystem):
         return timeline(self._engine.label, segments, jobs, on_time=on_time)
 
     def chosen(self) -> Mapping[str, FeatureValue]:
-        """See `System`."""
         chosen: dict[str, FeatureValue] = {}
         if self._engine.deferral == "auto":
             chosen["deferral"] = self._components.state.engine.deferral
@@ -234,7 +229,6 @@ class HybridEngine(ReplaySystem):
         return tuple(one_pass for step in self._traced.routing for one_pass in step)
 
     def counters(self) -> Mapping[str, int]:
-        """See `System`."""
         return self._components.counters() | ({} if self._placement is None else dict(self._placement.counters()))
 
     def work(self) -> Work | None:
@@ -267,7 +261,6 @@ class HybridEngine(ReplaySystem):
         return ExpertsWork(shape=self.model.shape, precisions=precisions, skipping=skipping, elsewhere=away)
 
     def close(self) -> None:
-        """See `System`."""
         super().close()
         if self._placement is not None:
             self._placement.release()

@@ -256,7 +256,6 @@ class LayerSystem(Inspected):
         return _Prepared(backend=backend, hidden=self._traced.hidden(number), routing=routing, call=call)
 
     def renew(self, number: int | None) -> None:
-        """See `Inspected`."""
         self._traced.renew(number)
 
     def step(self) -> None:
@@ -265,15 +264,12 @@ class LayerSystem(Inspected):
         self._done += 1
 
     def logits(self) -> NDArray[np.float32]:
-        """See `System`."""
         return self._output.float().numpy()
 
     def keep(self) -> None:
-        """See `Inspected`."""
         self._copies.take(self._done - 1, self._output)
 
     def kept(self, step: int) -> NDArray[np.float32]:
-        """See `Inspected`."""
         return configured(self._copies.of(step)).float().numpy()
 
     def observe(self, step: int | None = None, seed: int | None = None) -> tuple[ExpertsObservation, ...]:
@@ -306,7 +302,6 @@ class LayerSystem(Inspected):
 
     @torch.inference_mode()
     def meet(self, unit: tuple[int, int]) -> Surveyed:
-        """See `Inspected`."""
         backend = self._replicas_in_turn[unit[0]]
 
         def run(hidden: Tensor, routing: Routing) -> Tensor:
@@ -325,26 +320,21 @@ class LayerSystem(Inspected):
         raise Unsupported("workload.phase=layer has the routed experts alone: there is no second role to draw")
 
     def chosen(self) -> Mapping[str, int]:
-        """See `System`."""
         return {}
 
     def notes(self) -> tuple[str, ...]:
-        """See `System`."""
         return self._notes
 
     def counters(self) -> Mapping[str, int]:
-        """See `System`."""
         return self._held.counters()
 
     def work(self) -> Work:
-        """See `System`."""
         precision = self._replicas_in_turn.precision
         experts = ExpertsWork(shape=self.model.shape, precisions=((precision, precision),))
         ranked = [Routing(ids=torch.from_numpy(step.ranks), gates=step.gates) for step in self._traced.steps]
         return mean_work([pass_work(None, experts, [routing]) for routing in ranked])
 
     def close(self) -> None:
-        """See `System`."""
         self._traces, self._trace, self._steps = {}, None, []
         self._replicas = self._observed = None
         self._held.close()

@@ -107,7 +107,6 @@ class EngineLayer:
     cpus: tuple[int, ...]
 
     def choose(self, spec: RunSpec, _trial: Trial) -> CacheColdReplicas:
-        """See `LoadedLayer`."""
         use_threads(self.cpus, spec.engine, self.host, None)
         fused = spec.engine.fused
         copies = self.packed if fused else self.original
@@ -119,13 +118,10 @@ class EngineLayer:
         return copies
 
     def counters(self) -> Mapping[str, int]:
-        """See `LoadedLayer`."""
         return Counter[str]() if self.host is None else self.host.counters()
 
     def notes(self, spec: RunSpec) -> tuple[str, ...]:
-        """See `LoadedLayer`."""
         return () if self.host is None else self.host.notes(spec.engine)
 
     def close(self) -> None:
-        """See `LoadedLayer`."""
         self.original = self.packed = self.host = None

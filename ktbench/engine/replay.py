@@ -104,12 +104,10 @@ class ReplaySystem(ABC, Inspected):
         """The routed experts [T, H] of decoder layer `layer` for `hidden` [T, H], which is memory of the host."""
 
     def start(self) -> None:
-        """See `System`."""
         self._copies.clear()
         self._replayed.start()
 
     def renew(self, number: int | None) -> None:
-        """See `Inspected`."""
         ids = self._traced.ids
         if number is not None:
             ids = step_ids(self._traced.workload, self.model.shape.vocab, number)
@@ -120,19 +118,15 @@ class ReplaySystem(ABC, Inspected):
         self._replayed.step()
 
     def logits(self) -> NDArray[np.float32]:
-        """See `System`."""
         return self._replayed.logits.float().numpy(force=True)
 
     def keep(self) -> None:
-        """See `Inspected`."""
         self._copies.take(self._replayed.done - 1, self._replayed.logits)
 
     def kept(self, step: int) -> NDArray[np.float32]:
-        """See `Inspected`."""
         return configured(self._copies.of(step)).float().numpy()
 
     def observe(self, step: int | None = None, seed: int | None = None) -> tuple[ExpertsObservation, ...]:
-        """See `System`."""
         self._observed += 1  # other tokens each time
         observer = Observer(self._traced.workload.seed, self._observed if seed is None else seed)
         self._replayed.repeat(self._tapped(observer), step)
@@ -150,7 +144,6 @@ class ReplaySystem(ABC, Inspected):
 
     @torch.inference_mode()
     def meet(self, unit: tuple[int, int]) -> Surveyed:
-        """See `Inspected`."""
         layer = self._moe_layers()[unit[0]]
 
         def run(hidden: Tensor, routing: Routing) -> Tensor:
@@ -159,15 +152,12 @@ class ReplaySystem(ABC, Inspected):
         return configured(self._survey).meet(unit, layer, run, self._experts_of(layer))
 
     def reference(self, observation: ExpertsObservation) -> NDArray[np.float32]:
-        """See `System`."""
         return truth_of(self._experts_of(observation.layer), observation)
 
     def notes(self) -> tuple[str, ...]:
-        """See `System`."""
         return tuple(self._notes)
 
     def close(self) -> None:
-        """See `System`."""
         del self._forward
         self._trace = self._replay = None
         self._traces = TraceCache()

@@ -137,7 +137,6 @@ class SyntheticSource:
         self._is_filled = False
 
     def fill(self, filling: WeightFilling = PLAIN) -> None:
-        """See `WeightSource`."""
         network, pool, unread = self.network, self._pool, filling.unread(self.network)
         modules = dict(network.named_modules())
         experts = {name: module for name, module in modules.items() if is_experts(module)}
@@ -168,7 +167,6 @@ class SyntheticSource:
         return held
 
     def experts(self, name: str) -> StoredExperts:
-        """See `WeightSource`."""
         return StoredExperts(matrices=TransientExperts(self.network.get_submodule(name), name, self._pool))
 
     def linear(self, name: str, precision: Precision) -> LinearRows | None:

@@ -50,7 +50,6 @@ class Fiddler(HybridEngine):
         return self._costs[threads]
 
     def notes(self) -> tuple[str, ...]:
-        """See `System`."""
         notes = list(super().notes())
         if self._copier.costs is not None:
             notes.append(f"fiddler: {self._copier.costs.explain()}")
@@ -59,7 +58,6 @@ class Fiddler(HybridEngine):
         return tuple(notes)
 
     def close(self) -> None:
-        """See `System`."""
         self._copier.stream.finish()
         if self._copier.pins is not None:
             self._copier.pins.release()

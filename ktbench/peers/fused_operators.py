@@ -238,7 +238,6 @@ class OperatorLayer(LoadedLayer):
         return self._copies
 
     def notes(self, _spec: RunSpec) -> tuple[str, ...]:
-        """See `LoadedLayer`."""
         package = peer_of(self._system).package
         on = f"torch {torch.__version__}, on threads={torch.get_num_threads()}"
         told = f"{self._system} of {package} {version(package)}: {on}"

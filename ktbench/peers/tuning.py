@@ -57,11 +57,9 @@ class StepsBench(Generic[S]):
         self._steps_on = steps_on
 
     def prepare(self, settings: S) -> None:
-        """See `Bench`."""
         self._steps = self._steps_on(settings)
 
     def step(self) -> None:
-        """See `Bench`."""
         next(self._steps)
 
     def keep(self, settings: S) -> None:

@@ -47,11 +47,9 @@ class TextFormat:
     chunk: str = "text_completion"
 
     def choice(self, index: int, deltas: Sequence[Delta], likeliest: int | None) -> dict[str, Any]:
-        """See `Format`."""
         return self.part(index, _joined(deltas), likeliest)
 
     def part(self, index: int, delta: Delta, likeliest: int | None) -> dict[str, Any]:
-        """See `Format`."""
         logprobs = None if likeliest is None else self._logprobs(delta.tokens)
         return {"index": index, "text": delta.text, "logprobs": logprobs, "finish_reason": delta.finish}
 
@@ -93,17 +91,14 @@ class ChatFormat:
     chunk: str = "chat.completion.chunk"
 
     def choice(self, index: int, deltas: Sequence[Delta], likeliest: int | None) -> dict[str, Any]:
-        """See `Format`."""
         delta = _joined(deltas)
         message = {"role": "assistant", "content": delta.text, "refusal": None}
         return {"index": index, "message": message, **self._ending(delta, likeliest)}
 
     def part(self, index: int, delta: Delta, likeliest: int | None) -> dict[str, Any]:
-        """See `Format`."""
         return {"index": index, "delta": {"content": delta.text}, **self._ending(delta, likeliest)}
 
     def first(self, index: int) -> dict[str, Any]:
-        """See `Format`."""
         delta = {"role": "assistant", "content": ""}
         return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
 

@@ -150,26 +150,21 @@ class CpuCosts(CostModel):
         return DeviceTask(name="attention", kind="attention", seconds=seconds)
 
     def dense(self, work: Pass) -> DeviceTask:
-        """See `CostModel`."""
         return DeviceTask(name="dense", kind="other", seconds=self._linear_s(self._sizes.dense_params, work.rows))
 
     def shared(self, work: Pass) -> DeviceTask | None:
-        """See `CostModel`."""
         params = self._sizes.shared_params
         return DeviceTask(name="shared", kind="shared", seconds=self._linear_s(params, work.rows)) if params else None
 
     def head(self, work: Pass) -> DeviceTask:
-        """See `CostModel`."""
         seconds = self._linear_s(self._sizes.head_params, head_rows(self.spec, work))
         return DeviceTask(name="head", kind="other", seconds=seconds)
 
     def loss(self, work: Pass) -> DeviceTask:
-        """See `CostModel`."""
         seconds = work.rows * self._sizes.logits_bytes / self.device_team.read_bytes_per_s
         return DeviceTask(name="loss", kind="other", seconds=seconds)
 
     def optimiser_s(self, role: Resource) -> float:
-        """See `CostModel`."""
         shape, lora = self.spec.model.shape, self.spec.lora
         on_host = role == "host"
         numbers = shape.moe_layers * shape.experts * lora.expert if on_host else shape.layers * lora.attention
@@ -183,7 +178,6 @@ class CpuCosts(CostModel):
         return self._calls[key]
 
     def layer_alone_s(self) -> float:
-        """See `CostModel`."""
         call_s = self._fused_s if self.spec.engine.fused else self._modules_s
         return self._routed_s(self.spec.workload.batch, 0, kept_experts(self.spec), call_s)
 

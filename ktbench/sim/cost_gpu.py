@@ -76,11 +76,9 @@ class GpuCosts(CostModel):
 
     @property
     def host(self) -> Resource:
-        """See `CostModel`."""
         return "host"
 
     def shared_order(self, work: Pass) -> SharedOrder:
-        """See `CostModel`."""
         if self.base or self.workload.trains:
             return "after"
         return "beside" if self.captured(work) or self.sizes.family not in _BLOCKING_FAMILIES else "before"
@@ -130,11 +128,9 @@ class GpuCosts(CostModel):
         return 2.0 * latents * self.sizes.fixed_params / self._flops_per_s("gemm") if tokens > 1 else 0.0
 
     def dense(self, work: Pass) -> DeviceTask:
-        """See `CostModel`."""
         return self._task(work, "dense", "other", self._mlp_s(self.sizes.dense_params, work), _SHARED_KERNELS)
 
     def shared(self, work: Pass) -> DeviceTask | None:
-        """See `CostModel`."""
         params = self.sizes.shared_params
         return self._task(work, "shared", "shared", self._mlp_s(params, work), _SHARED_KERNELS) if params else None
 
@@ -144,11 +140,9 @@ class GpuCosts(CostModel):
         return self._task(work, "head", "other", self._dense_s(params, 2.0 * params, rows), 2)
 
     def loss(self, work: Pass) -> DeviceTask:
-        """See `CostModel`."""
         return self._task(work, "loss", "other", self._memory_s(work.rows * self.sizes.logits_bytes), _LOSS_KERNELS)
 
     def optimiser_s(self, role: Resource) -> float:
-        """See `CostModel`."""
         shape, lora = self.spec.model.shape, self.spec.lora
         if role == "device":
             return self._memory_s(shape.layers * lora.attention * ADAMW_BYTES)

@@ -91,7 +91,6 @@ class PrefillExperts(HostKernel):
     """The fused kernel for many tokens, on all domains."""
 
     def seconds(self, loads: NDArray[np.int64], covered: Coverage = ALL_ON_HOST) -> float:
-        """See `HostKernel`."""
         active = loads[loads > 0].astype(np.float64)
         if not len(active):
             return 0.0

@@ -92,11 +92,9 @@ class HostFunctions:
         self._side = side
 
     def begin(self, handed: HandOver) -> None:
-        """See `Mechanism`."""
         self._side.call(handed.submit, handed.data)
 
     def end(self, handed: HandOver, *, begun: bool) -> None:
-        """See `Mechanism`."""
         self._side.call(handed.wait, handed.data)
 
     def forget(self, handed: HandOver) -> None:
@@ -127,15 +125,12 @@ class Flags:
 
     @property
     def answered(self) -> int:
-        """See `Mechanism`."""
         return self._flags.answered
 
     def begin(self, handed: HandOver) -> None:
-        """See `Mechanism`."""
         self._ask(handed, self._flags.BEGIN_AND_END)
 
     def end(self, handed: HandOver, *, begun: bool) -> None:
-        """See `Mechanism`."""
         if not begun:
             self._ask(handed, self._flags.END_ALONE)
         self._side.await_value(self._answers + _WORD_BYTES * self._slots[handed], 1)
@@ -148,12 +143,10 @@ class Flags:
         self._side.write(self._asks + at, what)
 
     def forget(self, handed: HandOver) -> None:
-        """See `Mechanism`."""
         if (slot := self._slots.pop(handed, None)) is not None:
             self._flags.remove(slot)
 
     def check(self) -> None:
-        """See `Mechanism`."""
         self._flags.check()
 
     def close(self) -> None:

@@ -125,7 +125,6 @@ class HostOffloadBackend(ExpertsBackend):
     def begin(
         self, hidden: Tensor, immediate: Routing, deferred: Routing | None, previous: Fetch | None
     ) -> tuple[Fetch, Fetch | None]:
-        """See `ExpertsBackend`."""
         if previous is not None and not isinstance(previous, DeferredOutput):
             return super().begin(hidden, immediate, deferred, previous)
         transfer = Transfer.of(hidden, immediate, deferred)
@@ -210,7 +209,6 @@ class HostOffloadBackend(ExpertsBackend):
 
     @property
     def memory(self) -> Tensor:
-        """See `FusedExperts`."""
         return self._experts.memory
 
 

@@ -29,16 +29,13 @@ class PackedResidents:
         self.backend = PackedSlots(host.memory, _numbers(at_device), host.layout, host.glu, device)
 
     def move(self, move: ExpertSwap) -> None:
-        """See `DeviceExperts`."""
         self._transfers.fork()
         self._transfers.copy(self.backend.memory_for(move.incoming, move.outgoing), self._memory[move.incoming])
 
     def arrived(self) -> bool:
-        """See `DeviceExperts`."""
         return self._transfers.done()
 
     def finish(self) -> None:
-        """See `DeviceExperts`."""
         self._transfers.finish()
 
 
@@ -57,14 +54,12 @@ class Bf16Residents:
         return self._layout.matrices(self._memory[i].to(self._device), self._glu)
 
     def move(self, move: ExpertSwap) -> None:
-        """See `DeviceExperts`."""
         packed = torch.empty(self._memory.shape[1], dtype=torch.uint8, device=self._device)
         self._transfers.fork()
         self._transfers.copy(packed, self._memory[move.incoming])
         self._arriving.append((move, packed))
 
     def arrived(self) -> bool:
-        """See `DeviceExperts`."""
         if not self._transfers.done():
             return False
         for move, packed in self._arriving:
@@ -73,7 +68,6 @@ class Bf16Residents:
         return True
 
     def finish(self) -> None:
-        """See `DeviceExperts`."""
         self._transfers.finish()
 
 
@@ -85,7 +79,6 @@ class UnpackedResidents:
         self.backend = SlotExperts(len(at_device), _numbers(at_device), store, device)
 
     def move(self, move: ExpertSwap) -> None:
-        """See `DeviceExperts`."""
         self.backend.move(move.incoming, move.outgoing, self._store(move.incoming))
 
     def arrived(self) -> bool:

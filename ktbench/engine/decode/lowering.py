@@ -42,7 +42,6 @@ class Lowering:
     def __call__(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor, constant: IsConstant
     ) -> Call | None:
-        """See `ktbench.engine.decode.program.Lowering`."""
         way = self._ways.get(func)
         if way is None or kwargs or not result.is_contiguous():
             return None

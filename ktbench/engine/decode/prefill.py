@@ -63,7 +63,6 @@ class ReplayPrefill:
 
     @property
     def width(self) -> int:
-        """See `PassRunner`."""
         return len(self._first[0])
 
     def begin(self, state: DecodeState) -> None:
@@ -77,7 +76,6 @@ class ReplayPrefill:
         fixed.record(given)
 
     def step(self, ids: Tensor, routing: StepRouting) -> Tensor:
-        """See `PassRunner`."""
         for fixed, given in self._parts(ids, routing):
             self._counted["eager_passes"] += not fixed.recorded
             logits = fixed.run(given)
@@ -88,13 +86,11 @@ class ReplayPrefill:
         return True
 
     def run_model(self, ids: Tensor, routing: StepRouting) -> Tensor:
-        """See `PassRunner`."""
         for fixed, given in self._parts(ids, routing):
             logits = fixed.run_model(given)
         return logits
 
     def profile(self, ids: Tensor, routing: StepRouting) -> list[Segment]:
-        """See `PassRunner`."""
         parts = self._parts(ids, routing)
         return [segment for fixed, given in parts for segment in fixed.profile(given)]
 

@@ -80,7 +80,6 @@ class ProgramRecording:
         self._steps = StepRecorder(self.watch)
 
     def record(self, run: Callable[[], Tensor]) -> Tensor:
-        """See `StepRecording`."""
         constants = [*self._network.parameters(), *self._network.buffers()]
         recorder = self._recorder.sink = StepRecorder(self.watch, constants, self._lower)
         try:
@@ -92,11 +91,9 @@ class ProgramRecording:
         return result
 
     def replay(self) -> None:
-        """See `StepRecording`."""
         self._steps.replay()
 
     def replay_timed(self) -> list[Segment]:
-        """See `StepRecording`."""
         return self._steps.replay_timed()
 
 

@@ -226,11 +226,9 @@ class ReplayDecoder:
 
     @property
     def width(self) -> int:
-        """See `PassRunner`."""
         return len(self._inputs.first)
 
     def begin(self, state: DecodeState) -> None:
-        """See `PassRunner`."""
         assert state.cache is not None
         self._inputs.first.copy_(state.padding)
         self._slot = state.seen
@@ -249,18 +247,15 @@ class ReplayDecoder:
         return logits
 
     def undo(self, tokens: int) -> bool:
-        """See `PassRunner`."""
         self._slot -= tokens
         return True
 
     def run_model(self, ids: Tensor, routing: StepRouting) -> Tensor:
-        """See `PassRunner`."""
         logits = self._pass.run_model(self._given(ids, routing))
         self._slot += 1
         return logits
 
     def profile(self, ids: Tensor, routing: StepRouting) -> list[Segment]:
-        """See `PassRunner`."""
         segments = self._pass.profile(self._given(ids, routing))
         self._slot += 1
         return segments

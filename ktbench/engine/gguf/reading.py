@@ -126,7 +126,6 @@ class GgufSource:
         self._require_all_used(used)
 
     def fill(self, filling: WeightFilling = PLAIN) -> None:
-        """See `WeightSource`."""
         fill(self.network, self._mapped, self.tensor, filling)
 
     def tensor(self, name: str) -> Tensor:

@@ -69,7 +69,6 @@ class FolderSource:
         self._require_all_used()
 
     def fill(self, filling: WeightFilling = PLAIN) -> None:
-        """See `WeightSource`."""
         fill(self.network, self._distinct, self.tensor, filling)
 
     def tensor(self, name: str) -> Tensor:
@@ -89,7 +88,6 @@ class FolderSource:
         return made[source.target] if source.converter is None else made[name].clone()
 
     def experts(self, name: str) -> StoredExperts:
-        """See `WeightSource`."""
         return self._experts[name]
 
     def linear(self, name: str, precision: Precision) -> LinearRows | None:

@@ -104,7 +104,6 @@ class BatchEngine:
         self._engine = engine
 
     def submit(self, request: ServeRequest) -> None:
-        """See `ServingEngine`."""
         if len(request.prompt) + request.max_new > self.max_positions:
             raise ValueError(
                 f"request {request.key}: prompt of {len(request.prompt)} and max_new={request.max_new} tokens, "
@@ -122,7 +121,6 @@ class BatchEngine:
             self._ended.append(TokenEvent(key=key, token=None, finish="cancelled", cached_tokens=sequence.cached or 0))
 
     def step(self) -> list[TokenEvent]:
-        """See `ServingEngine`."""
         events, self._ended = self._ended, []
         began = perf_counter_ns()
         parts = self._scheduler.plan()
@@ -212,14 +210,12 @@ class BatchEngine:
             counted["prefill_chunks"] += sum(beside or not part.is_last for part in prompts)
 
     def move_cached(self, *, to_disk: bool) -> None:
-        """See `TieredCache`."""
         with self._copies.waiting():
             self._scheduler.pool.drop_cached()
             if to_disk:
                 self._copies.to_disk()
 
     def forget_cached(self) -> None:
-        """See `TieredCache`."""
         self._scheduler.pool.forget_cached()
         self._copies.forget()
 
@@ -231,7 +227,6 @@ class BatchEngine:
 
     @property
     def state(self) -> ServingState:
-        """See `ServingEngine`."""
         scheduler, pool = self._scheduler, self._scheduler.pool
         return ServingState(
             waiting=len(scheduler.waiting),
@@ -243,7 +238,6 @@ class BatchEngine:
         )
 
     def counters(self) -> Mapping[str, int]:
-        """See `ServingEngine`."""
         return {**self._components.counters(), **self._counted, **self._scheduler.counted, **self._copies.counters()}
 
     def notes(self) -> tuple[str, ...]:
@@ -257,7 +251,6 @@ class BatchEngine:
         return self._components.network
 
     def close(self) -> None:
-        """See `ServingEngine`."""
         if self._engine.prefix_cache:
             with self._copies.waiting():
                 self._scheduler.pool.drop_cached()

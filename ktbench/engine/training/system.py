@@ -148,7 +148,6 @@ class TrainingSystem:
             torch.cuda.synchronize()
 
     def parts(self) -> StepParts:
-        """See `Trains`."""
         forward_s, backward_s, optimiser_s = (sum(part) for part in zip(*self._marks, strict=True))
         return StepParts(
             forward_s=forward_s, backward_s=backward_s, optimiser_s=optimiser_s, losses=tuple(self._losses)
@@ -210,7 +209,6 @@ class TrainingSystem:
         return _beside(output, back)
 
     def counters(self) -> Mapping[str, int]:
-        """See `System`."""
         return Counter[str]() if self._held.host is None else self._held.host.counters()
 
     def timeline(self) -> Timeline:
@@ -218,11 +216,9 @@ class TrainingSystem:
         raise Unsupported("workload.phase=train has one role: there is no second one to draw")
 
     def chosen(self) -> Mapping[str, FeatureValue]:
-        """See `System`."""
         return {}
 
     def notes(self) -> tuple[str, ...]:
-        """See `System`."""
         trained = f"trains {sum(one.numel() for one in self._state.factors):,} numbers of LoRA"
         if self._configured.workload.examples is not None:
             return (trained,)  # losses are too many, and shown as curves
@@ -230,11 +226,9 @@ class TrainingSystem:
         return (f"{trained}; losses {losses} (nats a token)",)
 
     def work(self) -> Work:
-        """See `System`."""
         return self._work[self._configured.workload]
 
     def close(self) -> None:
-        """See `System`."""
         self._batches, self._tasks = [], {}
         del self._held, self._state, self._first, self._before_last
 

@@ -186,7 +186,6 @@ class CountTrace:
     seed: int
 
     def draw(self, tokens: int, step: int) -> NDArray[np.int64]:
-        """See `Trace`."""
         with np.errstate(divide="ignore"):
             log_counts = np.log(self.counts)
         noise = np.random.default_rng((self.seed, step)).gumbel(size=(tokens, len(self.counts)))
@@ -201,7 +200,6 @@ class TokenTrace:
     first: int
 
     def draw(self, tokens: int, step: int) -> NDArray[np.int64]:
-        """See `Trace`."""
         return self.ids[(self.first + step * tokens + np.arange(tokens)) % len(self.ids)]
 
 

@@ -38,12 +38,10 @@ class CommandLineLM(EngineLM):
 
     @classmethod
     def create_from_arg_string(cls, arg_string: str, additional_config: dict[str, Any] | None = None) -> EngineLM:
-        """See `open_lm`."""
         return open_lm(utils.simple_parse_args_string(arg_string), additional_config or {})
 
     @classmethod
     def create_from_arg_obj(cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None) -> EngineLM:
-        """See `open_lm`."""
         return open_lm(arg_dict, additional_config or {})
 
 

@@ -66,7 +66,6 @@ class KtLoader:
         )
 
     def lost(self) -> float:
-        """See `output_lost`."""
         expert = self.weights.passing(0)(0)
         return output_lost(expert, as_stored(expert, self.kind, 1))
 
@@ -99,7 +98,6 @@ class KtLayer(LoadedLayer):
         return held[self._tuned[key].settings]
 
     def notes(self, spec: RunSpec) -> tuple[str, ...]:
-        """See `LoadedLayer`."""
         tuned = self._tuned[spec.workload, self._loader.host.threads_of(spec.engine)]
         choice = tuned.explain(self._loader.name)
         return (choice,) if self._loader.kind == "bf16" else (choice, self._quantisation)

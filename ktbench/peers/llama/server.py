@@ -169,7 +169,6 @@ class Trials:
         return sum(len(request.prompt) for request in self._requests)
 
     def prepare(self, settings: ServerSettings) -> None:
-        """See `Bench`."""
         if settings != self._settings:
             self.close()
             self.engine, self._settings = LlamaServing(self._launch.start(settings), self._launch.slots), settings

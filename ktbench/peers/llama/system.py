@@ -88,7 +88,6 @@ class Trials:
         self._runners: dict[tuple[int, bool], Runner] = {}
 
     def prepare(self, settings: LlamaSettings) -> None:
-        """See `Bench`."""
         if settings.context not in self._runners:
             self._runners[settings.context] = Runner(self._model, self._calls, settings)
         self.runner = self._runners[settings.context]
@@ -96,13 +95,11 @@ class Trials:
         self.runner.start()
 
     def step(self) -> None:
-        """See `Bench`."""
         if self.runner.done == len(self._calls.steps):
             self.runner.start()
         self.runner.step()
 
     def keep(self, settings: LlamaSettings) -> None:
-        """See `Bench`."""
         self._close_all_but(settings.context)
 
     def close(self) -> None:
@@ -208,7 +205,6 @@ class LlamaSystem(BlackBoxMixin):
         self._current.runner.step()
 
     def logits(self) -> NDArray[np.float32]:
-        """See `System`."""
         return self._current.runner.context.logits()
 
     def notes(self) -> tuple[str, ...]:
@@ -230,7 +226,6 @@ class LlamaSystem(BlackBoxMixin):
         return work_of(self._workload, self.model.shape, self._header.tensors.values())
 
     def close(self) -> None:
-        """See `System`."""
         while self._ready:
             self._ready.popitem()[1].runner.context.close()
         self._loaded.close()

@@ -50,12 +50,10 @@ class TransformersLayer(LoadedLayer):
         return self._copies
 
     def notes(self, spec: RunSpec) -> tuple[str, ...]:
-        """See `LoadedLayer`."""
         how = f"{experts_words(spec.peer)}, torch {torch.__version__}"
         return (f"transformers {transformers.__version__}: {how}, on threads={torch.get_num_threads()}",)
 
     def close(self) -> None:
-        """See `LoadedLayer`."""
         self._experts, self._copies = [], None
 
 

@@ -51,7 +51,6 @@ class TransformersServing:
         )
 
     def cancel(self, key: str) -> None:
-        """See `ServingEngine`."""
         if self._given.pop(key, None) is not None:
             self._manager.cancel_request(key)
 

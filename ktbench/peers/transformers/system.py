@@ -213,17 +213,14 @@ class PlainTransformers(ReplaySystem):
         raise Unsupported("plain Transformers runs everything on the same threads: there are no roles to draw")
 
     def chosen(self) -> Mapping[str, int]:
-        """See `System`."""
         return {}
 
     def work(self) -> Work:
-        """See `System`."""
         batch = self._traced.workload.batch
         dense = DenseWork(params=self._params, nbytes=2 * self._params, batch=batch)
         experts = ExpertsWork(shape=self.model.shape, precisions=(("bf16", "bf16"),))
         return mean_work([step_work(dense, experts, passes) for passes in self._traced.routing])
 
     def close(self) -> None:
-        """See `System`."""
         super().close()
         del self.network, self._experts
