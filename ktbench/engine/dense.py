@@ -18,10 +18,7 @@ from ktbench.engine.decode.program import CallRecorder
 from ktbench.engine.forms import LinearBlocks, LinearRows, as_numpy
 from ktbench.engine.inject.forms import read_norm
 from ktbench.engine.loading.packed_folder import PackedFiles
-from ktbench.spec.weights import FORMATS, Precision
-
-# Strips of the packed layout: the rows of a layer that shares a matrix must begin with one.
-_STRIP_ROWS = 16
+from ktbench.spec.weights import FORMATS, STRIP_ROWS, Precision
 
 
 class DenseOperators:
@@ -190,7 +187,7 @@ def pack_linears(
     """
     widths, pairs = [module.out_features for module in modules], list(zip(modules, named, strict=True))
     kinds = {(module.in_features, module.bias is None, host.precision_of([module], own)) for module, own in pairs}
-    if len(modules) > 1 and not (len(kinds) == 1 and all(width % _STRIP_ROWS == 0 for width in widths[:-1])):
+    if len(modules) > 1 and not (len(kinds) == 1 and all(width % STRIP_ROWS == 0 for width in widths[:-1])):
         return [packed for module, own in pairs for packed in pack_linears([module], host, [own])]
     *_, precision = kinds.pop()
     projection = FusedProjection(host.matrix(modules, precision), widths)

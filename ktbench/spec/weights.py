@@ -41,6 +41,7 @@ Precision = Literal[
 ]
 Dtype = Literal["bf16", "int8"]
 BLOCK, SUPER_BLOCK = 32, 256  # weights of GGUF's blocks
+STRIP_ROWS = 16  # output rows that are packed together; a layer that shares a matrix begins with whole strips
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

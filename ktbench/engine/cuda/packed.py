@@ -15,31 +15,19 @@ from torch import Tensor
 
 from ktbench.engine.cuda.experts import ExpertSlots, ExpertWeights, gathers, grouped_by, grouped_mlp, groups_at_once
 from ktbench.engine.forms import Biases, ExpertMatrices, Glu
-from ktbench.spec.weights import DEVICE_UNPACKS, FORMATS, PAIRS_AT_ONCE, STREAMED_CHUNK_BYTES, Precision
+from ktbench.spec.weights import (
+    DEVICE_UNPACKS,
+    FORMATS,
+    PAIRS_AT_ONCE,
+    STREAMED_CHUNK_BYTES,
+    STRIP_ROWS,
+    Precision,
+)
 
 if TYPE_CHECKING:
     from ktbench.engine.fused import FusedExperts
 
-# The packed layout (kernels/core/layout.h): rows of a strip and bytes of a line.
-_ROWS, _LINE_BYTES = 16, 64
-
-
-@dataclass(frozen=True, slots=True)
-class _Strip:
-    """Of a format: bytes of what heads a strip, and groups of a record, which begins with a line of their scales."""
-
-    head_bytes: int = 0
-    record_groups: int = 0
-
-
-_STRIPS: dict[Precision, _Strip] = {
-    "bf16": _Strip(),
-    "int8": _Strip(128),
-    "int4_g32": _Strip(128, 4),
-    "int4_g64": _Strip(128, 4),
-    "int4_g128": _Strip(128, 4),
-    "fp8": _Strip(64, 16),
-}
+_LINE_BYTES = 64  # of the packed layout (kernels/core/layout.h)
 
 
 def unpack(strips: Tensor, out: Tensor, precision: Precision) -> None:
@@ -49,9 +37,9 @@ def unpack(strips: Tensor, out: Tensor, precision: Precision) -> None:
     reads and writes as little as possible, since all of this is bound by the device's memory.
     """
     if precision == "bf16":
-        _lines(out, 2).copy_(_cut(strips.view(torch.bfloat16), -1, _ROWS, 2))
+        _lines(out, 2).copy_(_cut(strips.view(torch.bfloat16), -1, STRIP_ROWS, 2))
     elif precision == "int8":
-        numbers = _cut(_body(strips, precision).view(torch.int8), -1, _ROWS, 4)
+        numbers = _cut(_body(strips, precision).view(torch.int8), -1, STRIP_ROWS, 4)
         torch.mul(numbers, _row_scales(strips)[..., None, :, None], out=_lines(out, 4))
     elif precision == "fp8":
         _unpack_fp8(strips, out)
@@ -69,8 +57,8 @@ def _unpack_int4(strips: Tensor, out: Tensor, precision: Precision) -> None:
     scales = _row_scales(strips)[..., None, None, None, :, None] / 16
     for records, columns in _records(strips, out, precision):
         groups = columns.shape[-1] // group // records.shape[-2]
-        factors = _cut(records[..., : groups * _ROWS].view(torch.int8), groups, 1, _ROWS, 1).short()
-        pairs = _cut(records[..., _LINE_BYTES:].view(torch.int8), groups, group // 8, _ROWS, 4)
+        factors = _cut(records[..., : groups * STRIP_ROWS].view(torch.int8), groups, 1, STRIP_ROWS, 1).short()
+        pairs = _cut(records[..., _LINE_BYTES:].view(torch.int8), groups, group // 8, STRIP_ROWS, 4)
         to = _cut(columns, -1, groups, group // 8, 2, 4).movedim(-6, -3)
         for half, numbers in enumerate((pairs << 4, pairs & -16)):
             torch.mul(numbers * factors, scales, out=to.select(-2, half))
@@ -96,8 +84,8 @@ def _records(strips: Tensor, out: Tensor, precision: Precision) -> Iterator[tupl
 
     Only the last record of a strip may have fewer groups than the others.
     """
-    body, most, group = _body(strips, precision), _STRIPS[precision].record_groups, FORMATS[precision].group
-    group_bytes = _ROWS * group * FORMATS[precision].bits // 8
+    body, most, group = _body(strips, precision), _record_groups(precision), FORMATS[precision].group
+    group_bytes = STRIP_ROWS * group * FORMATS[precision].bits // 8
     whole, rest = divmod(out.shape[-1] // group, most)
     at = whole * (_LINE_BYTES + most * group_bytes)
     if whole:
@@ -106,13 +94,24 @@ def _records(strips: Tensor, out: Tensor, precision: Precision) -> Iterator[tupl
         yield body[..., at : at + _LINE_BYTES + rest * group_bytes].unsqueeze(-2), out[..., whole * most * group :]
 
 
+def _head_bytes(precision: Precision) -> int:
+    """Bytes of what heads a strip."""
+    return FORMATS[precision].row_bytes * STRIP_ROWS
+
+
+def _record_groups(precision: Precision) -> int:
+    """Groups of a record, which begins with a line of their scales."""
+    row = FORMATS[precision]
+    return _LINE_BYTES // (STRIP_ROWS // row.scale_rows * row.scale_bytes)
+
+
 def _body(strips: Tensor, precision: Precision) -> Tensor:
-    return strips[..., _STRIPS[precision].head_bytes :]
+    return strips[..., _head_bytes(precision) :]
 
 
 def _row_scales(strips: Tensor) -> Tensor:
     """[..., 16] float32."""
-    return strips[..., : _ROWS * 4].view(torch.float32)
+    return strips[..., : STRIP_ROWS * 4].view(torch.float32)
 
 
 def _lines(out: Tensor, numbers: int) -> Tensor:
@@ -166,7 +165,7 @@ class PackedLayout:
         """[C, 2 I, H] bf16 of packed experts uint8 [C, bytes]: gate, then up."""
         strips = _cut(experts[:, : self._down_at], _strips(self.ffn), 2, -1)
         depth = _depth(self.hidden, self.precision)
-        numbers = strips.new_empty(len(experts), 2, _strips(self.ffn), _ROWS, depth, dtype=torch.bfloat16)
+        numbers = strips.new_empty(len(experts), 2, _strips(self.ffn), STRIP_ROWS, depth, dtype=torch.bfloat16)
         unpack(strips, numbers.transpose(1, 2), self.precision)
         return numbers.flatten(2, 3)[:, :, : self.ffn, : self.hidden].flatten(1, 2)
 
@@ -174,13 +173,13 @@ class PackedLayout:
         """[C, H, I] bf16 of packed experts uint8 [C, bytes]."""
         strips = _cut(experts[:, self._down_at : self._biases_at], _strips(self.hidden), -1)
         depth = _depth(self.ffn, self.down_precision)
-        numbers = strips.new_empty(len(experts), _strips(self.hidden), _ROWS, depth, dtype=torch.bfloat16)
+        numbers = strips.new_empty(len(experts), _strips(self.hidden), STRIP_ROWS, depth, dtype=torch.bfloat16)
         unpack(strips, numbers, self.down_precision)
         return numbers.flatten(1, 2)[:, : self.hidden, : self.ffn].contiguous()
 
     def bias(self, experts: Tensor) -> tuple[Tensor, Tensor]:
         """Of gate and up [C, 2 I], and of down [C, H], float32."""
-        numbers, rows = experts[:, self._biases_at :].contiguous().view(torch.float32), _ROWS * _strips(self.ffn)
+        numbers, rows = experts[:, self._biases_at :].contiguous().view(torch.float32), STRIP_ROWS * _strips(self.ffn)
         gate, up, down = numbers[:, :rows], numbers[:, rows : 2 * rows], numbers[:, 2 * rows :]
         return torch.cat([gate[:, : self.ffn], up[:, : self.ffn]], dim=1), down[:, : self.hidden]
 
@@ -196,7 +195,7 @@ class PackedLayout:
 
 def _strips(rows: int) -> int:
     """Rows are padded to an even number of strips."""
-    return -(-rows // (2 * _ROWS)) * 2
+    return -(-rows // (2 * STRIP_ROWS)) * 2
 
 
 def _depth(columns: int, precision: Precision) -> int:
@@ -205,9 +204,9 @@ def _depth(columns: int, precision: Precision) -> int:
 
 
 def _strip_bytes(depth: int, precision: Precision) -> int:
-    row, strip = FORMATS[precision], _STRIPS[precision]
-    records = -(-depth // (strip.record_groups * row.group)) if row.group else 0
-    return strip.head_bytes + records * _LINE_BYTES + _ROWS * depth * row.bits // 8
+    row = FORMATS[precision]
+    records = -(-depth // (_record_groups(precision) * row.group)) if row.group else 0
+    return _head_bytes(precision) + records * _LINE_BYTES + STRIP_ROWS * depth * row.bits // 8
 
 
 def packed_layout(experts: FusedExperts) -> PackedLayout | None:

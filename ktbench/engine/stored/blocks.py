@@ -25,7 +25,6 @@ from torch.nn.functional import pad
 
 from ktbench.engine.forms import Blocks
 from ktbench.engine.stored.matrices import (
-    BLOCK_WEIGHTS,
     FP8_SIDE,
     NVFP4_GROUP,
     Layout,
@@ -97,7 +96,7 @@ class _Parts:
 
 
 def _fp8(parts: _Parts) -> Tensor:
-    weights, step = _whole(parts.weights(), BLOCK_WEIGHTS["fp8"]), BLOCK_WEIGHTS["fp8"]
+    weights, step = _whole(parts.weights(), FORMATS["fp8"].group), FORMATS["fp8"].group
     if ((weights & _E4M3_NAN) == _E4M3_NAN).any():
         raise parts.wrong("weight", "has a weight that is not a number")
     blocks = weights.view(parts.rows, -1, step)
@@ -156,7 +155,7 @@ def _in_half(parts: _Parts, scale: Tensor) -> Tensor:
 
 
 def _nvfp4(parts: _Parts) -> Tensor:
-    step, both = BLOCK_WEIGHTS["nvfp4"], parts.scale("global").view(1, 1, 1)
+    step, both = FORMATS["nvfp4"].group, parts.scale("global").view(1, 1, 1)
     if parts.matrix.divides:
         both = both.reciprocal()
     if not both.isfinite().all():
@@ -171,7 +170,7 @@ def _mxfp4(parts: _Parts) -> Tensor:
     scales = parts.of("scale")[..., None]
     if (scales == _E8M0_NAN).any():
         raise parts.wrong("scale", "has a scale that is not a number")
-    return torch.cat([scales, _halved(parts.weights().flatten(1), BLOCK_WEIGHTS["mxfp4"])], dim=-1).flatten(1)
+    return torch.cat([scales, _halved(parts.weights().flatten(1), FORMATS["mxfp4"].group)], dim=-1).flatten(1)
 
 
 def _bytes(scales: Tensor) -> Tensor:

@@ -12,7 +12,6 @@ from functools import partial
 from math import ceil
 
 from ktbench.engine.stored.matrices import (
-    BLOCK_WEIGHTS,
     FP8_SIDE,
     NVFP4_GROUP,
     Layout,
@@ -21,7 +20,7 @@ from ktbench.engine.stored.matrices import (
     StoredWeights,
 )
 from ktbench.engine.stored.methods import Method
-from ktbench.spec.weights import Precision
+from ktbench.spec.weights import FORMATS, Precision
 
 _NUMBERS = ("BF16", "F16", "F32")  # as safetensors names them
 _E4M3 = "F8_E4M3"
@@ -124,13 +123,13 @@ class _Reading:
         owner, shape = name.removesuffix(_BLOCKS), self._tensors[name].shape
         scale = self._part(name, owner + _BLOCKS_SCALES, kinds=("U8",))
         self._require_shape(name, scale, shape[:-1])
-        if shape[-1] != BLOCK_WEIGHTS["mxfp4"] // 2:
-            raise self._wrong(name, f"the last dimension must be {BLOCK_WEIGHTS['mxfp4'] // 2}")
+        if shape[-1] != FORMATS["mxfp4"].group // 2:
+            raise self._wrong(name, f"the last dimension must be {FORMATS['mxfp4'].group // 2}")
         return StoredMatrix(
             name=owner,
             layout="mxfp4",
             format="mxfp4",
-            shape=(*shape[:2], shape[2] * BLOCK_WEIGHTS["mxfp4"]),
+            shape=(*shape[:2], shape[2] * FORMATS["mxfp4"].group),
             file=self._tensors[name].file,
             parts={"weight": name, "scale": scale},
         )
@@ -199,7 +198,7 @@ class _Reading:
             raise self._wrong(part, f"beside {name} of {self._tensors[name].shape} it must be {listed}")
 
     def _require_groups(self, scale: str, columns: int, groups: int = 0) -> None:
-        step = BLOCK_WEIGHTS["q4_0"]
+        step = FORMATS["q4_0"].group
         if not groups or columns % groups or columns // groups % step:
             raise self._wrong(scale, f"must divide {columns} columns into equal groups of a multiple of {step}")
 

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from ktbench.spec.weights import FORMATS, Precision
 
 Layout = Literal["fp8", "int4", "gptq", "awq", "nvfp4", "mxfp4"]
-# Weights along k in one block of a format.
-BLOCK_WEIGHTS = {name: row.group for name, row in FORMATS.items() if row.block_bytes}
 FP8_SIDE = 128  # of the squares of weights that share a scale
 _SYMMETRIC = 8  # the zero point of symmetric INT4
 NVFP4_GROUP = 16  # weights that share a scale
@@ -64,7 +62,7 @@ class StoredMatrix:
     @property
     def is_whole(self) -> bool:
         """Whether rows are whole blocks, or are filled up to some: others are computed on as numbers only."""
-        return not FORMATS[self.format].whole_blocks or self.shape[-1] % BLOCK_WEIGHTS[self.format] == 0
+        return not FORMATS[self.format].whole_blocks or self.shape[-1] % FORMATS[self.format].group == 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -17,8 +17,9 @@ from torch import Tensor
 
 from ktbench.engine.stored.blocks import block_numbers, numbers_of
 from ktbench.engine.stored.headers import read_weights
-from ktbench.engine.stored.matrices import BLOCK_WEIGHTS, StoredTensor
+from ktbench.engine.stored.matrices import StoredTensor
 from ktbench.engine.stored.methods import Method
+from ktbench.spec.weights import FORMATS
 from tests.engine.stored.written import awq, fp8_squares, int4_groups, nvfp4
 
 _E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
@@ -89,7 +90,7 @@ def test_any_block_stands_for_its_numbers(kind: str, data: st.DataObject) -> Non
         blocks = both + blocks[4:size] + both + blocks[size + 4 :]
     seen = block_numbers(np.frombuffer(blocks, np.uint8)[None], kind)
     truth = torch.tensor([*read(blocks[:size]), *read(blocks[size:])], dtype=torch.float64)
-    assert seen.shape == (1, 2 * BLOCK_WEIGHTS[kind])
+    assert seen.shape == (1, 2 * FORMATS[kind].group)
     assert seen.dtype == torch.float32
     torch.testing.assert_close(seen[0], truth.float(), rtol=1e-6, atol=1e-44, equal_nan=True)
 
