@@ -262,7 +262,11 @@ def _agreeing(module: nn.Module, candidates: list[Glu], interleaved: bool, reach
     line = torch.linspace(-reach, reach, _PROBE_SIDE, device="cpu")
     gate, up = (side.flatten()[None] for side in torch.meshgrid(line, line, indexing="ij"))
     own = _own_activation(module, gate, up, interleaved)
-    return [one for one in candidates if torch.allclose(one(gate, up), own, rtol=_TOLERANCE, atol=_TOLERANCE)]
+    return [
+        candidate
+        for candidate in candidates
+        if torch.allclose(candidate(gate, up), own, rtol=_TOLERANCE, atol=_TOLERANCE)
+    ]
 
 
 def _own_activation(module: Any, gate: Tensor, up: Tensor, interleaved: bool) -> Tensor:

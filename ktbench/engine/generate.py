@@ -163,8 +163,8 @@ class Generator:
     def _begin(self, prompts: Sequence[Ids], room: int) -> tuple[Tensor, GenerationBatch]:
         """Logits [B, V] after one pass over prompts, padded in front, and their batch with `room` for more tokens."""
         lengths = _lengths(prompts, "prompt")
-        padding = torch.tensor([max(lengths) - one for one in lengths], device=self._device)
-        ids = torch.tensor([[*[0] * (max(lengths) - len(one)), *one] for one in prompts], device=self._device)
+        padding = torch.tensor([max(lengths) - length for length in lengths], device=self._device)
+        ids = torch.tensor([[*[0] * (max(lengths) - len(prompt)), *prompt] for prompt in prompts], device=self._device)
         engine, forward = configured(self._engine), self._forward
         self._switch(acts=engine.defer_prefill)
         forward.reset()

@@ -191,10 +191,10 @@ class HybridEngine(ReplaySystem):
         return self._operator_of(layer).backend.in_float32
 
     def _operator_of(self, layer: int) -> ExpertsOperator:
-        return next(one for one in self._components.operators if one.position.layer == layer)
+        return next(operator for operator in self._components.operators if operator.position.layer == layer)
 
     def _moe_layers(self) -> tuple[int, ...]:
-        return tuple(one.position.layer for one in self._components.operators)
+        return tuple(operator.position.layer for operator in self._components.operators)
 
     def _run_experts(self, layer: int, hidden: Tensor, routing: Routing) -> Tensor:
         device = self._forward.network.device
@@ -243,7 +243,7 @@ class HybridEngine(ReplaySystem):
         if self._components.cuda is None:
             return mean_work([step_work(self._dense_work(), experts, passes) for passes in trace.routing])
         streams = self._components.cuda.streams
-        hosted = [[one for one in passes if not streams(len(one.ids[0]))] for passes in trace.routing]
+        hosted = [[run_pass for run_pass in passes if not streams(len(run_pass.ids[0]))] for passes in trace.routing]
         work = mean_work([step_work(None, experts, passes) for passes in hosted])
         return work if work.weight_bytes else None
 

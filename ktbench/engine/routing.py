@@ -65,7 +65,7 @@ class PassRouting:
     @classmethod
     def of(cls, layers: Sequence[Routing]) -> PassRouting:
         """From one routing for each MoE layer, in order."""
-        return cls(torch.stack([one.ids for one in layers]), torch.stack([one.gates for one in layers]))
+        return cls(torch.stack([layer.ids for layer in layers]), torch.stack([layer.gates for layer in layers]))
 
     def __len__(self) -> int:
         return len(self._layers)

@@ -79,7 +79,7 @@ class TraceWriter:
         route = self._run if work.routing == "model" else self._drawn
         routing = tuple(route(step_ids, number) for number, step_ids in enumerate(ids, start=1))
         self.forward.reset()  # of the steps; the memory is for others
-        selected = tuple(tuple(one.ids.numpy(force=True) for one in passes) for passes in routing)
+        selected = tuple(tuple(run_pass.ids.numpy(force=True) for run_pass in passes) for passes in routing)
         return WorkloadTrace(workload=work, ids=ids, routing=routing, selected=selected, start=start)
 
     @property

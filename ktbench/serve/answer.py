@@ -69,7 +69,7 @@ class StopSearch:
     def _begun(self, text: str) -> int:
         """Characters at the end of a text that a stop string begins with."""
         most = min(len(text), self._longest - 1)
-        return next((n for n in range(most, 0, -1) if any(one.startswith(text[-n:]) for one in self._stops)), 0)
+        return next((n for n in range(most, 0, -1) if any(stop.startswith(text[-n:]) for stop in self._stops)), 0)
 
 
 class Answer:

@@ -133,12 +133,12 @@ class Answering:
 
     @property
     def _new_tokens(self) -> int:
-        return sum(one.count for one in self._answers)
+        return sum(answer.count for answer in self._answers)
 
     @property
     def _cached_tokens(self) -> int:
         """Of each prompt those that its first answer found in the prefix cache."""
-        return sum(one.cached_tokens for one in self._answers[:: self._job.n])
+        return sum(answer.cached_tokens for answer in self._answers[:: self._job.n])
 
     def _time(self) -> None:
         """Observe the time to the first token, and between tokens of all answers of the request."""

@@ -103,7 +103,7 @@ class EngineThread:
         try:
             await done
         except BaseException:  # the client may have gone meanwhile
-            self.cancel([one.key for one in requests])
+            self.cancel([request.key for request in requests])
             raise
 
     def cancel(self, keys: Iterable[str]) -> None:

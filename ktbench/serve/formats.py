@@ -103,7 +103,7 @@ class ChatFormat:
         return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
 
     def _ending(self, delta: Delta, likeliest: int | None) -> dict[str, Any]:
-        logprobs = None if likeliest is None else {"content": [self._logprobs(one) for one in delta.tokens]}
+        logprobs = None if likeliest is None else {"content": [self._logprobs(token) for token in delta.tokens]}
         return {"logprobs": logprobs, "finish_reason": delta.finish}
 
     def _logprobs(self, one: TokenText) -> dict[str, Any]:
@@ -117,8 +117,8 @@ class ChatFormat:
 
 def _joined(deltas: Sequence[Delta]) -> Delta:
     return Delta(
-        text="".join(one.text for one in deltas),
-        tokens=tuple(token for one in deltas for token in one.tokens),
+        text="".join(delta.text for delta in deltas),
+        tokens=tuple(token for delta in deltas for token in delta.tokens),
         finish=deltas[-1].finish if deltas else None,
     )
 

@@ -64,11 +64,11 @@ class Job:
     @property
     def prompt_tokens(self) -> int:
         """Tokens of all prompts, each counted once."""
-        return sum(len(one.tokens) for one in self.prompts)
+        return sum(len(prompt.tokens) for prompt in self.prompts)
 
     def requests(self, key: str, limits: Limits) -> list[ServeRequest]:
         """What the engine is asked, answers to one prompt after the other. Raises ApiError for what has no room."""
-        rooms = [_room(one.tokens, self.max_new, limits) for one in self.prompts]
+        rooms = [_room(prompt.tokens, self.max_new, limits) for prompt in self.prompts]
         return [
             ServeRequest(
                 key=f"{key}/{number * self.n + i}",
@@ -88,12 +88,12 @@ class Job:
         return [
             Answer(
                 tokens,
-                prompt=one.tokens,
+                prompt=prompt.tokens,
                 stops=self.stops,
-                echo=one.echo,
+                echo=prompt.echo,
                 max_new=1 if self.max_new is None else self.max_new,
             )
-            for one in self.prompts
+            for prompt in self.prompts
             for _ in range(self.n)
         ]
 
@@ -149,7 +149,7 @@ def asked_chat(request: Chat, tokens: TextTokens, limits: Limits) -> Asked:
         raise invalid("max_tokens", "differs from max_completion_tokens, set one of them")
     _require_answers(1, request.n or 1, limits)
     messages = plain_messages(request.messages)
-    texts = tuple(one["content"] for one in messages)
+    texts = tuple(message["content"] for message in messages)
     return Asked(
         param="messages", texts=texts, make=lambda: _chat_job(request, messages, next(iter(most), None), tokens, limits)
     )

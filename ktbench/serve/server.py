@@ -129,7 +129,11 @@ class Connection(H11Protocol):
         """A client has come."""
         super().connection_made(transport)
         self._watch()
-        opened = [one for one in self.connections if isinstance(one, Connection) and not one.transport.is_closing()]
+        opened = [
+            connection
+            for connection in self.connections
+            if isinstance(connection, Connection) and not connection.transport.is_closing()
+        ]
         if len(opened) > self._most:
             min((one for one in opened if one.waits), key=lambda one: one._began_s).transport.abort()
 

@@ -84,7 +84,9 @@ class TextTokens:
         if taken := sorted(set(options or {}) & {*signature(make).parameters}):
             raise ValueError(f"the chat template is not given {taken[0]} by a request")
         try:
-            text = make([dict(one) for one in messages], tokenize=False, add_generation_prompt=True, **(options or {}))
+            text = make(
+                [dict(message) for message in messages], tokenize=False, add_generation_prompt=True, **(options or {})
+            )
         except Exception as error:  # a template is a program, which raises whatever it meets
             raise ValueError(f"the chat template refuses the messages: {one_line(str(error))}") from None
         return self._ids(str(text), adds=False)

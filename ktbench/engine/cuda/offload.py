@@ -63,7 +63,7 @@ class Transfer:
     def pack(hidden: Tensor, immediate: Routing, deferred: Routing | None) -> Tensor:
         """What goes down, in one tensor of bytes beside `hidden`; wider numbers come first, so that all are aligned."""
         routings = [immediate] if deferred is None else [immediate, deferred]
-        parts = (*(one.ids for one in routings), *(one.gates for one in routings), hidden)
+        parts = (*(routing.ids for routing in routings), *(routing.gates for routing in routings), hidden)
         return torch.cat([part.reshape(-1).view(torch.uint8) for part in parts])
 
     def unpacked(self, memory: Tensor) -> tuple[Tensor, Routing, Routing]:

@@ -93,7 +93,7 @@ class RunnerPool:
         else:
             kept.begin(state)
         self._decoders[key] = kept
-        while len(self._decoders) > 1 and sum(one.nbytes for one in self._decoders.values()) > _KEPT_BYTES:
+        while len(self._decoders) > 1 and sum(decoder.nbytes for decoder in self._decoders.values()) > _KEPT_BYTES:
             del self._decoders[next(iter(self._decoders))]
         return kept
 

@@ -18,7 +18,7 @@ from transformers.modeling_outputs import MoeCausalLMOutputWithPast
 from ktbench.engine.routing import PassRouting
 
 # What networks and their attention call a cache, as an argument and as a result: Transformers 5.24 renamed it.
-CACHE = "cache" if "cache" in {one.name for one in fields(MoeCausalLMOutputWithPast)} else "past_key_values"
+CACHE = "cache" if "cache" in {field.name for field in fields(MoeCausalLMOutputWithPast)} else "past_key_values"
 # What layer of a network's usual cache can be held as plain keys and values.
 _PLAIN = ("DynamicLayer", "DynamicSlidingWindowLayer")
 

@@ -113,7 +113,7 @@ def attention_operator(original: nn.Module, device: DenseOperators, steps: StepA
 def _differs(attention: nn.Module) -> str:
     """What rules have to put inside an attention module before this operator takes its place, and have not."""
     projections = [attention.get_submodule(name) for name in ("q_proj", "k_proj", "v_proj")]
-    packed = [one.projection for one in projections if isinstance(one, PackedLinear)]
+    packed = [projection.projection for projection in projections if isinstance(projection, PackedLinear)]
     if len(packed) < len(projections) or len(set(map(id, packed))) > 1:
         return "q_proj, k_proj and v_proj that are packed by the operator linear and share a matrix"
     if not all(isinstance(getattr(attention, name, None), FusedNorm | None) for name in ("q_norm", "k_norm")):

@@ -202,7 +202,11 @@ def _is_view(func: Any) -> bool:
 def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     """What an operation changes, by its schema."""
     given = {one.name: value for one, value in zip(func._schema.arguments, args, strict=False)} | kwargs
-    written = (one for one in func._schema.arguments if one.alias_info is not None and one.alias_info.is_write)
+    written = (
+        argument
+        for argument in func._schema.arguments
+        if argument.alias_info is not None and argument.alias_info.is_write
+    )
     return [given[one.name] for one in written if one.name in given]
 
 

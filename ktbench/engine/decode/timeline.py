@@ -144,7 +144,7 @@ def timeline(title: str, device: Sequence[Segment], host: NDArray[np.int64], *, 
 
     spans = [span("device", one.where.kind, one) for one in device]
     jobs = _host_jobs(host, (began, ended), on_time)
-    spans += [span("host", f"{one.where.kind} of layer {one.where.layer}", one) for one in jobs]
+    spans += [span("host", f"{job.where.kind} of layer {job.where.layer}", job) for job in jobs]
     spans.sort(key=lambda one: one.begin_s)
     return Timeline(title=title, spans=tuple(spans), step_s=(ended - began) / 1e9)
 

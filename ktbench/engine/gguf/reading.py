@@ -143,7 +143,7 @@ class GgufSource:
             return None
 
         def read() -> Blocks:
-            rows = [cast("Tensor", self._weights.blocks(one)) for one in mapped.names]
+            rows = [cast("Tensor", self._weights.blocks(name)) for name in mapped.names]
             return cast("Blocks", mapped.join(rows, self._config))
 
         return LinearRows(read, kind)

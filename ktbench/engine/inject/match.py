@@ -40,8 +40,8 @@ def lines(network: nn.Module, replacements: Sequence[Replacement]) -> list[str]:
 
 
 def _rows(network: nn.Module, replacements: Sequence[Replacement]) -> Iterator[tuple[str, _Row]]:
-    replaced = {one.name: one for one in replacements}
-    gone = tuple(f"{one.name}." for one in replacements if not one.operator.wraps)
+    replaced = {replacement.name: replacement for replacement in replacements}
+    gone = tuple(f"{replacement.name}." for replacement in replacements if not replacement.operator.wraps)
     for name, module in network.named_modules():
         one = replaced.get(name)
         if name.startswith(gone) or (one is None and not _holds(module)):
@@ -135,7 +135,9 @@ def match_rules(network: nn.Module, inject: InjectSpec) -> tuple[Replacement, ..
     modules = {name: module for name, module in network.named_modules() if name}
     exact = _kept_exact(modules)
     found = tuple(
-        one for one in _replacements(modules, inject.rules) if not (one.operator.in_bf16 and one.name in exact)
+        replacement
+        for replacement in _replacements(modules, inject.rules)
+        if not (replacement.operator.in_bf16 and replacement.name in exact)
     )
     for rule in inject.rules:
         if not rule.optional and all(one.rule is not rule for one in found):

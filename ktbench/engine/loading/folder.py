@@ -53,7 +53,7 @@ class FolderSource:
         self.network, self._path = skeleton(model), model.path
         self._held: Mapping[str, Tensor] = self.network.state_dict(keep_vars=True)
         self._files: dict[Path, Any] = {
-            file: safe_open(file, "pt") for file in {one.file for one in weights.tensors.values()}
+            file: safe_open(file, "pt") for file in {tensor.file for tensor in weights.tensors.values()}
         }
         stored = (name for name in weights.shapes if not weights.is_beside(name))
         self._names = CheckpointNames.of(self.network, stored)
@@ -130,9 +130,9 @@ class FolderSource:
     def _stored_experts(self, name: str, module: nn.Module) -> StoredExperts:
         form, shapes = read_form(module), {key: tuple(held.shape) for key, held in module.named_parameters()}
         sources = [self._source(f"{name}.{key}") for key in _STACKED]
-        if all(one.converter is None for one in sources):
+        if all(source.converter is None for source in sources):
             return self._stacked_experts(name, form, shapes)
-        if all(one.stacks_experts for one in sources):
+        if all(source.stacks_experts for source in sources):
             return self._separate_experts(form, sources)
         return self._converted_experts(name, form, shapes)
 
@@ -234,7 +234,7 @@ class FolderSource:
 
     def _common(self, places: Iterable[str]) -> Precision:
         """The format in whose whole blocks all are stored; bf16 where there is none."""
-        held = (self._weights.matrices.get(one) for one in places)
+        held = (self._weights.matrices.get(place) for place in places)
         found: set[Precision] = {one.format if one is not None and one.is_whole else "bf16" for one in held}
         return found.pop() if len(found) == 1 else "bf16"
 

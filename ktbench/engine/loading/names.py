@@ -50,7 +50,7 @@ class Source:
     @property
     def stacks_experts(self) -> bool:
         """Whether each of the stored tensors is a matrix of one expert, and all that is done is to stack them."""
-        found = () if self.converter is None else tuple(type(one) for one in self.converter.operations)
+        found = () if self.converter is None else tuple(type(operation) for operation in self.converter.operations)
         return found in _STACKING
 
     def by_expert(self) -> list[dict[int, str]]:
@@ -90,7 +90,7 @@ class CheckpointNames:
         mapping = get_model_conversion_mapping(network, key_mapping=_NESTED)
         renamings = [one for one in mapping if isinstance(one, WeightRenaming)]
         converters = [one for one in mapping if isinstance(one, WeightConverter)]
-        by_pattern = {pattern: one for one in converters for pattern in one.source_patterns}
+        by_pattern = {pattern: converter for converter in converters for pattern in converter.source_patterns}
         held, prefix = network.state_dict(keep_vars=True), network.base_model_prefix
         sources, others = dict[str, Source](), list[tuple[str, str]]()
         for name in sorted(stored, key=dot_natural_key):

@@ -84,7 +84,7 @@ class BatchEngine:
         self._serving = serving = engine.serving
         shapes = _layer_shapes(components.network)
         positions = spec.model.shape.positions
-        pages = page_memory(serving, sum(one.numbers for one in shapes), positions, memory_bytes).count
+        pages = page_memory(serving, sum(shape.numbers for shape in shapes), positions, memory_bytes).count
         self.max_positions = min(positions, pages * serving.page_tokens)
         self._cache = PagedCache(shapes, pages + 1, serving.page_tokens)
         self._copies = PageCopies(serving.ram_bytes, _disk(spec) if engine.prefix_cache else None)
@@ -156,7 +156,7 @@ class BatchEngine:
         """The next token of each, of logits [R, V]."""
         if not sequences:
             return []
-        tokens = self._chooser.choose(logits, [self._answer_of(one) for one in sequences])
+        tokens = self._chooser.choose(logits, [self._answer_of(sequence) for sequence in sequences])
         events = []
         for row, (sequence, token) in enumerate(zip(sequences, tokens, strict=True)):
             if token is None:

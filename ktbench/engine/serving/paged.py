@@ -59,7 +59,7 @@ class PagedCache:
 
     def __init__(self, shapes: Sequence[LayerShape], pages: int, page_tokens: int) -> None:
         self.page_tokens = page_tokens
-        widths = [one.numbers * page_tokens for one in shapes]
+        widths = [shape.numbers * page_tokens for shape in shapes]
         self._pages = torch.empty(pages, sum(widths), dtype=torch.bfloat16)
         self._pages[0].zero_()
         begins = accumulate(widths, initial=0)

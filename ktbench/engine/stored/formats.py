@@ -49,7 +49,7 @@ class StoredFormats:
     @property
     def native(self) -> Precision:
         """The precision that means all formats that experts are stored in (see `stands_for_all`); bf16 for numbers."""
-        return next((one for one in self.experts if FORMATS[one].block_bytes), "bf16")
+        return next((kind for kind in self.experts if FORMATS[kind].block_bytes), "bf16")
 
     @property
     def native_attention(self) -> Precision:
@@ -107,12 +107,14 @@ def _ordered(stored: Iterable[_Weight]) -> tuple[Precision, ...]:
 
 def _layer(experts: Sequence[_Weight], one_format: bool) -> StoredLayer:
     """A matrix that not all experts have in one format is computed on as numbers; with `one_format` all three are."""
-    found = {field: {one.format for one in experts if names.search(one.name)} for field, names in _MATRICES.items()}
+    found = {
+        field: {expert.format for expert in experts if names.search(expert.name)} for field, names in _MATRICES.items()
+    }
     formats: list[Precision] = [kinds.pop() if len(kinds) == 1 else "bf16" for kinds in found.values()]
     if one_format and len(set(formats)) > 1:
         formats = ["bf16"] * len(formats)
     gate, up, down = formats
-    return StoredLayer(gate=gate, up=up, down=down, nbytes=sum(one.nbytes for one in experts))
+    return StoredLayer(gate=gate, up=up, down=down, nbytes=sum(expert.nbytes for expert in experts))
 
 
 def _in_folder(weights: StoredWeights) -> Iterator[_Weight]:

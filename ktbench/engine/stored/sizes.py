@@ -38,7 +38,7 @@ def require_sizes(sizes: Mapping[str, Size], shape: MoEShape, where: str) -> Non
     """
     rules = tuple(_rules(shape))
     for name, size in sizes.items():
-        rule = next((one for one in rules if one.names.fullmatch(name)), None)
+        rule = next((rule for rule in rules if rule.names.fullmatch(name)), None)
         if rule is not None and not rule.holds(size):
             allowed = " or ".join(map(_shown, rule.allowed))
             raise ValueError(f"{where}: tensor {name} is {_shown(size)}, the model needs {allowed}")

@@ -73,6 +73,6 @@ def _biases(experts: FusedExperts, form: ExpertsForm) -> ExpertBiases | None:
         return None
     parts = [one.biases for one in map(experts.matrices, range(form.experts)) if one.biases is not None]
     return ExpertBiases(
-        gate_up=torch.stack([torch.cat([one.gate, one.up]) for one in parts]),
-        down=torch.stack([one.down for one in parts]),
+        gate_up=torch.stack([torch.cat([part.gate, part.up]) for part in parts]),
+        down=torch.stack([part.down for part in parts]),
     )

@@ -44,7 +44,7 @@ def inject_experts(
     others = sorted({rule.operator for rule in rules.rules} - {"experts"})
     if others:
         raise ValueError(f"inject={rules.name}: {', '.join(others)} cannot be trained through, only experts can")
-    precisions = {one.name: one.rule.precision for one in match_rules(network, rules)}
+    precisions = {match.name: match.rule.precision for match in match_rules(network, rules)}
     cpus = sorted(os.sched_getaffinity(0))[: torch.get_num_threads()]  # PyTorch's own threads run the experts
     host = FusedHost(tuple(cpus), packing, CallRecorder())
     for name, position in expert_positions(network):

@@ -36,7 +36,7 @@ class LoraState:
     def drawn(self, seed: int) -> LoraSnapshot:
         """The first values that PEFT gives to LoRA, A uniform (He et al., 2015) and B zero, from seeded numbers."""
         draw = torch.Generator().manual_seed(seed)
-        found = [torch.zeros(one.shape) for one in self.factors]
+        found = [torch.zeros(factor.shape) for factor in self.factors]
         for name, first in zip(self._named, found, strict=True):
             if ".lora_A." in name:
                 nn.init.kaiming_uniform_(first, a=math.sqrt(5), generator=draw)
@@ -45,7 +45,7 @@ class LoraState:
     def kept(self) -> LoraSnapshot:
         """What is there now."""
         moments = [{name: one.clone() for name, one in self._moments(factor).items()} for factor in self.factors]
-        return LoraSnapshot([one.detach().clone() for one in self.factors], moments)
+        return LoraSnapshot([factor.detach().clone() for factor in self.factors], moments)
 
     def restore(self, kept: LoraSnapshot) -> None:
         """Back to what was kept; there are no gradients then."""

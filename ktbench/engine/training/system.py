@@ -219,7 +219,7 @@ class TrainingSystem:
         return {}
 
     def notes(self) -> tuple[str, ...]:
-        trained = f"trains {sum(one.numel() for one in self._state.factors):,} numbers of LoRA"
+        trained = f"trains {sum(factor.numel() for factor in self._state.factors):,} numbers of LoRA"
         if self._configured.workload.examples is not None:
             return (trained,)  # losses are too many, and shown as curves
         losses = ", ".join(f"{loss:.4g}" for loss in self._losses)
@@ -242,7 +242,7 @@ class TrainingSystem:
         tokens = spec.workload.tokens_per_step
         dense = DenseWork(params=held.dense_params, nbytes=dense_bytes(shape, "bf16"), batch=tokens)
         in_experts = self._state.in_experts
-        others = sum(one.numel() for one in self._state.factors) - in_experts
+        others = sum(factor.numel() for factor in self._state.factors) - in_experts
         experts, of_one = ExpertsWork(shape=shape, precisions=precisions), in_experts // shape.experts
         if held.device.type == "cuda":
             return training_work(None, experts, routing, (0, of_one))

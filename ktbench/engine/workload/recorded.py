@@ -37,7 +37,7 @@ class Architecture:
     def of(cls, model: ModelSpec) -> Architecture:
         """From the configuration; a checkpoint's and a shipped one of the same model give the same."""
         shape = moe_shape(model.config)
-        sizes = {one.name: getattr(shape, one.name) for one in fields(cls) if one.name != "model_type"}
+        sizes = {field.name: getattr(shape, field.name) for field in fields(cls) if field.name != "model_type"}
         return cls(model_type=str(model.config.get("model_type", "")), **sizes)
 
     def differences(self, other: Architecture) -> Iterator[str]:
@@ -84,7 +84,7 @@ class ActivationProfile(Recording):
 
         Raises NotWritten.
         """
-        about = {one.name: to_plain(getattr(self, one.name)) for one in fields(Recording)}
+        about = {field.name: to_plain(getattr(self, field.name)) for field in fields(Recording)}
         with whole_file(path, synced=True) as part, part.open("wb") as file:
             np.savez_compressed(file, counts=self.counts, about=np.array(json.dumps(about)))
 
@@ -143,7 +143,9 @@ def _read_recorded(file: Path) -> ActivationProfile:
         recording = from_plain(json.loads(str(about)), Recording)
     except ValueError as error:
         raise ValueError(f"not an activation profile ({error})") from None
-    return ActivationProfile(counts=counts, **{one.name: getattr(recording, one.name) for one in fields(Recording)})
+    return ActivationProfile(
+        counts=counts, **{field.name: getattr(recording, field.name) for field in fields(Recording)}
+    )
 
 
 def _given(file: Path, array: str, model: ModelSpec, source: str) -> ActivationProfile:
