@@ -88,7 +88,7 @@ def sample_lines(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:
         settings, disturbed = {key: row.settings[key] for key in varied}, rounds_disturbed(row)
         for record in row.records:
             trial = _trial(row, record, settings)
-            trial["disturbed"] = record.round in disturbed if record.conduct else None
+            trial["disturbed"] = record.round in disturbed if record.system_metrics else None
             yield from ({**trial, "step": n, "step_s": seconds} for n, seconds in enumerate(record.samples_s))
 
 
@@ -105,7 +105,7 @@ def _trial(row: Row, record: Record, settings: Mapping[str, Setting]) -> dict[st
         "cell": row.cell,
         "code_id": record.code_id,
         "env_id": record.env_id,
-        "worker": record.sitting,
+        "worker": record.worker_session,
         "started": record.started,
         "core_layout": None if layout is None else str(layout),
         "outcome": str(record.outcome),

@@ -69,7 +69,7 @@ def energy_sentence(rows: Sequence[Row]) -> str:
 
     Empty where no meter could have been read.
     """
-    watched = [row for row in measured(rows) if row.timed and any(record.conduct for record in row.records)]
+    watched = [row for row in measured(rows) if row.timed and any(record.system_metrics for record in row.records)]
     if not watched:
         return ""
     settings = varying([group[0].settings for group in groups_of(watched)])

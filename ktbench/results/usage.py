@@ -60,7 +60,7 @@ def unseen_reason(records: Sequence[Record]) -> str:
 
 def _reasons(records: Sequence[Record], name: str, not_read: str) -> Iterator[str]:
     """Why timed rounds lack the metric `name`, each reason once."""
-    metrics = [record.conduct for record in records if record.samples_s]
+    metrics = [record.system_metrics for record in records if record.samples_s]
     why = (not_read if one is None else one.missing.get(name, "") for one in metrics)
     return filter(None, dict.fromkeys(why))
 

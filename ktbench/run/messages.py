@@ -19,7 +19,7 @@ class RecordIds:
 
     code_id: str
     env_id: str
-    sitting: str = ""
+    worker_session: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,6 +84,6 @@ def new_record(cell: Cell, round_number: int, ids: RecordIds, outcome: Outcome, 
         provenance="measured" if cell.spec.machine is None else "simulated",
         code_id=ids.code_id,
         env_id=ids.env_id,
-        sitting=ids.sitting,
+        worker_session=ids.worker_session,
         started=datetime.now(UTC).isoformat(timespec="seconds"),
     )

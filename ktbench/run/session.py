@@ -140,7 +140,7 @@ class Session:
         if work is not None:
             roofs = self._plausible.undisturbed_roofs(cell, work, samples_s, roofs, first=cell.key not in self._checked)
         proof: dict[str, Any] = {"work": work, "roofs": roofs}
-        proof["conduct"] = None if self.watch is None else self.watch.metrics()
+        proof["system_metrics"] = None if self.watch is None else self.watch.metrics()
         proof["own_step_s"] = self.system.own_step_s() if isinstance(self.system, HasClock) else None
         proof["replay"] = self.system.replay() if isinstance(self.system, Replays) else None
         if isinstance(self.system, TrainingSteps):

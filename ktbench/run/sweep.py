@@ -143,7 +143,7 @@ class Sweep:
     def _start(self, cell: Cell, on_loading: OnLoading) -> Worker:
         group = next(group for group in worker_groups(self.cells) if cell in group)
         served = tuple(other for other in group if other.key not in self._lost)
-        opened = OpenSession(cells=served, ids=replace(self.ids, sitting=uuid4().hex[:8]))
+        opened = OpenSession(cells=served, ids=replace(self.ids, worker_session=uuid4().hex[:8]))
         command = self.command or serve_command(cell.spec)
         timeout_s = cell.spec.measure.load_timeout_s
         return Worker.start(opened, self.folder / "worker.log", timeout_s, command, on_loading)

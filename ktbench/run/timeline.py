@@ -21,7 +21,7 @@ def timeline_of(cell: Cell, machine: Environment, folder: Path) -> tuple[Timelin
 
 
 def _trace(cell: Cell, machine: Environment, folder: Path) -> tuple[Timeline | None, str]:
-    ids = RecordIds(code_id=machine.code_id, env_id=machine.env_id, sitting=uuid4().hex[:8])
+    ids = RecordIds(code_id=machine.code_id, env_id=machine.env_id, worker_session=uuid4().hex[:8])
     limits, worker = cell.spec.measure, None
     try:
         if (holder := who_times()) is not None:

@@ -49,7 +49,7 @@ def simulated(cell: Cell, machine: Environment, unsupported: str = "", *, sensit
         provenance="simulated",
         code_id=machine.code_id,
         env_id=machine.env_id,
-        sitting="",
+        worker_session="",
         started=datetime.now(UTC).isoformat(timespec="seconds"),
     )
     if unsupported:

@@ -48,6 +48,6 @@ def core_layout_of(record: Record) -> CoreLayout | None:
 
     None on more than two cores, of which the distance between two says nothing about the others.
     """
-    if record.conduct is not None and record.conduct.disturbance.cpus > _TOLD_BY_TWO:
+    if record.system_metrics is not None and record.system_metrics.disturbance.cpus > _TOLD_BY_TWO:
         return None
     return core_layout_during([roof.ping_pong_ns for roof in record.roofs])

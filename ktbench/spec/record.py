@@ -390,13 +390,13 @@ class Record:
     """One trial. `samples_s` holds the seconds of every timed step, never a mean; empty unless the outcome is timed.
 
     `error` is the relative Frobenius error of the expert outputs against the float32 reference on the very inputs,
-    `sitting` names the worker process, `roofs` were sampled right before and right after the timed steps, `took_s` is
-    the whole trial with warm-up and checks in seconds. `roles` is there where the roles are concurrent; `notes` are the
-    system's own remarks, such as what `deferral=auto` chose and why. `agreement` is there where systems are compared,
-    `own_step_s` the mean step in seconds by the clock of a system or CUDA device that has one. `conduct` is what was
-    seen of the machine meanwhile, None where it was not monitored. `replay` is there where requests were served:
-    samples are seconds per output token then, and follow from it. `parts` is there where a model was trained,
-    `learning` where that was on examples. `compared` is there where steps can be examined one by one.
+    `worker_session` names the worker process, `roofs` were sampled right before and right after the timed steps,
+    `took_s` is the whole trial with warm-up and checks in seconds. `roles` is there where the roles are concurrent;
+    `notes` are the system's own remarks, such as what `deferral=auto` chose and why. `agreement` is there where systems
+    are compared, `own_step_s` the mean step in seconds by the clock of a system or CUDA device that has one.
+    `system_metrics` is what was seen of the machine meanwhile, None where it was not monitored. `replay` is there where
+    requests were served: samples are seconds per output token then, and follow from it. `parts` is there where a model
+    was trained, `learning` where that was on examples. `compared` is there where steps can be examined one by one.
     """
 
     cell: str
@@ -406,7 +406,7 @@ class Record:
     provenance: Provenance
     code_id: str
     env_id: str
-    sitting: str
+    worker_session: str
     started: str
     took_s: float = 0.0
     why: str = ""
@@ -419,7 +419,7 @@ class Record:
     notes: tuple[str, ...] = ()
     agreement: Agreement | None = None
     own_step_s: float | None = None
-    conduct: SystemMetrics | None = None
+    system_metrics: SystemMetrics | None = None
     replay: Replay | None = None
     parts: StepParts | None = None
     learning: Learning | None = None

@@ -155,25 +155,36 @@ _LATER = {
 }
 # Field that holds a dataclass -> name of a field of it in the code -> on the wire.
 _FIELDS: Mapping[str, Mapping[str, str]] = {"engine": _FEATURES}
+# Class of a fact -> name of a field of it in the code -> on the wire.
+_FACTS: Mapping[str, Mapping[str, str]] = {"Record": {"worker_session": "sitting", "system_metrics": "conduct"}}
 # Field that holds a name -> the name in the code -> on the wire.
 _VALUES: Mapping[str, Mapping[str, str]] = {"feature": _FEATURES}
 
 
 def to_wire(value: Any) -> Any:
     """Plain content that stands for a dataclass, by the names of logs."""
-    return _renamed(to_plain(value), _FIELDS, _VALUES)
+    return _with_names(_renamed(to_plain(value), _FIELDS, _VALUES), _FACTS.get(type(value).__name__))
 
 
 def from_wire(content: Any, kind: type[T]) -> T:
     """The dataclass that content of a log stands for. Raises ValueError as `from_plain`."""
-    return from_plain(_renamed(content, _FIELDS_READ, _VALUES_READ), kind)
+    content = _renamed(content, _FIELDS_READ, _VALUES_READ)
+    return from_plain(_with_names(content, _FACTS_READ.get(kind.__name__)), kind)
+
+
+def _with_names(content: Any, names: Mapping[str, str] | None) -> Any:
+    return (
+        {names.get(key, key): value for key, value in content.items()}
+        if names and isinstance(content, dict)
+        else content
+    )
 
 
 def _inverse(names: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
     return {field: {new: old for old, new in of_field.items()} for field, of_field in names.items()}
 
 
-_FIELDS_READ, _VALUES_READ = _inverse(_FIELDS), _inverse(_VALUES)
+_FIELDS_READ, _VALUES_READ, _FACTS_READ = map(_inverse, (_FIELDS, _VALUES, _FACTS))
 
 
 def _renamed(content: Any, fields: Mapping[str, Mapping[str, str]], values: Mapping[str, Mapping[str, str]]) -> Any:

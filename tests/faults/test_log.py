@@ -23,7 +23,7 @@ HEADER = Header(
 RECORDS = tuple(
     Record(
         cell=CELL.key, label="base", round=number, outcome=Outcome.OK, samples_s=(0.5 + number,), provenance="measured",
-        code_id="code", env_id="env", sitting="s", started="", notes=('a "crc":1, in {"crc":2,', "ü\n"),
+        code_id="code", env_id="env", worker_session="s", started="", notes=('a "crc":1, in {"crc":2,', "ü\n"),
     )
     for number in range(12)
 )  # fmt: skip

@@ -83,7 +83,9 @@ def by_hand(network: PreTrainedModel, work: WorkloadSpec, implementation: str) -
 
 
 def trial(system: System, run_spec: RunSpec) -> Record:
-    session = Session(system=system, roofs=FakeRoofs(), ids=RecordIds(code_id="code", env_id="env", sitting="here"))
+    session = Session(
+        system=system, roofs=FakeRoofs(), ids=RecordIds(code_id="code", env_id="env", worker_session="here")
+    )
     return session.trial(Cell(label=run_spec.label, spec=run_spec, spec_id=spec_id(run_spec)), 0)
 
 

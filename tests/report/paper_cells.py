@@ -73,7 +73,7 @@ def record(of: Cell, step_s: float, **changes: Any) -> Record:
         provenance="measured" if of.spec.machine is None else "simulated",
         code_id="code",
         env_id="env",
-        sitting="",
+        worker_session="",
         started="",
         samples_s=(step_s,),
         work=Work(weight_bytes=10**9, flops=10**12, tokens=of.spec.workload.tokens_per_step),

@@ -20,7 +20,7 @@ from tests.fake import FakeRoofs
 from tests.report.synthetic import MACHINE, STARTED, header_of, written
 from tests.run.serving_engine import FakeClock, FakeServing
 
-_IDS = RecordIds(code_id=MACHINE.code_id, env_id=MACHINE.env_id, sitting="served")
+_IDS = RecordIds(code_id=MACHINE.code_id, env_id=MACHINE.env_id, worker_session="served")
 
 
 def served_run(folder: Path, ablation: str, *words: str, rounds: int = 6) -> Run:

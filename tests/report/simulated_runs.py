@@ -55,7 +55,7 @@ def _played(records: Sequence[Record], cell: Cell) -> Record:
         records[0],
         cell=cell.key,
         provenance="simulated",
-        sitting="",
+        worker_session="",
         samples_s=(step_s,),
         evidence=evidence,
         roofs=(roof,),

@@ -106,7 +106,7 @@ def blank(cell: Cell, number: int) -> Record:
         provenance="measured",
         code_id=MACHINE.code_id,
         env_id=MACHINE.env_id,
-        sitting="a1b2c3d4",
+        worker_session="a1b2c3d4",
         started=STARTED,
     )
 
@@ -306,7 +306,7 @@ def watched_run(folder: Path) -> Run:
             missing={"energy": "processors: no RAPL in /sys/class/powercap"},
         ),
     }
-    records = [replace(one, conduct=found[one.label.removesuffix(" (A/A)")]) for one in run.records]
+    records = [replace(one, system_metrics=found[one.label.removesuffix(" (A/A)")]) for one in run.records]
     slow = [replace(one, roofs=tuple(replace(r, read_bytes_per_s=19.7e9) for r in one.roofs)) for one in records]
     missing = {"missing": {"clock": "no cpufreq", "boost": "no cpufreq", "heat": "no counters"}}
     settings = ({"governor": "powersave", "thp": "never"}, {"governor": "powersave", "load": 9.0})

@@ -41,7 +41,7 @@ def conduct(**changes: Any) -> SystemMetrics:
 
 def watched(run: Run, **by_label: SystemMetrics) -> Run:
     """The run as if somebody had watched its turns; cells that are not named were calm."""
-    records = tuple(replace(one, conduct=by_label.get(one.label, conduct())) for one in run.records)
+    records = tuple(replace(one, system_metrics=by_label.get(one.label, conduct())) for one in run.records)
     return replace(run, records=records)
 
 
@@ -133,7 +133,9 @@ def test_an_arm_at_several_points_is_one_cell_with_all_its_turns(tmp_path: Path)
     first, second = (cell.key for cell in found.header.cells)
     half, little = (conduct(disturbance=replace(CALM, others_s=2 * share)) for share in (0.5, 0.05))
     busy = {**{(first, number): half for number in range(6)}, (second, 3): little}
-    records = tuple(replace(one, conduct=busy.get((one.cell, one.round), one.conduct)) for one in found.records)
+    records = tuple(
+        replace(one, system_metrics=busy.get((one.cell, one.round), one.system_metrics)) for one in found.records
+    )
     said = [doubt for doubt in warnings_of(rows_of(replace(found, records=records))) if "at worst" in doubt]
     assert len(said) == 1
     assert said[0].startswith("base in 7 of 12 trials — others' work: at worst, in 1.0 s of steps, 50.0% of")
@@ -156,7 +158,7 @@ def test_the_worst_turn_is_not_the_longest(run: Run, long: dict[str, Any], short
 def test_a_clock_is_held_against_the_other_turns_of_its_row(run: Run) -> None:
     found = watched(run)
     slow = conduct(disturbance=replace(CALM, clock_hz=2.4e9))
-    records = tuple(replace(r, conduct=slow) if (r.label, r.round) == ("+v", 4) else r for r in found.records)
+    records = tuple(replace(r, system_metrics=slow) if (r.label, r.round) == ("+v", 4) else r for r in found.records)
     rows = rows_of(replace(found, records=records))
     assert [disturbed_rounds(row) for row in rows] == [{}, {"clock": (4,)}, {}]
 
@@ -202,7 +204,7 @@ def test_rows_of_different_meters_are_named_and_rounds_of_different_meters_are_n
     assert [line["meters"] for line in csv_of_run(found)] == ["gpu-0", "package-0 | gpu-0", ""]
 
     mixed = tuple(
-        replace(one, conduct=conduct(energy=gpu, missing={})) if (one.label, one.round) == ("+v", 2) else one
+        replace(one, system_metrics=conduct(energy=gpu, missing={})) if (one.label, one.round) == ("+v", 2) else one
         for one in found.records
     )
     base, other, _ = rows_of(replace(found, records=mixed))

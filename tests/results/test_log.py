@@ -38,7 +38,7 @@ LACKING = b'"schema":2,"kind":"environment","body":{"env_id":"env"}}'
 def record(number: int, samples_s: tuple[float, ...] = (0.5,)) -> Record:
     return Record(
         cell=CELL.key, label="base", round=number, outcome=Outcome.OK, samples_s=samples_s, provenance="measured",
-        code_id="code", env_id="env", sitting="s", started="",
+        code_id="code", env_id="env", worker_session="s", started="",
     )  # fmt: skip
 
 

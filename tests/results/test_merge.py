@@ -51,7 +51,11 @@ def test_the_end_of_the_latest_log_counts_nothing_is_doubled_and_no_order_matter
     """Nodes begin with what the run had, every second one at least: what they measure is theirs alone."""
     run = a_run(CELLS, *kept)
     nodes = [
-        a_run(CELLS, *kept[:: 1 + node % 2], *(replace(one, sitting=f"{node}.{at}") for at, one in enumerate(content)))
+        a_run(
+            CELLS,
+            *kept[:: 1 + node % 2],
+            *(replace(one, worker_session=f"{node}.{at}") for at, one in enumerate(content)),
+        )
         for node, content in enumerate(contents)
     ]
     after = merged(run, nodes)

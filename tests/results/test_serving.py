@@ -61,7 +61,7 @@ def record(**change: Any) -> Record:
         provenance="measured",
         code_id="c",
         env_id="e",
-        sitting="s",
+        worker_session="s",
         started="",
         **({"samples_s": (0.8,), "replay": replay()} | change),
     )

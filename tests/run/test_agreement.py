@@ -93,7 +93,9 @@ class Speaking(FakeSystem):
 
 def session(**scripts: str) -> Session:
     return Session(
-        system=Speaking(scripts, step_s=0.0), roofs=FakeRoofs(), ids=RecordIds(code_id="c", env_id="e", sitting="s")
+        system=Speaking(scripts, step_s=0.0),
+        roofs=FakeRoofs(),
+        ids=RecordIds(code_id="c", env_id="e", worker_session="s"),
     )
 
 

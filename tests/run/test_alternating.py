@@ -31,7 +31,7 @@ def begin(name: str, *records: Record) -> None:
 def record(cell: int, number: int, outcome: Outcome = Outcome.OK) -> Record:
     return Record(
         cell=CELLS[cell].key, label=CELLS[cell].label, round=number, outcome=outcome,
-        samples_s=(0.5,) if outcome.timed else (), provenance="measured", code_id="c", env_id="e", sitting="s",
+        samples_s=(0.5,) if outcome.timed else (), provenance="measured", code_id="c", env_id="e", worker_session="s",
         started="",
     )  # fmt: skip
 

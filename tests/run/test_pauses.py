@@ -20,7 +20,7 @@ from ktbench.spec.record import Outcome, Record
 from tests.fake import FakeRoofs, FakeSystem
 from tests.tiny import tiny_cell
 
-IDS = RecordIds(code_id="code", env_id="env", sitting="here")
+IDS = RecordIds(code_id="code", env_id="env", worker_session="here")
 
 
 @pytest.fixture(autouse=True)

@@ -24,7 +24,7 @@ from ktbench.spec.system_metrics import InterferenceCounters, SystemMetrics
 from tests.fake import FakeRoofs, FakeSystem
 from tests.tiny import tiny_cell
 
-IDS = RecordIds(code_id="code", env_id="env", sitting="here")
+IDS = RecordIds(code_id="code", env_id="env", worker_session="here")
 
 
 def session(script: str, label: str = "+v") -> Session:
@@ -357,8 +357,8 @@ def test_the_watch_looks_right_before_and_right_after_the_timed_steps() -> None:
     sitting = session("")
     sitting.watch, sitting.clock = Watcher(seen), clock
     record = sitting.trial(tiny_cell("+v", avx512=True), 0)
-    assert record.conduct is not None
-    assert record.conduct.missing == {"energy": "no meter"}
+    assert record.system_metrics is not None
+    assert record.system_metrics.missing == {"energy": "no meter"}
     assert seen[seen.index("before") : seen.index("after") + 1] == ["before", *["clock"] * 4, "after"]
     assert seen.index("turn") < seen.index("before")
 
@@ -425,7 +425,7 @@ def test_a_gpu_is_awake_when_its_steps_are_timed(device: str, step_s: float) -> 
 
 
 def test_where_nobody_watches_nothing_is_seen() -> None:
-    assert turns("")[0].conduct is None
+    assert turns("")[0].system_metrics is None
 
 
 @pytest.mark.parametrize(

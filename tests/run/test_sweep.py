@@ -78,7 +78,7 @@ def order_of(number: int) -> list[str]:
 def test_cells_take_turns_in_the_drawn_order_of_each_round(run_sweep: Callable[..., Run]) -> None:
     run = run_sweep(rounds=3)
     assert [record.label for record in run.records] == [label for number in range(3) for label in order_of(number)]
-    assert len({record.sitting for record in run.records}) == 1
+    assert len({record.worker_session for record in run.records}) == 1
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ TWO_PARTS = (
 
 
 def sittings(run: Run) -> dict[str, int]:
-    return {cell.label: len({record.sitting for record in run.of_cell(cell.key)}) for cell in run.header.cells}
+    return {cell.label: len({record.worker_session for record in run.of_cell(cell.key)}) for cell in run.header.cells}
 
 
 def test_workers_stay_where_there_is_room_for_all(run_sweep: Callable[..., Run]) -> None:
@@ -217,7 +217,7 @@ RELOADED = tuple(
 def loads(run: Run) -> list[list[str]]:
     """The worker sessions of each round."""
     count = 1 + max(record.round for record in run.records)
-    return [sorted({one.sitting for one in run.records if one.round == number}) for number in range(count)]
+    return [sorted({one.worker_session for one in run.records if one.round == number}) for number in range(count)]
 
 
 def test_weights_are_loaded_anew_between_blocks(run_sweep: Callable[..., Run]) -> None:
@@ -254,8 +254,8 @@ def test_a_worker_killed_in_a_block_is_replaced_in_it(run_sweep: Callable[..., R
 def test_copies_have_workers_of_their_own(run_sweep: Callable[..., Run]) -> None:
     copies = tuple(replace(BASE, label=f"base (A/A {n + 1})", role="control", copy=n) for n in (1, 2))
     run = run_sweep(cells=(BASE, *copies))
-    assert [len({one.sitting for one in run.of_cell(cell.key)}) for cell in (BASE, *copies)] == [1, 1, 1]
-    assert len({one.sitting for one in run.records}) == 3
+    assert [len({one.worker_session for one in run.of_cell(cell.key)}) for cell in (BASE, *copies)] == [1, 1, 1]
+    assert len({one.worker_session for one in run.records}) == 3
 
 
 def children(parent: int | None = None) -> Iterator[int]:

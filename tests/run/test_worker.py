@@ -45,7 +45,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loaded_children: None
 
     def start_with(script: str) -> Worker:
         command = (sys.executable, str(Path(__file__).parent / "fake_worker.py"), json.dumps({"+v": script}))
-        opened = OpenSession(cells=(FUSED,), ids=RecordIds(code_id="code", env_id="env", sitting="here"))
+        opened = OpenSession(cells=(FUSED,), ids=RecordIds(code_id="code", env_id="env", worker_session="here"))
         started.append(Worker.start(opened, tmp_path / "worker.log", 60, command))
         return started[-1]
 
@@ -72,14 +72,14 @@ def test_a_timeline_that_there_cannot_be_says_why(start: Callable[[str], Worker]
         start(script).timeline(FUSED, 10)
 
 
-OPENED = OpenSession(cells=(FUSED,), ids=RecordIds(code_id="code", env_id="env", sitting="here"))
+OPENED = OpenSession(cells=(FUSED,), ids=RecordIds(code_id="code", env_id="env", worker_session="here"))
 
 
 @LOADED
 def test_a_worker_says_how_far_it_is_until_it_is_ready(tmp_path: Path) -> None:
     pytest.importorskip("ktbench._kernels", reason="the kernel extension is not built", exc_type=ImportError)
     seen: list[Loading] = []
-    cell, ids = tiny_cell("base"), RecordIds(code_id=environment().code_id, env_id="env", sitting="here")
+    cell, ids = tiny_cell("base"), RecordIds(code_id=environment().code_id, env_id="env", worker_session="here")
     worker = Worker.start(OpenSession(cells=(cell,), ids=ids), tmp_path / "worker.log", 120, SERVE, seen.append)
     try:
         assert worker.trial(cell, 0, 60).outcome is Outcome.OK

@@ -22,13 +22,13 @@ def trial(times: Sequence[float | None], cores: int = 2) -> Record:
         provenance="measured",
         code_id="c",
         env_id="e",
-        sitting="s",
+        worker_session="s",
         started="",
         samples_s=(1.0,),
         roofs=tuple(
             RoofSample(read_bytes_per_s=1e10, peak_flops=None, peak_isa="reference", ping_pong_ns=ns) for ns in times
         ),
-        conduct=SystemMetrics(disturbance=counters),
+        system_metrics=SystemMetrics(disturbance=counters),
     )
 
 

@@ -77,5 +77,5 @@ def test_performance_without_a_passed_check_cannot_be_represented(
     with pytest.raises(ValueError, match="samples"):
         Record(
             cell="c", label="base", round=0, outcome=outcome, samples_s=samples_s, provenance="measured",
-            code_id="", env_id="", sitting="", started="",
+            code_id="", env_id="", worker_session="", started="",
         )  # fmt: skip

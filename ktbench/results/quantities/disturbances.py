@@ -25,7 +25,11 @@ def findings(check: Check, watched: Sequence[Facts]) -> list[tuple[Facts, str]]:
 
 def watched_trials(row: Row) -> list[Facts]:
     """Facts of every monitored trial with samples, with what is usual in trials of this row."""
-    seen = [(record.round, record.conduct.disturbance) for record in row.records if record.conduct and record.samples_s]
+    seen = [
+        (record.round, record.system_metrics.disturbance)
+        for record in row.records
+        if record.system_metrics and record.samples_s
+    ]
     usual = {
         f"usual_{clock}": _usual([getattr(one, clock) for _, one in seen]) for clock in ("clock_hz", "gpu_clock_hz")
     }

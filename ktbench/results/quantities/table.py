@@ -325,7 +325,7 @@ _MACHINE = (
     Quantity("meters", trial=lambda trial: trial.energy and trial.energy.counted, reduce=last, json="energy."),
     Quantity(
         "peak",
-        trial=lambda trial: trial.record.conduct and trial.record.conduct.memory,
+        trial=lambda trial: trial.record.system_metrics and trial.record.system_metrics.memory,
         reduce=most,
         why=_measured(lambda row: unseen_reason(row.records)),
         csv=False,
@@ -379,7 +379,7 @@ _LEARNING = (
 _TRIALS = (
     Quantity(
         "disturbed_rounds",
-        derive=lambda row: len(rounds_disturbed(row)) if any(record.conduct for record in row.records) else None,
+        derive=lambda row: len(rounds_disturbed(row)) if any(record.system_metrics for record in row.records) else None,
         json=None,
     ),
     Quantity("rounds", "rounds", write=writing.count_text("rounds"), is_movable=True),

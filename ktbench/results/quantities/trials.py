@@ -94,8 +94,8 @@ def _with_gaps(trials: Sequence[Trial]) -> Iterator[Trial]:
 def energies_of(records: Sequence[Record]) -> Iterator[tuple[int, Energy]]:
     """The energy of each round with samples that has any."""
     for record in records:
-        if record.samples_s and record.conduct and record.conduct.energy:
-            yield record.round, record.conduct.energy
+        if record.samples_s and record.system_metrics and record.system_metrics.energy:
+            yield record.round, record.system_metrics.energy
 
 
 def metered(records: Sequence[Record]) -> Iterator[tuple[int, Energy]]:

@@ -41,7 +41,7 @@ BASE, FUSED, _ = cells_at(8)
 def turn(cell: Cell, number: int, outcome: Outcome = Outcome.OK, env: str = "env") -> Record:
     return Record(
         cell=cell.key, label=cell.label, round=number, outcome=outcome, provenance="measured", code_id="code",
-        env_id=env, sitting="s", started="2026-01-01", samples_s=(1.0,) if outcome.timed else (),
+        env_id=env, worker_session="s", started="2026-01-01", samples_s=(1.0,) if outcome.timed else (),
     )  # fmt: skip
 
 
