@@ -91,8 +91,8 @@ class EngineThread:
         Raises QueueFull, ValueError for one that can never run, and EngineDown.
         """
         done: asyncio.Future[None] = self._loop.create_future()
-        for one in requests:
-            self._inboxes[one.key] = inbox
+        for request in requests:
+            self._inboxes[request.key] = inbox
 
         def command(engine: ServingEngine | None) -> bool:
             error = EngineDown(self.failure) if engine is None else _submit_all(engine, requests)

@@ -120,8 +120,8 @@ class _VllmMetrics(Collector):
         for metric in self._registry.collect():
             for name in _VLLM.get(metric.name, ()):
                 theirs = Metric(f"vllm:{name}", metric.documentation, metric.type)
-                for one in metric.samples:
-                    if not one.name.endswith("_created"):
-                        renamed = one.name.replace(metric.name, theirs.name, 1)
-                        theirs.add_sample(renamed, {**one.labels, **self._labels}, one.value)
+                for sample in metric.samples:
+                    if not sample.name.endswith("_created"):
+                        renamed = sample.name.replace(metric.name, theirs.name, 1)
+                        theirs.add_sample(renamed, {**sample.labels, **self._labels}, sample.value)
                 yield theirs

@@ -66,10 +66,10 @@ class Lowering:
 
 
 def _add(args: tuple[Any, ...], result: Tensor, _constant: IsConstant) -> Call | None:
-    for one in args:
-        if not isinstance(one, Tensor) or one.dtype != torch.bfloat16 or one.shape != result.shape:
+    for arg in args:
+        if not isinstance(arg, Tensor) or arg.dtype != torch.bfloat16 or arg.shape != result.shape:
             return None
-        if not one.is_contiguous():
+        if not arg.is_contiguous():
             return None
     if result.numel() > _MOST_NUMBERS:
         return None

@@ -190,8 +190,8 @@ def open_packed(parts: Sequence[PackedPart]) -> Iterator[PackedFolder]:
     with ExitStack() as locks:
         files: PackedFolder = {part.kind: _open(part, locks) for part in parts}
         yield files
-        for one in files.values():
-            one.finish()
+        for file in files.values():
+            file.finish()
 
 
 def _open(part: PackedPart, locks: ExitStack) -> PackedFiles:

@@ -79,8 +79,8 @@ class TrainingSystem:
         if held.host is not None:
             held.host.require(spec)
             held.host.choose(spec.engine)
-        for one in held.switches:
-            one.recompute = bool(work.recompute)  # type: ignore[assignment]
+        for switch in held.switches:
+            switch.recompute = bool(work.recompute)  # type: ignore[assignment]
         self._spec, self._first = spec, self._state.drawn(work.seed)
         self._batches = self._drawn(work)
         self.start()

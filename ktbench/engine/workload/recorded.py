@@ -42,10 +42,10 @@ class Architecture:
 
     def differences(self, other: Architecture) -> Iterator[str]:
         """`experts 128, not 64` for every fact in which `other` differs from this one."""
-        for one in fields(self):
-            mine, theirs = getattr(self, one.name), getattr(other, one.name)
+        for field in fields(self):
+            mine, theirs = getattr(self, field.name), getattr(other, field.name)
             if mine != theirs:
-                yield f"{one.name} {mine}, not {theirs}"
+                yield f"{field.name} {mine}, not {theirs}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
