@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from safetensors import safe_open
-from torch import Tensor, nn
+from torch import Tensor
 
 from ktbench.engine.checkpoint import is_extra, stored_weights
 from ktbench.engine.forms import (
@@ -59,10 +59,8 @@ class FolderSource:
         self._names = CheckpointNames.of(self.network, stored)
         self._tied: Mapping[str, str] = getattr(self.network, "all_tied_weights_keys", None) or {}
         self._other_name = {**{source: target for target, source in self._tied.items()}, **self._tied}
-        modules = self.network.named_modules()
-        self._experts = {name: self._stored_experts(name, module) for name, module in modules if is_experts(module)}
-        kinds = {kind for experts in self._experts.values() for kind in experts.formats}
-        self.expert_formats: Collection[Precision] = kinds
+        experts = [name for name, module in self.network.named_modules() if is_experts(module)]
+        self.expert_formats: Collection[Precision] = {kind for name in experts for kind in self.experts(name).formats}
         self._distinct = distinct_tensors(self.network)
         for name in self._distinct:
             self._require_tensor(name, tuple(self._held[name].shape))
@@ -86,9 +84,6 @@ class FolderSource:
         made = self._made(source, read)
         # A part would keep the memory of the whole.
         return made[source.target] if source.converter is None else made[name].clone()
-
-    def experts(self, name: str) -> StoredExperts:
-        return self._experts[name]
 
     def linear(self, name: str, precision: Precision) -> LinearRows | None:
         """See `WeightSource`: a matrix in whole blocks of `precision` itself."""
@@ -127,7 +122,9 @@ class FolderSource:
         matrix = self._weights.matrices.get(f"{owner}.weight")
         return last == "bias" and matrix is not None and matrix.layout == "gptq" and not self._read(name).any()
 
-    def _stored_experts(self, name: str, module: nn.Module) -> StoredExperts:
+    def experts(self, name: str) -> StoredExperts:
+        """See `WeightSource`: read anew for every caller, so that a layer that is converted as a whole is let go of."""
+        module = self.network.get_submodule(name)
         form, shapes = read_form(module), {key: tuple(held.shape) for key, held in module.named_parameters()}
         sources = [self._source(f"{name}.{key}") for key in _STACKED]
         if all(source.converter is None for source in sources):
