@@ -22,7 +22,7 @@ from ktbench.results.rows import rows_of
 from ktbench.results.usage import are_alike
 from ktbench.spec.record import Environment, Outcome, Record
 from ktbench.spec.system_metrics import READ_BUFFER_BYTES, Energy, InterferenceCounters, PeakMemory, SystemMetrics
-from ktbench.spec.wire import from_plain, to_plain
+from ktbench.spec.wire import from_wire, to_wire
 from tests.report.reading import column, csv_of_run, headings, json_of_run, table
 from tests.report.simulated_runs import simulated
 from tests.report.synthetic import DECODE, MACHINE, Store
@@ -64,9 +64,9 @@ def test_a_run_that_recorded_nothing_has_no_new_sentence_and_no_new_column(run: 
 
 
 def test_records_without_conduct_still_read(run: Run) -> None:
-    old = to_plain(run.records[0])
+    old = to_wire(run.records[0])
     del old["conduct"]
-    assert from_plain(old, Record) == run.records[0]
+    assert from_wire(old, Record) == run.records[0]
 
 
 def on_a_node(run: Run, **facts: Any) -> Run:
