@@ -120,7 +120,7 @@ def test_no_expert_adds_exactly_nothing_even_beside_what_memory_held(way: str, m
 
 def test_many_pairs_are_grouped_on_any_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "groups_at_once", lambda _: False)
-    monkeypatch.setattr(module, "gathered", lambda *_: pytest.fail("copies weights for many pairs"))
+    monkeypatch.setattr(module, "gathered_product", lambda *_: pytest.fail("copies weights for many pairs"))
     store = Store(FORMS["plain"])
     hidden, routing = call(40)
     assert_close(SlotExperts(E, [0, 5], store, CPU)(hidden, routing), expected(store, [0, 5], hidden, routing))
