@@ -37,7 +37,7 @@ VERBS = {
     "trace": "one untimed step of a cell: what overlapped, as a picture and a Chrome/Perfetto trace",
     "record": "which experts the routers choose; saved as an activation profile",
     "export": "a slice or a checkpoint as a GGUF file for llama.cpp",
-    "report": "tables and figures of a run again, from its log: RUN [md|csv|json|tex|figure|html|pdf|kit|artifact ...]",
+    "report": "tables and figures of a run again, from its log: RUN [md|csv|json|tex|figure|html|kit|artifact ...]",
     "compare": "two runs or commits cell by cell: A B [tolerance=0.03] [different_machines=true]",
     "advise": "the best settings of a model on a machine (cpu= ram= gpu= model=), its speed, and what to upgrade",
     "validate": "judge the simulator on published numbers, after fitting it (fit=true), or on a run (run=RUN)",

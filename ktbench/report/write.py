@@ -51,9 +51,8 @@ _LATEX = dict.fromkeys(KINDS, lambda document: latex(document.table))
 _TEXTS = {"md": _MARKDOWN, "csv": _CSV, "json": _JSON, "tex": _LATEX}
 _LLAMA_BENCH = "llama_bench"
 TEXTS = (*_TEXTS, _LLAMA_BENCH)
-_OF_SUITES = ("html", "pdf")  # a page of any run; of published numbers more than that
 _LM_EVAL = "lm_eval"  # of evaluations
-FORMATS = (*_TEXTS, "figure", *_OF_SUITES, _LM_EVAL)
+FORMATS = (*_TEXTS, "figure", "html", _LM_EVAL)
 _SAMPLES = "samples"
 _ON_REQUEST = ("kit", _LLAMA_BENCH, _SAMPLES, ARTIFACT)
 
@@ -68,7 +67,7 @@ def write_report(run: Run, formats: Sequence[str] = FORMATS, documents: Sequence
     `lm_eval` the results of each cell in lm-eval's layout below `<run folder>/lm_eval/`, where its samples are.
     Of one that attributes its speed-ups `attribution.md`, `.csv`, `.json` and `.tex` beside `table`, of one that
     learned from examples `learning.md` and the others. Where published numbers are shown,
-    `paper.md`, `.csv`, `.tex` and `published.pdf`, `.svg`, `.png`, and all of them as `paper.html` and `paper.pdf`.
+    `paper.md`, `.csv`, `.tex` and `published.pdf`, `.svg`, `.png`, and all of them as `paper.html`, which prints on A4.
     A run of several parts gets all of them for each part, `table-<part>.md` and so on, and `table.md` and
     `paper.md` as the pages that hold all tables. Returns the paths written. `documents` are those of the run, where
     the caller has them. Raises RequestError for a format that is none of FORMATS, or of which there is nothing,
@@ -79,8 +78,6 @@ def write_report(run: Run, formats: Sequence[str] = FORMATS, documents: Sequence
     if unknown:
         raise RequestError(f"report format {unknown[0]!r}: unknown{instead(unknown[0], allowed)}")
     documents, folder = documents_of(run) if documents is None else documents, run.folder / "report"
-    if {*formats} == {"pdf"} and all(document.kind != "paper" for document in documents):
-        raise RequestError(f"report {' '.join(formats)}: is for published numbers, this run shows none")
     if {*formats} == {_LM_EVAL} and not results_of(run):
         raise RequestError(f"report {_LM_EVAL}: is for answers to lm-eval's tasks, this run has none")
     if {*formats} == {_LLAMA_BENCH} and not _as_llama_bench(documents):
@@ -143,9 +140,11 @@ def _written(folder: Path, run: Run, documents: Sequence[Document], name: str) -
         elif text := _TEXTS.get(name, {}).get(document.kind):
             yield write_whole(folder / f"{document.name}.{name}", text(document))
     if name == "html":
-        from ktbench.report.web.page import page_html
+        from ktbench.report.web.page import page_html, paper_html
 
         yield write_whole(folder / "page.html", page_html(run, documents))
+        if papers := [document for document in documents if document.kind == "paper"]:
+            yield write_whole(folder / "paper.html", paper_html(run, papers))
     if name == _LM_EVAL:
         for path, content in results_of(run).items():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -160,8 +159,6 @@ def _written(folder: Path, run: Run, documents: Sequence[Document], name: str) -
         made = [path for each in FORMATS for path in _written(folder, run, documents, each)]
         report = [path for path in made if path.is_relative_to(folder)]
         yield write_artifact(folder / f"{ARTIFACT}.zip", run, documents, report)
-    if papers := [document for document in documents if document.kind == "paper"]:
-        yield from _suite(folder, run, papers, name)
 
 
 def _pages(folder: Path, run: Run, documents: Sequence[Document]) -> Iterator[Path]:
@@ -178,15 +175,3 @@ def _figures(folder: Path, document: Document) -> Iterator[Path]:
         from ktbench.report.figures.output import save
 
         yield from save(document.draw(), folder, document.table.figure_name)
-
-
-def _suite(folder: Path, run: Run, papers: Sequence[Document], name: str) -> Iterator[Path]:
-    """All that was published and what stands beside it on one page."""
-    if name == "html":
-        from ktbench.report.web.page import paper_html
-
-        yield write_whole(folder / "paper.html", paper_html(run, papers))
-    if name == "pdf":
-        from ktbench.report.paper_pdf import write_pdf
-
-        yield write_pdf(folder / "paper.pdf", run, papers)

@@ -28,7 +28,7 @@ _MODULES = (
         for name in ("run.worker_process", "run.eval_process", "run.export", "run.record", "run.cluster.spread")
     ),
     *(f"ktbench.engine.{name}" for name in ("load", "generate", "gguf.export", "loading.network", "gguf.writing")),
-    *(f"ktbench.{name}" for name in ("eval.session", "report.figures.draw", "report.web.page", "report.paper_pdf")),
+    *(f"ktbench.{name}" for name in ("eval.session", "report.figures.draw", "report.web.page")),
     *("torch", "transformers.models.qwen3_moe.modeling_qwen3_moe", "matplotlib.backends.backend_pdf"),
     *("matplotlib.backends.backend_svg", "matplotlib.backends.backend_agg", "ktbench.engine.synthetic"),
 )

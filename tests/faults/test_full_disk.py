@@ -31,7 +31,6 @@ from ktbench.host import crossovers
 from ktbench.host.describe import MachineDescription, save_description
 from ktbench.report.comparison_table import write_comparison
 from ktbench.report.exchange.artifact import write_artifact
-from ktbench.report.paper_pdf import write_pdf
 from ktbench.report.write import write_report
 from ktbench.results import Log, Run, read_run
 from ktbench.results.comparison import compare_runs
@@ -237,7 +236,6 @@ WRITERS = (
         write=lambda at: write_artifact(at / "artifact.zip", _run(at), (), ()),
     ),
     Writer(module="report/figures/output.py", file="quiet/report/figure.pdf", write=partial(_report, "figure")),
-    Writer(module="report/paper_pdf.py", file="paper.pdf", write=lambda at: write_pdf(at / "paper.pdf", _run(at), ())),
     Writer(module="report/comparison_table.py", file="quiet/report/compare-quiet.md", write=_compare),
     Writer(module="engine/gguf/export.py", file="model.gguf", write=_gguf),
     Writer(module="engine/loading/packed_folder.py", file="linear-bf16/0.packed", write=_packed),

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from ktbench.report.documents import Document, documents_of, overview, page_of
-from ktbench.report.paper_pdf import write_pdf
 from ktbench.report.web.page import paper_html
 from ktbench.report.write import write_report
 from ktbench.results import Run, read_published
@@ -66,14 +65,10 @@ def test_every_document_is_written_once(tmp_path: Path) -> None:
     run = replace(suite(), folder=tmp_path)
     names = [path.name for path in write_report(run)]
     assert len(names) == len(set(names))
-    assert {"table.md", "paper.md", "paper-accuracy.csv", "published-accuracy.svg", "paper.html", "paper.pdf"} <= set(
-        names
-    )
+    assert {"table.md", "paper.md", "paper-accuracy.csv", "published-accuracy.svg", "paper.html"} <= set(names)
     assert not {"table-accuracy.md", "figure-decode.png", "paper-decode.json"} & set(names)
     assert "(published-decode.png)" in (tmp_path / "report" / "table-decode.md").read_text()
     assert (tmp_path / "report" / "paper.md").read_text() in page_of(run)
-    printed = (tmp_path / "report" / "paper.pdf").read_bytes()
-    assert printed.startswith(b"%PDF") and write_pdf(tmp_path / "again.pdf", run, papers()).read_bytes() == printed
 
 
 def test_what_measuring_takes_is_said_where_nothing_was_measured() -> None:

@@ -78,9 +78,8 @@ def test_csv_of_several_parts_is_one(tmp_path: Path, capsys: pytest.CaptureFixtu
         (["newr"], "newr: no such run, did you mean newer?"),
         (
             ["newer", "doc"],
-            "format 'doc': allowed are md, csv, json, tex, figure, html, pdf, lm_eval, kit, llama_bench, samples",
+            "format 'doc': allowed are md, csv, json, tex, figure, html, lm_eval, kit, llama_bench, samples",
         ),
-        (["newer", "pdf"], "report pdf: is for published numbers, this run shows none"),
     ],
 )
 def test_bad_requests_end_with_one_line(
