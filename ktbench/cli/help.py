@@ -22,6 +22,7 @@ from ktbench.cli.keys import (
 )
 from ktbench.resources import data_folder, option_files
 from ktbench.serve.settings import ChatSettings, ServerSettings
+from ktbench.spec.sweep import FigureStyle
 
 _OUTPUT = Key(name="output", default="", kind="FILE", about="where to write")
 _LAUNCHERS = ("joblib", "ray", "submitit_local", "submitit_slurm")
@@ -122,9 +123,11 @@ HELP: Mapping[str, Help] = {
     ),
     "report": Help(
         words="RUN [FORMAT ...]",
+        keys=tuple(keys_of("", FigureStyle)),
         examples=(
             ("latest", "tables, figures and page again"),
             ("latest csv", "the CSV alone, on stdout as well"),
+            ("latest kit width=3.3 font='DejaVu Serif'", "a folder for a paper of two columns"),
         ),
     ),
     "compare": Help(

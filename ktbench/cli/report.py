@@ -6,6 +6,10 @@ import gc
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
+from typing import Any
+
+import yaml
 
 from ktbench.cli.streams import is_json
 from ktbench.report.documents import documents_of, page_of
@@ -13,19 +17,25 @@ from ktbench.report.write import FORMATS, TEXTS, json_lines, texts_of, write_rep
 from ktbench.results import read_run
 from ktbench.results.find import find_run
 from ktbench.spec.errors import RequestError
+from ktbench.spec.sweep import FigureStyle
+from ktbench.spec.wire import from_plain
+
+STYLE_KEYS = tuple(field.name for field in fields(FigureStyle))
 
 
 def run(overrides: Sequence[str]) -> int:
     """Rebuild the report of a run and print its table; of a single format of text that alone.
 
-    Raises RequestError for an unknown run or format.
+    Raises RequestError for an unknown run, format or setting.
     """
     if not overrides:
         raise RequestError("report: name a run: a folder, a name under runs/, or latest")
-    name, *formats = overrides
+    name, *words = overrides
+    formats = [word for word in words if "=" not in word]
+    style = style_of([word for word in words if "=" in word])
     with _without_collection():
         stored = read_run(find_run(name))
-        documents = documents_of(stored)
+        documents = documents_of(stored, style)
         written = write_report(stored, formats or FORMATS, documents)
         if is_json():
             print("\n".join(json_lines(stored, documents, written)))
@@ -35,6 +45,31 @@ def run(overrides: Sequence[str]) -> int:
     for path in written:
         print(f"wrote {path}", file=sys.stderr if alone else sys.stdout)
     return 0
+
+
+def style_of(words: Sequence[str]) -> FigureStyle:
+    """Settings of figures and tables: `width=3.3`, `font="Times New Roman"`, `labels={+v: Fused}`, `order=[+v,base]`.
+
+    Raises RequestError for an unknown key, and for a value that is none.
+    """
+    found: dict[str, Any] = {}
+    for word in words:
+        key, _, value = word.partition("=")
+        if key not in STYLE_KEYS:
+            raise RequestError(f"report {key}=: no such setting, allowed are {', '.join(STYLE_KEYS)}")
+        try:
+            found[key] = value if key == "font" else yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise RequestError(f"report {word}: is no YAML, such as labels='{{+v: Fused}}'") from None
+    try:
+        style = from_plain(found, FigureStyle)
+    except ValueError as error:
+        raise RequestError(f"report {error}") from None
+    if style.font:
+        from ktbench.report.figures.style import require_font
+
+        require_font(style.font)
+    return style
 
 
 @contextmanager

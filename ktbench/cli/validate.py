@@ -54,7 +54,7 @@ def _compose(words: Sequence[str]) -> RunSpec:
 
 def _of_users(*, fit: bool) -> tuple[dict[str, str], Sheet]:
     """The files of a validation on users' reports, by name, and its figure."""
-    from ktbench.report.figures.users import UserPoint, draw_users
+    from ktbench.report.figures.published import UserPoint, draw_users
 
     found = sim.judge_users(_compose, fit=fit)
     judged = found.values["judged"]

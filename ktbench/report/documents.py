@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from ktbench.report.accuracy_table import accuracy_table
@@ -22,6 +22,7 @@ from ktbench.results.row import Row
 from ktbench.results.rows import rows_of
 from ktbench.results.run import parts_of, the_part
 from ktbench.results.training.learning import Learned, learned_of
+from ktbench.spec.sweep import NO_STYLE, FigureStyle
 
 # Which columns of the overview hold numbers.
 NUMERIC = (False, *[True] * 6)
@@ -76,6 +77,8 @@ class Document:
     attributions: tuple[Attribution, ...] = ()
     learned: tuple[Learned, ...] = ()
     table: Table
+    style: FigureStyle = NO_STYLE
+    _drawn: list[Sheet] = field(default_factory=list, compare=False, repr=False)
 
     @property
     def name(self) -> str:
@@ -100,16 +103,38 @@ class Document:
         return (*ours, "published") if published else (*ours,)
 
     def draw(self) -> Sheet:
-        """Its figure."""
+        """Its figure. Raises RequestError where its style leaves no room for it."""
         # matplotlib takes a second to load: only for those who want the figure.
         from ktbench.report.figures.draw import draw
 
-        return draw(self)
+        return draw(self, self.style)
+
+    @property
+    def figure(self) -> Sheet:
+        """Its figure, drawn once for files, page and kit."""
+        if not self._drawn:
+            self._drawn.append(self.draw())
+        return self._drawn[0]
 
 
-def documents_of(run: Run) -> tuple[Document, ...]:
-    """Documents of all parts in order."""
-    return tuple(document for part in parts_of(run) for document in _of_part(part))
+def documents_of(run: Run, style: FigureStyle = NO_STYLE) -> tuple[Document, ...]:
+    """Documents of all parts in order; a style sets the order of arms and labels, and stands over that of each part."""
+    return tuple(
+        _styled(document, own)
+        for part in parts_of(run)
+        for own in [style.over(the_part(part).style or NO_STYLE)]
+        for document in _of_part(part, own)
+    )
+
+
+def _styled(document: Document, style: FigureStyle) -> Document:
+    """The document with the labels of a style in its table; data keep those of the log."""
+    if style == NO_STYLE:
+        return document
+    table = document.table
+    cells = tuple(tuple(map(style.text, line)) for line in table.cells)
+    columns = tuple(replace(column, heading=style.text(column.heading)) for column in table.columns)
+    return replace(document, style=style, table=replace(table, columns=columns, cells=cells))
 
 
 def firsts_of_parts(documents: Sequence[Document]) -> list[Document]:
@@ -123,11 +148,11 @@ def titles_of(documents: Sequence[Document]) -> tuple[str, ...]:
     return tuple(f"{one.table.title}{_BELOW[one.kind] if parts.count(one.table.part) > 1 else ''}" for one in documents)
 
 
-def _of_part(run: Run) -> Iterator[Document]:
-    rows, published = rows_of(run), the_part(run).published
+def _of_part(run: Run, style: FigureStyle) -> Iterator[Document]:
+    rows, published = tuple(style.ordered(rows_of(run), lambda row: row.shown)), the_part(run).published
     lines = paper_lines(run, rows) if published else ()
     if run.header.suite is not None and rows:
-        yield from _of_suite(run, rows, lines)
+        yield from _of_suite(run, rows, lines, style)
     elif rows and the_part(run).figure in ATTRIBUTED:
         yield from _of_shares(run, rows)
     elif learned := learned_of(rows):
@@ -149,9 +174,9 @@ def _of_shares(run: Run, rows: tuple[Row, ...]) -> Iterator[Document]:
     yield Document(kind="attribution", run=run, rows=rows, attributions=attributions, table=table)
 
 
-def _of_suite(run: Run, rows: tuple[Row, ...], lines: tuple[PaperLine, ...]) -> Iterator[Document]:
+def _of_suite(run: Run, rows: tuple[Row, ...], lines: tuple[PaperLine, ...], style: FigureStyle) -> Iterator[Document]:
     """The scores of answers and, where cells were timed too, their speeds beside the same figure."""
-    answers = accuracy_rows(run)
+    answers = tuple(style.ordered(accuracy_rows(run), lambda row: row.row.shown))
     table = accuracy_table(run, answers)
     yield Document(kind="accuracy", run=run, rows=rows, lines=lines, answers=answers, table=table)
     if any(row.records for row in rows):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from ktbench.report.table import Table
 from ktbench.report.template import render
+from ktbench.report.text import setting_name
 from ktbench.spec.errors import one_line
 
+_KEY = re.compile(r"[a-z_]+(\.[a-z_0-9]+)+")
 _SPECIAL = str.maketrans(
     {
         "\\": r"\textbackslash{}",
@@ -41,8 +44,13 @@ def latex(table: Table) -> str:
 
 
 def latex_of(template: str, **values: Any) -> str:
-    """The text of `<template>.tex.j2`, in which `tex` escapes a text."""
-    return f"{render(f'{template}.tex.j2', tex=escaped, **values).rstrip()}\n"
+    """The text of `<template>.tex.j2`, in which `tex` escapes a text and `heading` has words for it."""
+    return f"{render(f'{template}.tex.j2', tex=escaped, heading=heading, **values).rstrip()}\n"
+
+
+def heading(name: str) -> str:
+    """A heading in words: a table names a setting by its key, `workload.prompt`, which a paper does not know."""
+    return setting_name(name) if _KEY.fullmatch(name) else name
 
 
 def escaped(text: str) -> str:

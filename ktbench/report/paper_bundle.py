@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,11 @@ from ktbench.files import write_whole
 from ktbench.report.documents import Document, titles_of
 from ktbench.report.latex import latex_of
 from ktbench.report.markdown import common_to
+from ktbench.report.table import Column, Table
 from ktbench.report.text import extremes
 from ktbench.results import Run
 from ktbench.results.intervals import CONFIDENCE
-from ktbench.results.quantities.text import DASH, NO_ENDS
+from ktbench.results.quantities.text import DASH, NO_ENDS, dashed
 from ktbench.results.row import comparable
 from ktbench.spec.record import Outcome
 
@@ -28,8 +30,8 @@ def write_paper_bundle(folder: Path, run: Run, documents: Sequence[Document]) ->
 
     captions = []
     for document in documents:
-        yield _write(folder / f"{document.name}.tex", "short_table", table=document.table.short())
-        figure = document.draw() if document.has_figure else None
+        yield _write(folder / f"{document.name}.tex", "short_table", table=_short(document))
+        figure = document.figure if document.has_figure else None
         captions.append(_caption(document, figure.caption if figure else ()))
         if figure:
             yield from save(figure, folder, document.table.figure_name, caption=False)
@@ -41,6 +43,21 @@ def write_paper_bundle(folder: Path, run: Run, documents: Sequence[Document]) ->
     each = [*zip(titles_of(documents), own, commands, strict=True)]
     yield _write(folder / "conditions.tex", "conditions", common=common, documents=each)
     yield _write(folder / "main.tex", "main")
+
+
+def _short(document: Document) -> Table:
+    """The table of its key columns, and of speeds how many rounds each could be compared in."""
+    short = document.table.short()
+    if document.kind != "table" or all(comparable(row) is None for row in document.rows):
+        return short
+
+    def counted(role: str, lines: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
+        counts = (comparable(row) for row in document.rows if row.role == role)
+        return tuple((*line, dashed(count, "{:g}".format)) for line, count in zip(lines, counts, strict=False))
+
+    rounds = Column[Any]("comparable rounds", str, key=True)
+    cells, controls = counted("arm", short.cells), counted("control", short.control_cells)
+    return replace(short, columns=(*short.columns, rounds), cells=cells, control_cells=controls)
 
 
 def _caption(document: Document, sentences: Sequence[str]) -> str:

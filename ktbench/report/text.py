@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from ktbench.results.quantities.text import DASH, number
 from ktbench.results.scores import Change, Estimate, ScoreVerdict
+from ktbench.spec.machine import BY_NAME as CONSTANTS
 
 SURE_MARK = "*"  # beside a change that is beyond noise
 _LEAST_P = 1e-4
@@ -134,3 +135,22 @@ def extremes(values: Iterable[float]) -> list[float]:
 def span(low: float, high: float) -> str:
     """`440`, `220 to 440`: three significant digits."""
     return number(high, 3) if low == high else f"{number(low, 3)} to {number(high, 3)}"
+
+
+_SETTINGS = {
+    "engine.placement.ratio": "share of the experts at the device",
+    "engine.serving.chunk_tokens": "tokens of a chunk",
+    "workload.batch": "sequences in a batch",
+    "workload.prompt": "tokens of context",
+    "workload.stream.concurrency": "users",
+    "workload.stream.rate": "requests a second",
+}
+
+
+def setting_name(key: str) -> str:
+    """What a dotted key sets, in words, as axes and headings of papers have it."""
+    group, _, name = key.rpartition(".")
+    if group == "machine" and name in CONSTANTS:
+        constant = CONSTANTS[name]
+        return ", ".join(filter(None, (constant.title, constant.unit)))
+    return _SETTINGS.get(key, name.replace("_", " "))

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ktbench.files import NotWritten, write_whole
 from ktbench.report.attribution_table import attribution_csv_text, attribution_json_text
@@ -31,6 +31,10 @@ from ktbench.results import Run
 from ktbench.results.quantities.columns import columns_of
 from ktbench.results.rows import rows_of
 from ktbench.spec.errors import RequestError, instead
+from ktbench.spec.sweep import NO_STYLE
+
+if TYPE_CHECKING:
+    from ktbench.report.figures.sheet import Sheet
 
 # Of published numbers the CSV holds all that there is: they have no JSON.
 _CSV: Mapping[Kind, Callable[[Document], str]] = {
@@ -54,6 +58,7 @@ TEXTS = (*_TEXTS, _LLAMA_BENCH)
 _LM_EVAL = "lm_eval"  # of evaluations
 FORMATS = (*_TEXTS, "figure", "html", _LM_EVAL)
 _SAMPLES = "samples"
+_DRAWN = {"figure", "html", "kit"}
 _ON_REQUEST = ("kit", _LLAMA_BENCH, _SAMPLES, ARTIFACT)
 
 
@@ -82,10 +87,17 @@ def write_report(run: Run, formats: Sequence[str] = FORMATS, documents: Sequence
         raise RequestError(f"report {_LM_EVAL}: is for answers to lm-eval's tasks, this run has none")
     if {*formats} == {_LLAMA_BENCH} and not _as_llama_bench(documents):
         raise RequestError(f"report {_LLAMA_BENCH}: is for timed prefill and decode steps, this run has none")
+    if _DRAWN.intersection(formats):
+        _draw_styled(documents)
     try:
         return [path for name in dict.fromkeys(formats) for path in _written(folder, run, documents, name)]
     except NotWritten as error:
         raise error.but_then(f"run `python -m ktbench report {run.folder}`, which needs the log alone") from None
+
+
+def _draw_styled(documents: Sequence[Document]) -> list[Sheet]:
+    """Figures that a style may leave no room for, which is refused before anything is written."""
+    return [one.figure for one in documents if one.has_figure and one.style != NO_STYLE]
 
 
 def texts_of(documents: Sequence[Document], name: str) -> list[str]:
@@ -174,4 +186,4 @@ def _figures(folder: Path, document: Document) -> Iterator[Path]:
         # matplotlib takes a second to load: only for those who want the figure.
         from ktbench.report.figures.output import save
 
-        yield from save(document.draw(), folder, document.table.figure_name)
+        yield from save(document.figure, folder, document.table.figure_name)

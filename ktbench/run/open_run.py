@@ -22,6 +22,7 @@ from ktbench.spec.errors import RequestError
 from ktbench.spec.published import Published
 from ktbench.spec.record import Cell, Environment, Header, Part, Record
 from ktbench.spec.run_spec import MeasureSpec
+from ktbench.spec.sweep import NO_STYLE
 
 
 def open_run(
@@ -123,6 +124,7 @@ def _part(part: RequestPart) -> Part:
         baseline=baseline,
         figure=part.sweep.figure,
         published=part.sweep.published,
+        style=None if part.sweep.style == NO_STYLE else part.sweep.style,
     )
 
 

@@ -13,7 +13,7 @@ from ktbench.spec.features import BY_NAME, FEATURES, FeatureValue
 from ktbench.spec.run_spec import MeasureSpec, RunSpec
 from ktbench.spec.serving.replay import Replay
 from ktbench.spec.suite import SuiteSpec
-from ktbench.spec.sweep import FigureKind
+from ktbench.spec.sweep import FigureKind, FigureStyle
 from ktbench.spec.system_metrics import MachineFacts, SystemMetrics
 from ktbench.spec.wire import from_plain
 
@@ -463,6 +463,7 @@ class Part:
     baseline: str
     figure: FigureKind = "bars"
     published: tuple[str, ...] = ()
+    style: FigureStyle | None = None
 
     def __post_init__(self) -> None:
         if self.name:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations, product
 from typing import Annotated, Any, Literal, TypeVar, get_args
@@ -17,6 +17,7 @@ from ktbench.spec.peers import IMPLEMENTATION_OWN, IMPLEMENTATIONS, OURS
 from ktbench.spec.serving.stream import SAMPLED, Start
 from ktbench.spec.weights import Precision
 
+T = TypeVar("T")
 Word = TypeVar("Word", bound=str)
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 STARTS: tuple[Start, ...] = get_args(Start)
@@ -205,6 +206,56 @@ FigureKind = Literal[
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class FigureStyle:
+    """How figures and tables of a run are set; what is None or empty is as it comes.
+
+    `width` and `height` are inches, of a figure without its caption; `font` is the name of an installed family, `size`
+    its points. `labels` has other words for a label: of an arm, an axis, a heading. `order` is that of arms, by label:
+    those that it leaves out follow in theirs.
+    """
+
+    width: Annotated[float | None, Meta(description="of figures, in inches")] = None
+    height: Annotated[float | None, Meta(description="of figures without title and caption, in inches")] = None
+    font: Annotated[str, Meta(description="an installed family")] = ""
+    size: Annotated[float | None, Meta(description="points of letters in figures")] = None
+    labels: Annotated[dict[str, str], Meta(description="other words for labels and headings")] = field(
+        default_factory=dict
+    )
+    order: Annotated[tuple[str, ...], Meta(description="of arms in figures and tables")] = ()
+
+    def __post_init__(self) -> None:
+        for name, (least, most) in _STYLE_RANGES.items():
+            value = getattr(self, name)
+            if value is not None and not least <= value <= most:
+                raise ValueError(f"{name}={value:g}: from {least:g} to {most:g}")
+
+    def over(self, other: FigureStyle) -> FigureStyle:
+        """What is set here, and what is left open as another style has it."""
+        labels = other.labels | self.labels
+        return FigureStyle(
+            width=self.width or other.width,
+            height=self.height or other.height,
+            font=self.font or other.font,
+            size=self.size or other.size,
+            labels=labels,
+            order=self.order or other.order,
+        )
+
+    def text(self, label: str) -> str:
+        """What stands in place of a label."""
+        return self.labels.get(label, label)
+
+    def ordered(self, items: Iterable[T], label: Callable[[T], str]) -> list[T]:
+        """Items in the order of their labels."""
+        places = {name: place for place, name in enumerate(self.order)}
+        return sorted(items, key=lambda item: places.get(label(item), len(places)))
+
+
+_STYLE_RANGES = {"width": (2.5, 20.0), "height": (0.8, 30.0), "size": (4.0, 20.0)}
+NO_STYLE = FigureStyle()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class SweepSpec:
     """Arms in the order of the table (see `arm_changes`); `axes` maps spec keys to the values each arm is run at.
 
@@ -213,9 +264,9 @@ class SweepSpec:
     time under its own name. `parts` names other ablations that are measured together, each with arms and axes of its
     own; a part is called after the last word of its name. `published` names files of `reports/published` whose numbers
     are shown beside the cells that they are about, or the panel of one alone (`fig14a`); without arms they are all that
-    is shown. The figure `paper` draws them. With a `design` the arms are those that it makes of `features` on top of
-    the baseline (see `Design`). Every arm is planned `copies` more times, each copy with weights of its own in memory,
-    which shows how often equal cells are called unequal.
+    is shown. The figure `paper` draws them; `style` sets figures and tables. With a `design` the arms are those that it
+    makes of `features` on top of the baseline (see `Design`). Every arm is planned `copies` more times, each copy with
+    weights of its own in memory, which shows how often equal cells are called unequal.
     """
 
     name: Annotated[str, Meta(description="how the run is called")] = "run"
@@ -228,6 +279,7 @@ class SweepSpec:
     control: Annotated[bool, Meta(description="measure the baseline twice (A/A)")] = True
     copies: Annotated[int, Meta(ge=0, description="further copies of each arm, to see noise")] = 0
     figure: Annotated[FigureKind, Meta(description="what is drawn")] = "bars"
+    style: FigureStyle = NO_STYLE
     parts: Annotated[tuple[str, ...], Meta(description="ablations that are measured together")] = ()
     published: Annotated[tuple[str, ...], Meta(description="files of published numbers")] = ()
     design: Annotated[DesignKind | None, Meta(description="makes arms of sweep.features")] = None

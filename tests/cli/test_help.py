@@ -34,6 +34,7 @@ INNER = {
     "engine.serving",
     "workload.stream",
     "workload.stream.slo",
+    "sweep.style",
 }
 
 

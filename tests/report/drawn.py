@@ -16,19 +16,21 @@ from matplotlib.text import Text
 from matplotlib.transforms import BboxBase
 from numpy.typing import NDArray
 
-from ktbench.report.figures.draw import draw_speeds
+from ktbench.report.documents import Document
+from ktbench.report.figures.draw import draw
 from ktbench.report.speed_table import table_of
 from ktbench.results import Run
 from ktbench.results.rows import rows_of
+from ktbench.spec.sweep import NO_STYLE, FigureStyle
 
 Ink = NDArray[np.uint8]  # how opaque each pixel of a page is; its first row is the highest
 _OVERHANG_PX = 4  # how far letters reach beyond their box at most
 
 
-def speed_figure(run: Run) -> Figure:
+def speed_figure(run: Run, style: FigureStyle = NO_STYLE) -> Figure:
     """The first figure of the speeds of a run of one part."""
     rows = rows_of(run)
-    return draw_speeds(rows, table_of(run, rows))
+    return draw(Document(kind="table", run=run, rows=rows, table=table_of(run, rows)), style)
 
 
 def texts(drawn: Figure) -> list[Text]:

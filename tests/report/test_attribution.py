@@ -6,13 +6,13 @@ import csv
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from math import prod
+from math import isnan, prod
 from pathlib import Path
 
 import pytest
 
 from ktbench.report.documents import Document, documents_of
-from ktbench.report.figures.attribution import bars_of
+from ktbench.report.figures.shares import bars_of
 from ktbench.report.write import write_report
 from ktbench.results import Run
 from ktbench.results.attribution import Attribution, attributions_of
@@ -77,15 +77,15 @@ def test_interactions_have_a_context_or_a_reason(run: Run) -> None:
 
 def test_the_waterfall_leads_from_the_baseline_to_all(run: Run) -> None:
     found = only(run)
-    base, *steps, whole = bars_of(found)
-    assert (base.start, base.end) == (1.0, 1.0)
+    base, *steps, whole = bars_of(found).itertuples()
+    assert (base.base, base.y) == (1.0, 1.0)
     at = 1.0
     for step, share in zip(steps, found.shares, strict=True):
-        assert step.start == pytest.approx(at) and step.end is not None and step.whisker is not None
-        assert share.factor is not None and step.end / step.start == pytest.approx(share.factor.mid)
-        assert step.whisker.low / step.start == pytest.approx(share.factor.low)
-        at = step.end
-    assert whole.end == pytest.approx(at)
+        assert step.base == pytest.approx(at)
+        assert share.factor is not None and step.y / step.base == pytest.approx(share.factor.mid)
+        assert step.y_low / step.base == pytest.approx(share.factor.low)
+        at = step.y
+    assert whole.y == pytest.approx(at)
 
 
 def test_the_figure_has_both_panels_and_names_what_is_missing(run: Run) -> None:
@@ -105,7 +105,7 @@ def test_leaving_one_out_gives_what_each_adds_last(tmp_path: Path) -> None:
     assert found.orders == 0 and {share.factor for share in found.shares} == {None}
     last = {share.feature: share.last.mid for share in found.shares if share.last}
     assert last == pytest.approx({"+d": 1.2, "+l": 1.5, "deferral=3": 1.1}, rel=0.02)
-    assert all(bar.end == pytest.approx(2.0, rel=0.02) for bar in bars_of(found)[1:])
+    assert all(y == pytest.approx(2.0, rel=0.02) for y in bars_of(found)["y"][1:])
     document = shares_document(run)
     assert "do not multiply to the whole" in " ".join(document.table.methods)
     assert len(document.draw().axes) == 1
@@ -146,7 +146,7 @@ def test_simulated_shares_are_exact(run: Run) -> None:
     found = only(simulated(run))
     factors = [share.factor for share in found.shares]
     assert found.simulated and all(factor and factor.low == factor.mid == factor.high for factor in factors)
-    assert all(bar.whisker is None for bar in bars_of(found))
+    assert bars_of(found)["y_low"].isna().all()
     assert "[" not in shares_document(simulated(run)).table.cells[0][1]
 
 
@@ -162,7 +162,7 @@ def test_the_only_order_is_the_one_that_was_measured(tmp_path: Path) -> None:
     assert found.orders == 1 and found.features == ("+v", "deferral=3", "+m")
     factors = [share.factor.mid for share in found.shares if share.factor]
     assert factors == pytest.approx([2.0, 1.2, 2.2], rel=0.02)
-    ends = [bar.end for bar in bars_of(found)[1:]]
+    ends = list(bars_of(found)["y"][1:])
     assert ends == pytest.approx([264 / 132, 264 / 110, 264 / 50, 264 / 50], rel=0.02)
 
 
@@ -198,8 +198,8 @@ def test_orders_whose_cells_have_no_round_in_common_have_no_bar_and_say_why(tmp_
     found = only(run)
     assert found.orders == 2 and found.total is not None
     assert all(share.factor is None and share.last is not None for share in found.shares)
-    _, *steps, whole = bars_of(found)
-    assert [step.end for step in steps] == [None, None] and whole.end == pytest.approx(2.64, rel=0.02)
+    _, *steps, whole = bars_of(found)["y"]
+    assert all(map(isnan, steps)) and len(steps) == 2 and whole == pytest.approx(2.64, rel=0.02)
     notes = shares_document(run).table.notes
     apart = "in no round had all cells that it is formed of the cores in the same place"
     assert f"+v with deferral=3 — no interaction: {apart}" in notes

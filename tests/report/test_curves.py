@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 
 from ktbench.report.documents import documents_of
 from ktbench.report.figures.draw import draw
-from ktbench.report.figures.frame import decades
+from ktbench.report.figures.marks import decades
 from ktbench.resources import data_folder
 from ktbench.results import read_run
 from ktbench.results.rows import rows_of

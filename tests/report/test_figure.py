@@ -8,12 +8,11 @@ import pytest
 from matplotlib import image
 from matplotlib.colors import to_rgb
 
-from ktbench.report.figures.bars import slots_of
-from ktbench.report.figures.text_metrics import width_in, wrapped
+from ktbench.report.figures.style import width_in, wrapped
 from ktbench.report.write import write_report
 from ktbench.results.rows import rows_of
 from ktbench.spec.record import Outcome
-from tests.report.drawn import bar_heights, speed_figure
+from tests.report.drawn import bar_heights, caption, speed_figure, x_names
 from tests.report.synthetic import DECODE, Arm, Store
 
 MESSY = (
@@ -52,17 +51,17 @@ def test_bars_are_the_paired_speedups(tmp_path: Path) -> None:
 
 def test_arms_without_a_bar_take_no_place_and_are_named_once(tmp_path: Path) -> None:
     arms = (*MESSY[:4], Arm(label="+v+d+n", outcome=Outcome.UNSUPPORTED, why="one NUMA node"), MESSY[5])
-    groups, notes = slots_of(rows_of(Store(arms=arms).write(tmp_path)))
-    assert [slot.arm for slot in groups[0].slots] == ["base", "+v", "+v+d"]
-    lacking, wrong = notes
+    drawn = speed_figure(Store(arms=arms).write(tmp_path))
+    assert x_names(drawn.axes[0]) == ["base", "+v", "+v+d"]
+    lacking, wrong = caption(drawn).partition("Not run here: ")[2].split("Not drawn: ")
     assert "+v+d+n (one NUMA node)" in lacking and "+v+d+n+c" in lacking and "+m" not in lacking
     assert "+m (WRONG, layer 2: relative error 0.127, tolerance 0.01)" in wrong
 
 
 def test_every_noisy_bar_has_its_mark_also_where_all_are(tmp_path: Path) -> None:
     for rounds, marked in ((3, {True}), (12, {False})):
-        ((group,), _) = slots_of(rows_of(Store(arms=MESSY[:1], rounds=rounds, drift=0.0).write(tmp_path / str(rounds))))
-        assert {slot.text.startswith("~") for slot in group.slots} == marked
+        drawn = speed_figure(Store(arms=MESSY[:1], rounds=rounds, drift=0.0).write(tmp_path / str(rounds)))
+        assert {text.get_text().startswith("~") for text in drawn.axes[0].texts} == marked
 
 
 def test_fills_differ_in_grey(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ktbench.report.data import csv_of
-from ktbench.report.figures.text_metrics import width_in, wrapped
+from ktbench.report.figures.style import width_in, wrapped
 from ktbench.report.latex import escaped
 from ktbench.report.markdown import grid
 from ktbench.report.template import render

@@ -10,12 +10,14 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from ktbench.report.figures.draw import draw_published
+from ktbench.report.documents import Document
+from ktbench.report.figures.draw import draw
 from ktbench.report.figures.output import Stylesheet, embedded
-from ktbench.report.figures.paper_panels import bar_namer, form_of, namer, panels_of
+from ktbench.report.figures.published import bar_namer, form_of, namer, panels_of
 from ktbench.report.paper_table import paper_table
 from ktbench.results.paper import PaperLine, paper_lines
 from ktbench.results.rows import rows_of
+from ktbench.spec.sweep import NO_STYLE, FigureStyle
 from tests.drawing import few_of
 from tests.report.drawn import (
     bar_heights,
@@ -46,9 +48,10 @@ def lines_of(figure: str, factor: float | None = None) -> list[PaperLine]:
     ]
 
 
-def drawn(figure: str, lines: list[PaperLine]) -> Figure:
+def drawn(figure: str, lines: list[PaperLine], style: FigureStyle = NO_STYLE) -> Figure:
     run = run_of([(OTHER, record(OTHER, 1.0))], figure)
-    return draw_published(lines, paper_table(run, rows_of(run), lines))
+    table = paper_table(run, rows_of(run), lines)
+    return draw(Document(kind="paper", run=run, rows=rows_of(run), lines=tuple(lines), table=table), style)
 
 
 @pytest.mark.parametrize("figure", FORMS)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from matplotlib.collections import PolyCollection
 
-from ktbench.report.figures.curves import axis_of
+from ktbench.report.figures.cells import axis_of, cells_of
 from ktbench.results.rows import rows_of
 from ktbench.spec.record import Outcome
 from tests.report.drawn import speed_figure, x_names
@@ -63,15 +63,15 @@ def test_of_a_device_that_waits_unseen_the_share_of_the_host_alone_is_drawn(tmp_
 
 
 def test_depth_is_the_axis_that_varies_most(tmp_path: Path) -> None:
-    assert axis_of(rows_of(STORES["depth and batch"].write(tmp_path))).key == "workload.prompt"
-    assert axis_of(rows_of(PLACEMENT.write(tmp_path))).key == "engine.placement.ratio"
-    assert axis_of(rows_of(STORES["one depth"].write(tmp_path / "one"))).key == "workload.prompt"
+    assert axis_of(cells_of(rows_of(STORES["depth and batch"].write(tmp_path)))).key == "workload.prompt"
+    assert axis_of(cells_of(rows_of(PLACEMENT.write(tmp_path)))).key == "engine.placement.ratio"
+    assert axis_of(cells_of(rows_of(STORES["one depth"].write(tmp_path / "one")))).key == "workload.prompt"
 
 
 def test_an_axis_of_a_described_machine_has_the_name_and_unit_of_its_constant(tmp_path: Path) -> None:
     rows = rows_of(STORES["depth"].write(tmp_path))[:2]
     speeds = [replace(row, settings={"machine.read_gb_per_s": 100.0 * n}) for n, row in enumerate(rows, 1)]
-    assert axis_of(speeds).name == "read bandwidth of a domain from its own memory, GB/s"
+    assert axis_of(cells_of(speeds)).name == "read bandwidth of a domain from its own memory, GB/s"
 
 
 def test_a_line_for_each_arm_over_the_context(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ktbench.report.data import csv_text
-from ktbench.report.figures.serving import frontier
+from ktbench.report.figures.speeds import frontier
 from ktbench.report.methods import figure_caption
 from ktbench.report.speed_table import table_of
 from ktbench.results import Run

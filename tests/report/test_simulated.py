@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 from matplotlib.container import ErrorbarContainer
 
-from ktbench.report.figures.bars import slots_of
-from ktbench.report.figures.draw import draw_speeds
 from ktbench.report.figures.timeline import timeline_figure
 from ktbench.report.speed_table import table_of
 from ktbench.report.terminal import row_line
@@ -21,7 +19,7 @@ from ktbench.results.speedups import Verdict
 from ktbench.spec.record import Agreement, Outcome
 from ktbench.spec.sweep import FigureKind
 from ktbench.spec.timeline import Span, Timeline
-from tests.report.drawn import texts
+from tests.report.drawn import speed_figure, texts
 from tests.report.layers import LayerPart, LayerStore
 from tests.report.peer_stores import PEERS
 from tests.report.reading import headings, row, table
@@ -134,14 +132,12 @@ def test_figures_have_no_whiskers_where_there_are_no_intervals(tmp_path: Path, k
     store = replace(DEFERRAL, figure=kind, prompts=(64, 512), engine={"roles": "split"})
     run = simulated(store.write(tmp_path), beside=beside)
     rows = rows_of(run)
-    drawn = draw_speeds(rows, table_of(run, rows))
+    drawn = speed_figure(run)
     whiskers = [
         bars for axes in drawn.axes for bars in axes.containers if isinstance(bars, ErrorbarContainer) and bars.has_yerr
     ]
     assert bool(whiskers) is beside
     assert texts(drawn)
-    slots = [slot for group in slots_of(rows)[0] for slot in group.slots]
-    assert any(slot.whisker for slot in slots) is beside
     assert ("whiskers" in table_of(run, rows).figure_caption) is (beside and kind != "roles")
 
 
@@ -152,7 +148,7 @@ def test_layers_are_drawn_against_the_described_roofs(tmp_path: Path, kind: str)
     rows = rows_of(run)
     caption = table_of(run, rows).figure_caption
     assert "described" in caption and "sampled" not in caption
-    drawn = draw_speeds(rows, table_of(run, rows))
+    drawn = speed_figure(run)
     assert "roof, described" in {text.get_text() for text in texts(drawn)}
 
 
@@ -163,7 +159,7 @@ def test_roofs_of_several_machines_are_not_drawn(tmp_path: Path) -> None:
     rows = rows_of(run)
     assert roof_rows(rows) == []
     assert "dashed" not in table_of(run, rows).figure_caption
-    assert "roof, described" not in {text.get_text() for text in texts(draw_speeds(rows, table_of(run, rows)))}
+    assert "roof, described" not in {text.get_text() for text in texts(speed_figure(run))}
 
 
 def test_a_timeline_has_a_lane_for_launches() -> None:

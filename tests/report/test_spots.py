@@ -5,7 +5,7 @@ from math import degrees, pi
 import numpy as np
 import pytest
 
-from ktbench.report.figures.label_placement import Boxes, along, around, clearest, overlap, spots_beside
+from ktbench.report.figures.labels import Boxes, along, around, clearest, overlap, spots_beside
 
 
 def box(left: float, bottom: float, right: float, top: float) -> Boxes:

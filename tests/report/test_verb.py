@@ -76,9 +76,14 @@ def test_csv_of_several_parts_is_one(tmp_path: Path, capsys: pytest.CaptureFixtu
     [
         ([], "report: name a run"),
         (["newr"], "newr: no such run, did you mean newer?"),
+        (["newer", "kit", "width=0.2"], "report width=0.2: from 2.5 to 20"),
+        (["newer", "kit", "width=wide"], "report width: expected"),
+        (["newer", "kit", "height=0.8", "size=20"], "no room for its plots"),
+        (["newer", "kit", "font=Sanserif"], "font=Sanserif: not installed"),
+        (["newer", "kit", "colour=blue"], "report colour=: no such setting, allowed are width, height, font"),
         (
             ["newer", "doc"],
-            "format 'doc': allowed are md, csv, json, tex, figure, html, lm_eval, kit, llama_bench, samples",
+            "format 'doc': unknown; allowed are md, csv, json, tex, figure, html, lm_eval, kit, llama_bench, samples",
         ),
     ],
 )

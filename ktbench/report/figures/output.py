@@ -12,14 +12,14 @@ from matplotlib import style
 from matplotlib.text import Text
 
 from ktbench.files import write_whole
-from ktbench.report.figures.sheet import DPI, STYLE, Sheet
+from ktbench.report.figures.sheet import Sheet
+from ktbench.report.figures.style import DPI
 
 _METADATA: dict[str, dict[str, Any]] = {
     "pdf": {"CreationDate": None, "ModDate": None},
     "svg": {"Date": None},
     "png": {"Software": None},
 }
-_AS_TEXT: Any = [*STYLE, {"svg.fonttype": "none"}]
 _NOT_DRAWN = re.compile(r"<!--.*?-->|<metadata>.*?</metadata>|<style.*?</style>|<defs>\s*</defs>|<g/>", re.DOTALL)
 _TAG = re.compile(r"<[^>]+>")
 _ATTRIBUTE = re.compile(r' ([\w:-]+)="([^"]*)"')
@@ -66,16 +66,16 @@ class Stylesheet:
 
 
 def save(figure: Sheet, folder: Path, name: str, *, caption: bool = True) -> list[Path]:
-    """Write `<name>.pdf`, `.svg` and `.png` into a folder; without `caption` for a paper, which sets its own.
+    """Write `<name>.pdf`, `.svg` and `.png` into a folder; without `caption` and title for a paper, which sets its own.
 
     Raises NotWritten.
     """
     written = []
-    box = None if caption else figure.plots_box
+    box = None if caption else figure.plots_box(title=False)
     figure.show_caption(caption)
     for suffix, metadata in _METADATA.items():
         drawn = BytesIO()  # a disk that fills while matplotlib writes a PDF ends in an error of its own
-        with style.context(STYLE):
+        with style.context(figure.look):
             figure.savefig(drawn, format=suffix, dpi=DPI, metadata=metadata, bbox_inches=box)
         written.append(write_whole(folder / f"{name}.{suffix}", drawn.getvalue()))
     figure.show_caption(True)
@@ -124,8 +124,8 @@ def _svg_with_text(figure: Sheet) -> str:
     figure.show_caption(False)
     for text, _ in halos:
         text.set_path_effects([])
-    with style.context(_AS_TEXT):
-        figure.savefig(file, format="svg", metadata=_METADATA["svg"], bbox_inches=figure.plots_box)
+    with style.context([*figure.look, {"svg.fonttype": "none"}]):
+        figure.savefig(file, format="svg", metadata=_METADATA["svg"], bbox_inches=figure.plots_box())
     for text, effects in halos:
         text.set_path_effects(effects)
     figure.show_caption(True)

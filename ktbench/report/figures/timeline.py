@@ -15,8 +15,9 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from ktbench.report.figures.sheet import LEFT_IN, PAGE_IN, RIGHT_IN, STYLE, PanelGrid, Sheet
-from ktbench.report.figures.text_metrics import INK, LABEL_PT, line_in, width_in
+from ktbench.report.figures.sheet import Sheet
+from ktbench.report.figures.style import INK, PAGE_IN, label_pt, line_in, look_of, width_in
+from ktbench.spec.sweep import FigureStyle
 from ktbench.spec.timeline import GRAPH, WAIT, Resource, Span, Timeline
 
 # Fills that differ in a grey print, hatches where two are next to each other in a lane. Kinds without a row here look
@@ -32,8 +33,7 @@ _LOOKS: dict[str, dict[str, Any]] = {
 }
 _DARK = ("experts",)
 _LANE_IN, _BAR = 0.3, 0.76  # a lane, and the share of it that spans fill
-_HEAD_IN, _FOOT_IN = 0.16, 0.2  # of a row: layer numbers above, ticks below
-_NAME_IN = 0.16  # the name of the axis below the last row
+_HEAD_IN = 0.16  # of a row: layer numbers above its lanes
 _SPAN_IN = 0.11  # what half of all spans should get at least, in as many rows as that takes
 _MOST_ROWS = 8
 _PAD_IN = 0.05
@@ -44,11 +44,10 @@ _LEAST_SHARE = 0.005  # what rounds to 1 %
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Row:
-    """A part of the step, from `begin_s` to `end_s`, drawn `per_s` inches a second."""
+    """A part of the step, from `begin_s` to `end_s`."""
 
     begin_s: float
     end_s: float
-    per_s: float
 
     def cut(self, begin_s: float, end_s: float) -> tuple[float, float] | None:
         """What of an interval lies in the row; None where nothing does."""
@@ -64,10 +63,14 @@ def timeline_figure(timeline: Timeline, headline: str = "", conditions: Sequence
     """
     if not timeline.spans:
         raise ValueError(f"timeline {timeline.title}: has no spans")
-    with style.context(STYLE):
-        figure = _figure(timeline, [*shares(timeline), *conditions])
-        figure.add_title(headline, _answer(timeline))
-        return figure
+    with style.context(look_of(FigureStyle())):
+        lanes, rows = timeline.resources, _rows(timeline)
+        heights = [len(lanes) * _LANE_IN + _HEAD_IN] * len(rows)
+        sheet = Sheet(FigureStyle(), [*shares(timeline), *conditions], heights, legend=_swatches(timeline))
+        for n, row in enumerate(rows):
+            _draw(sheet, sheet.axes_in(n), row, timeline, lanes)
+        sheet.name_axes(sheet.axes[-1], "ms from the begin of the step")
+        return sheet.settle(headline, _answer(timeline))
 
 
 def _answer(timeline: Timeline) -> str:
@@ -102,25 +105,14 @@ def _share(timeline: Timeline, resource: Resource) -> str:
     return f"{resource} busy {_percent(timeline.busy_s(resource), timeline)}{waiting}"
 
 
-def _figure(timeline: Timeline, caption: Sequence[str]) -> Sheet:
-    lanes, rows = timeline.resources, _rows(timeline)
-    layout = PanelGrid(count=len(rows), columns=1, tall_in=len(lanes) * _LANE_IN, above_in=_HEAD_IN, below_in=_FOOT_IN)
-    figure = Sheet(PAGE_IN, len(rows) * layout.line_in + _NAME_IN, caption, _swatches(timeline))
-    every = layout.axes(figure, ["" for _ in rows])
-    for axes, row in zip(every, rows, strict=True):
-        _draw(axes, row, timeline, lanes)
-    every[-1].set_xlabel("ms from the begin of the step")
-    return figure
-
-
 def _rows(timeline: Timeline) -> list[_Row]:
     """Equally long parts of the step, as few as leave half of the spans wide enough to see."""
-    width = PAGE_IN - LEFT_IN - RIGHT_IN
+    width = PAGE_IN - 0.5
     end_s = max(timeline.step_s, *(span.end_s for span in timeline.spans))
     typical_s = median(span.end_s - span.begin_s for span in timeline.spans) or end_s
     count = min(_MOST_ROWS, max(1, ceil(end_s * _SPAN_IN / typical_s / width)))
     each_s = end_s / count
-    return [_Row(begin_s=n * each_s, end_s=(n + 1) * each_s, per_s=width / each_s) for n in range(count)]
+    return [_Row(begin_s=n * each_s, end_s=(n + 1) * each_s) for n in range(count)]
 
 
 def _swatches(timeline: Timeline) -> list[Artist]:
@@ -136,60 +128,53 @@ def _look(kind: str) -> dict[str, Any]:
     return {"edgecolor": INK} | _LOOKS[kind]
 
 
-def _draw(axes: Axes, row: _Row, timeline: Timeline, lanes: Sequence[Resource]) -> None:
+def _draw(sheet: Sheet, axes: Axes, row: _Row, timeline: Timeline, lanes: Sequence[Resource]) -> None:
+    """Boxes of spans; names in and above them wait until it is known what has room."""
     axes.set_xlim(row.begin_s * 1e3, row.end_s * 1e3)
-    axes.set_ylim(len(lanes), 0)
-    axes.set_yticks([n + 0.5 for n in range(len(lanes))], list(lanes), fontsize=LABEL_PT)
-    axes.set_xticks(_ticks(row))
+    axes.set_ylim(len(lanes), -_HEAD_IN / _LANE_IN)
+    axes.spines["left"].set_bounds(0, len(lanes))
+    axes.set_yticks([n + 0.5 for n in range(len(lanes))], list(lanes), fontsize=label_pt())
+    axes.xaxis.set_major_locator(MaxNLocator(10, steps=[1, 2, 5, 10]))
     axes.tick_params(axis="y", length=0, pad=3)
-    _draw_layers(axes, row, timeline)
     for span in timeline.spans:
-        _draw_span(axes, row, span, lanes.index(span.resource))
+        if (cut := row.cut(span.begin_s, span.end_s)) is not None:
+            corner = (cut[0] * 1e3, lanes.index(span.resource) + (1 - _BAR) / 2)
+            width = (cut[1] - cut[0]) * 1e3
+            axes.add_patch(Rectangle(corner, width, _BAR, linewidth=0.5, zorder=2, **_look(_known(span))))
+    sheet.labels.append(lambda: _write(axes, row, timeline, sheet.size_of(axes)[0] / (row.end_s - row.begin_s)))
 
 
-def _ticks(row: _Row) -> list[float]:
-    """Round milliseconds whose numbers stay on the page."""
-    first, last = row.begin_s * 1e3, row.end_s * 1e3
-    beyond = (width_in("000.0") / 2 - RIGHT_IN) / row.per_s * 1e3
-    ticks = MaxNLocator(10, steps=[1, 2, 5, 10]).tick_values(first, last)
-    return [float(tick) for tick in ticks if first <= tick <= last - beyond]
-
-
-def _draw_span(axes: Axes, row: _Row, span: Span, lane: int) -> None:
-    """The part of a span that lies in the row, with its name where there is room for it."""
-    cut = row.cut(span.begin_s, span.end_s)
-    if cut is None:
-        return
-    kind, (begin_s, end_s) = _known(span), cut
-    corner = (begin_s * 1e3, lane + (1 - _BAR) / 2)
-    box = Rectangle(corner, (end_s - begin_s) * 1e3, _BAR, linewidth=0.5, zorder=2, **_look(kind))
-    axes.add_patch(box)
-    name = _UNSEEN if kind == GRAPH else span.name
-    if width_in(name) + 2 * _PAD_IN <= (end_s - begin_s) * row.per_s:
+def _write(axes: Axes, row: _Row, timeline: Timeline, per_s: float) -> None:
+    """The names of spans and layers where there is room for them, `per_s` inches a second."""
+    _draw_layers(axes, row, timeline, per_s)
+    for span in timeline.spans:
+        kind, cut = _known(span), row.cut(span.begin_s, span.end_s)
+        name = _UNSEEN if kind == GRAPH else span.name
+        if cut is None or width_in(name) + 2 * _PAD_IN > (cut[1] - cut[0]) * per_s:
+            continue
         backing = {"facecolor": _LOOKS[kind]["facecolor"], "edgecolor": "none", "pad": 0.8}
         color = "white" if kind in _DARK else INK
-        middle = (begin_s + end_s) / 2 * 1e3, lane + 0.5
         look: dict[str, Any] = {"ha": "center", "va": "center_baseline", "color": color, "bbox": backing}
-        axes.text(*middle, name, zorder=3, **look)
+        axes.text(sum(cut) / 2 * 1e3, timeline.resources.index(span.resource) + 0.5, name, zorder=3, **look)
 
 
-def _draw_layers(axes: Axes, row: _Row, timeline: Timeline) -> None:
+def _draw_layers(axes: Axes, row: _Row, timeline: Timeline, per_s: float) -> None:
     """A rule where a layer begins, its number above the middle of what the row shows of it, as many as have room."""
     taken_s = -1.0
     for layer, begin_s, end_s in _layers(timeline):
         if row.begin_s <= begin_s < row.end_s:
-            axes.axvline(begin_s * 1e3, color="#8c8c8c", linewidth=0.5, linestyle=(0, (4, 3)), zorder=1)
+            rule: Any = {"color": "#8c8c8c", "linewidth": 0.5, "linestyle": (0, (4, 3)), "zorder": 1}
+            axes.plot([begin_s * 1e3] * 2, [0, len(timeline.resources)], **rule)
         cut, text = row.cut(begin_s, end_s), f"layer {layer}"
         if cut is None:
             continue
-        if width_in(text) > (cut[1] - cut[0]) * row.per_s:
+        if width_in(text) > (cut[1] - cut[0]) * per_s:
             text = str(layer)
-        half_s = width_in(text) / 2 / row.per_s
+        half_s = width_in(text) / 2 / per_s
         middle_s = min(max(sum(cut) / 2, row.begin_s + half_s), row.end_s - half_s)
         if middle_s - half_s >= taken_s:
-            above = (middle_s * 1e3, -line_in() * 0.3 / _LANE_IN)
-            axes.text(*above, text, ha="center", va="bottom", color=INK)
-            taken_s = middle_s + half_s + _PAD_IN / row.per_s
+            axes.text(middle_s * 1e3, -line_in() * 0.3 / _LANE_IN, text, ha="center", va="bottom", color=INK)
+            taken_s = middle_s + half_s + _PAD_IN / per_s
 
 
 def _layers(timeline: Timeline) -> Iterator[tuple[int, float, float]]:

@@ -45,7 +45,7 @@ def paper_html(run: Run, papers: Sequence[Document]) -> str:
     text = render(
         "paper.html.j2",
         header=run.header,
-        sections=[(paper.table, figures.embed(paper.draw(), paper.table.title)) for paper in papers],
+        sections=[(paper.table, figures.embed(paper.figure, paper.table.title)) for paper in papers],
         overview=tuple(overview(papers)),
         numeric=NUMERIC,
         figure_css=Markup(figures.styles.css),

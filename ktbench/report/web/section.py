@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from ktbench.report import table as tables
 from ktbench.report.documents import Document
-from ktbench.report.figures.draw import draw, further_figures
+from ktbench.report.figures.draw import further_figures
 from ktbench.report.figures.output import Stylesheet, embedded
 from ktbench.report.figures.sheet import Key, Sheet
 from ktbench.report.table import Table
@@ -66,7 +66,7 @@ class Figures:
         """Embed a figure without cards."""
         name = f"figure-{self._count}"
         self._count += 1
-        box = figure.plots_box
+        box = figure.plots_box()
         return PageFigure(
             name=name,
             title=title,
@@ -118,7 +118,7 @@ def section_of(document: Document, index: TooltipIndex, figures: Figures, title:
     first = len(index.cards)
     numbers = index.add(cards_of(document))
     table, is_table = document.table, document.kind == "table"
-    drawn = [("", draw(document)), *further_figures(document)]
+    drawn = [("", document.figure), *further_figures(document, document.style)]
     lines = zip(keys_of_lines(document), table.cells, strict=True)
     return Section(
         id=document.name,
