@@ -13,7 +13,7 @@ from ktbench.report.figures.marks import ends
 from ktbench.report.figures.sheet import Mark
 from ktbench.report.text import not_drawn, setting_name
 from ktbench.results.row import Row, groups_of
-from ktbench.results.settings import TOKENS, by_key, shown_setting, varying, without_precision
+from ktbench.results.settings import TOKENS, group_by, shown_setting, varying, without_precision
 from ktbench.spec.record import Outcome
 from ktbench.spec.sweep import PRECISIONS
 from ktbench.spec.weights import Precision
@@ -198,11 +198,11 @@ class Curves:
         names = {cell.cell: self._whole(cell) for cell in self._arms.itertuples()}
         seen = {names[cell] for cell in drawn}
         missing = [cell for cell in self._arms.itertuples() if cell.cell not in drawn]
-        holders = by_key((cell.why, (names[cell.cell], self.axis.of(cell.settings))) for cell in missing)
+        holders = group_by((cell.why, (names[cell.cell], self.axis.of(cell.settings))) for cell in missing)
         return not_drawn(
             (f"{name} at {', '.join(f'{x:g}' for x in at)}" if name in seen else name, reason)
             for reason, held in holders.items()
-            for name, at in by_key(held).items()
+            for name, at in group_by(held).items()
         )
 
     def _whole(self, cell: Any) -> str:

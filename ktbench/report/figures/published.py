@@ -49,7 +49,7 @@ from ktbench.report.figures.style import (
 from ktbench.report.text import counted
 from ktbench.results.paper import PaperLine
 from ktbench.results.quantities.text import number
-from ktbench.results.settings import by_key, calibration_title, described_title, model_title, varying
+from ktbench.results.settings import calibration_title, described_title, group_by, model_title, varying
 from ktbench.spec.published import NOT_OURS, Metric
 from ktbench.spec.sweep import FigureStyle, arm_peer
 
@@ -120,7 +120,7 @@ def panels_of(lines: Sequence[PaperLine]) -> tuple[PaperPanel, ...]:
     """
     machines = list(dict.fromkeys(line.machine for line in lines))
     ordered = sorted(lines, key=lambda line: machines.index(line.machine))
-    found = by_key((_panel(line), line) for line in ordered)
+    found = group_by((_panel(line), line) for line in ordered)
     facts = [_facts(group) for group in found.values()]
     keys = _distinguishing(facts)
     titles = [", ".join(filter(None, (one[key] for key in keys))) for one in facts]
@@ -237,7 +237,7 @@ def bar_namer(lines: Sequence[PaperLine]) -> Callable[[PaperLine], str]:
     """
     name = namer(lines)
     batches, phases = len({line.batch for line in lines}) > 1, len({line.phase for line in lines}) > 1
-    panels = by_key((_panel(line), line) for line in lines)
+    panels = group_by((_panel(line), line) for line in lines)
     mixed = {panel for panel, group in panels.items() if _has_precisions(group)}
     ours = {panel: {line.precision for line in group if _is_ours(line)} for panel, group in panels.items()}
 
@@ -266,7 +266,7 @@ def split_panels(
     if len(panels) > 1:
         return panels
     lines = panels[0].lines
-    places = by_key((name(line), x(line)) for line in lines)
+    places = group_by((name(line), x(line)) for line in lines)
     curves = [label for label, found in places.items() if len({*found}) > 1]
     if len(curves) <= _MOST_CURVES:
         return panels
