@@ -24,7 +24,10 @@ NAMES = {name for names in sim.SEAM.values() for name in names}
 
 CIRCLES = {  # the table of features asks whole specs, which hold its values; a document knows how it is drawn
     frozenset(f"ktbench.spec.{name}" for name in ("engine", "features", "machine", "run_spec")),
-    frozenset(f"ktbench.report.{name}" for name in ("documents", "figures.draw")),
+    frozenset(
+        f"ktbench.report.{name}"
+        for name in ("documents", *(f"figures.{kind}" for kind in ("answers", "draw", "published", "shares", "speeds")))
+    ),
 }
 OUTSIDE = {"hydra": {"config"}, "omegaconf": {"config"}}
 
