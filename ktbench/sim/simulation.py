@@ -249,26 +249,21 @@ def step_counters(spec: RunSpec, cost: Calibration) -> dict[str, int]:
     """Counters of the feature table (`ktbench.spec.features`) over one step whose deferral is a number."""
     engine = spec.engine
     tokens, layers = spec.workload.tokens_per_step, spec.model.shape.moe_layers
-    calls = _gpu_calls(spec, cost) if _has_gpu(spec) else _cpu_calls(spec, cost)
+    replays, linear_calls, streamed_bytes = 0, 0, 0
+    if _has_gpu(spec):
+        calls, (streamed, drawn) = _gpu_calls(spec, cost), _loads(spec, cost, streamed=True)
+        replays = sum(gpu_costs(spec, cost).captured(work) for work in passes_of(spec))
+        streamed_bytes = round(drawn * float((streamed > 0).sum()) * sizes_of(spec).expert_bytes)
+    else:
+        calls, linear_calls = _cpu_calls(spec, cost), _linear_calls(spec)
     return _experts_counters(spec, calls) | {
-        "graph_replays": _replays(spec, cost) if _has_gpu(spec) else 0,
-        "linear_calls": 0 if _has_gpu(spec) else _linear_calls(spec),
+        "graph_replays": replays,
+        "linear_calls": linear_calls,
         "deferred_experts": tokens * deferred_experts(spec) * (layers - 1),
         "skipped_experts": tokens * engine.skipping * layers if has_effect(spec) else 0,
-        "streamed_bytes": _streamed_bytes(spec, cost) if _has_gpu(spec) else 0,
+        "streamed_bytes": streamed_bytes,
         "flag_answers": 0,  # not simulated
     }
-
-
-def _replays(spec: RunSpec, cost: Calibration) -> int:
-    """Passes of a step that are CUDA graphs."""
-    return sum(gpu_costs(spec, cost).captured(work) for work in passes_of(spec))
-
-
-def _streamed_bytes(spec: RunSpec, cost: Calibration) -> int:
-    """Of the experts that have tokens, where they stream to the device."""
-    loads, layers = _loads(spec, cost, streamed=True)
-    return round(layers * float((loads > 0).sum()) * sizes_of(spec).expert_bytes)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -321,7 +316,7 @@ def _cpu_calls(spec: RunSpec, cost: Calibration) -> _Calls:
     drawn = [_expert_tokens(spec, cost, rows) for rows in each]
     return _Calls(
         tokens=np.concatenate([tokens for layers in drawn for tokens in layers]),
-        layers=_layers(spec) / len(drawn[-1]),
+        layers=(1 if workload_of(spec).single_layer else shape.moe_layers) / len(drawn[-1]),
         kernels=TASKS,
         tasks=TASKS,
         expert_bytes=expert_bytes(shape, spec.precision),
@@ -330,20 +325,18 @@ def _cpu_calls(spec: RunSpec, cost: Calibration) -> _Calls:
 
 
 def _linear_calls(spec: RunSpec) -> int:
-    """Products of an attention, two of an MLP, the head."""
+    """Products of an attention, two of an MLP, the head.
+
+    An attention has queries, keys and values as one, and the output; latent attention queries in one step or two,
+    latents, and the output.
+    """
     if not spec.engine.packed_dense or workload_of(spec).single_layer:
         return 0
-    shape = spec.model.shape
+    shape, config = spec.model.shape, spec.model.config
+    low_rank = config.get("q_lora_rank") is not None
+    attention = 3 + low_rank if config.get("kv_lora_rank") else 2
     mlps = shape.dense_layers + (shape.moe_layers if shape.shared_ffn else 0)
-    return len(passes_of(spec)) * (_attention_products(spec) * shape.layers + 2 * mlps + 1)
-
-
-def _attention_products(spec: RunSpec) -> int:
-    """Queries, keys and values as one, and the output; of latent attention queries in one step or two, and latents."""
-    config = spec.model.config
-    if not config.get("kv_lora_rank"):
-        return 2
-    return 3 if config.get("q_lora_rank") is None else 4
+    return len(passes_of(spec)) * (attention * shape.layers + 2 * mlps + 1)
 
 
 def _host_work(spec: RunSpec, cost: Calibration) -> Work:
@@ -391,18 +384,15 @@ def _loads(spec: RunSpec, cost: Calibration, *, streamed: bool | None = None) ->
     costs, none = gpu_costs(spec, cost), np.zeros((0, spec.model.shape.experts), dtype=np.int64)
     passes = [one for one in passes_of(spec) if streamed in (None, costs.streams(one))]
     drawn = [loads_of(spec, cost, one.rows, kept_experts(spec)) for one in passes]
-    return np.concatenate([none, *drawn]), _layers(spec) * _host_share(spec, cost) / SAMPLES
+    return np.concatenate([none, *drawn]), _host_layers(spec, cost) / SAMPLES
 
 
-def _layers(spec: RunSpec) -> int:
-    return 1 if workload_of(spec).single_layer else spec.model.shape.moe_layers
-
-
-def _host_share(spec: RunSpec, cost: Calibration) -> float:
-    """Mean share of the selections that the host serves."""
+def _host_layers(spec: RunSpec, cost: Calibration) -> float:
+    """Layers whose selections the host serves, by the mean of their shares."""
     if workload_of(spec).single_layer:
         return 1.0
-    return 1.0 - float(np.mean([coverage(spec, cost, layer).device for layer in range(spec.model.shape.moe_layers)]))
+    layers = spec.model.shape.moe_layers
+    return layers * (1.0 - float(np.mean([coverage(spec, cost, layer).device for layer in range(layers)])))
 
 
 def _has_gpu(spec: RunSpec) -> bool:

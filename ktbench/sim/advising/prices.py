@@ -106,7 +106,7 @@ class PriceEntry:
         allowed = (*BY_NAME, _GPU)
         for name in self.changes:
             if name not in allowed:
-                raise ValueError(f"changes.{name}: no such constant{_nearest(name, allowed)}")
+                raise ValueError(f"changes.{name}: no such constant{instead(name, allowed)}")
             if name != _GPU and not self.sources.get(name):
                 raise ValueError(f"changes.{name}: has no source; say in sources.{name} where it comes from")
         if unused := [name for name in self.sources if name not in self.changes]:
@@ -176,11 +176,7 @@ def _mapping(content: Any, where: str, allowed: tuple[str, ...], *, needed: tupl
         raise ValueError(f"{where}: must be a mapping of {', '.join(allowed)}")
     for key in content:
         if key not in allowed:
-            raise ValueError(f"{where}: {key}: unknown key{_nearest(str(key), allowed)}")
+            raise ValueError(f"{where}: {key}: unknown key{instead(str(key), allowed)}")
     if missing := [key for key in needed if key not in content]:
         raise ValueError(f"{where}: {missing[0]}: is missing")
     return content
-
-
-def _nearest(word: str, allowed: tuple[str, ...]) -> str:
-    return instead(word, allowed)

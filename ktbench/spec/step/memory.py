@@ -119,7 +119,7 @@ def estimate_memory(cells: Sequence[Cell], memory: MachineMemory) -> MemoryEstim
         original=_original(specs, copied(plain_bytes(specs[0]))),
         packed=_packed(specs, copied(packed_bytes(specs[0]))) + _saved(specs),
         others=0 if is_layer else _others(specs[0]),
-        dense=linear_bytes(specs[0]) if _packs_dense(specs) else 0,
+        dense=linear_bytes(specs[0]) if any(spec.engine.packed_dense or is_mapped(spec) for spec in specs) else 0,
         trained=max(_trained_here(spec) for spec in specs),
         cache=max(*(_cache(spec, memory) for spec in specs), _slots(specs)),
         workspace=max(_workspace(spec) for spec in specs),
@@ -166,10 +166,6 @@ def needs_original(spec: RunSpec) -> bool:
 def needs_packed(spec: RunSpec) -> bool:
     """Whether a cell runs experts on packed weights: the fused operator, or a peer in its own format."""
     return spec.engine.fused or (spec.system != OURS and len(peer_of(spec.system).types) > 1)
-
-
-def _packs_dense(specs: Sequence[RunSpec]) -> bool:
-    return any(spec.engine.packed_dense or is_mapped(spec) for spec in specs)
 
 
 def _others(spec: RunSpec) -> int:
@@ -367,13 +363,13 @@ def _fitting_layers(groups: Sequence[Sequence[Cell]], memory: MachineMemory) -> 
     model = groups[0][0].spec.model
     config, depth, vocab = model.config, model.shape.layers, model.shape.vocab
     layers = [one for one in range(1, depth) if moe_shape(sliced_config(config, depth, one, vocab)).moe_layers]
-    found = bisect_left(layers, True, key=lambda count: _needed_with(groups, count, memory) > memory.free_bytes)
+
+    def is_too_much(count: int) -> bool:
+        sliced = [[replace(cell, spec=_sliced(cell.spec, count)) for cell in group] for group in groups]
+        return sum(estimate_memory(group, memory).total for group in sliced) > memory.free_bytes
+
+    found = bisect_left(layers, True, key=is_too_much)
     return layers[found - 1] if found else 0
-
-
-def _needed_with(groups: Sequence[Sequence[Cell]], layers: int, memory: MachineMemory) -> int:
-    sliced = [[replace(cell, spec=_sliced(cell.spec, layers)) for cell in group] for group in groups]
-    return sum(estimate_memory(group, memory).total for group in sliced)
 
 
 def _sliced(spec: RunSpec, layers: int) -> RunSpec:
