@@ -143,7 +143,7 @@ def fit_texts(sheet: Sheet, axes: Axes, texts: Sequence[tuple[Text, float]], eac
 def name_groups(sheet: Sheet, axes: Axes, names: Sequence[str], middles: Sequence[float] = ()) -> None:
     """Names below groups: in lines where that makes room for them, else upright."""
     shown, places = [sheet.style.text(name) for name in names], list(middles or range(len(names)))
-    axes.set_xticks(places, shown)
+    axes.set_xticks(places, [""] * len(shown))  # whole names may be wider than the sheet
     axes.tick_params(axis="x", length=0)
 
     def fit() -> None:
