@@ -49,6 +49,9 @@ OTHERS: dict[str, dict[str, Any]] = {
     "static_batch": {"static_batch": 2},
     "serving": {"serving": ServingSpec(chunk_tokens=64)},
     "placement": {"roles": "split", "placement": PlacementSpec(policy="uniform", ratio=0.5)},
+    "own": {"own": {"low_gate": 0.1}},
+    "own_file": {"own_file": "low_gate.py"},
+    "own_id": {"own_id": "digest"},
 }
 
 

@@ -96,7 +96,7 @@ def test_a_refusal_is_one_line(
     ("arguments", "message"),
     [
         ({"avx512": "yes"}, "engine.avx512: expected bool, got str"),
-        ({"precision": "int3"}, "precision: invalid enum value 'int3'; allowed are bf16"),
+        ({"precision": "int3"}, "precision: invalid enum value 'int3', did you mean int8"),
         ({"precision": "int8"}, "precision=int8: "),
         ({"deferral": 99}, "engine.deferral=99"),
         ({"dynamic": True}, "engine.dynamic=True: "),
