@@ -25,7 +25,7 @@ _PROMPT = "sort: c a b\n"
     [
         (["serve", "model=tiny"], "synthetic weights"),
         (["serve", "model.path=nowhere"], "nowhere"),
-        (["serve", "model=nano", "serve.prot=1"], "did you mean port"),
+        (["serve", "model=nano", "serve.prot=1"], "did you mean serve.port"),
         (["serve", "model=nano", "serve.port=x"], "serve.port"),
         (["serve", "model=nano", "serve.api_key=hunter2"], "env:NAME or file:PATH"),
         (["serve", "model=nano", "serve.api_key=env:NO_SUCH_KEY"], "NO_SUCH_KEY"),
