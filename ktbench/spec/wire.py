@@ -166,6 +166,11 @@ def to_wire(value: Any) -> Any:
     return _with_names(_renamed(to_plain(value), _FIELDS, _VALUES), _FACTS.get(type(value).__name__))
 
 
+def fact_to_plain(fact: Any) -> Any:
+    """Plain content of a line of a log by its names there, what it holds by those of the code: as reports have it."""
+    return _with_names(to_plain(fact), _FACTS.get(type(fact).__name__))
+
+
 def from_wire(content: Any, kind: type[T]) -> T:
     """The dataclass that content of a log stands for. Raises ValueError as `from_plain`."""
     content = _renamed(content, _FIELDS_READ, _VALUES_READ)

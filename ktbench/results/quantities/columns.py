@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from ktbench.results import Run
@@ -15,7 +16,7 @@ from ktbench.results.quantities.text import list_text
 from ktbench.results.row import Row
 from ktbench.results.scores import Estimate
 from ktbench.spec.record import Record, TaskResult
-from ktbench.spec.wire import to_plain
+from ktbench.spec.wire import fact_to_plain, to_plain
 
 
 def ends_of(name: str, value: Interval | Estimate | None) -> dict[str, float | None]:
@@ -59,8 +60,9 @@ def _cells(one: Quantity, value: Any) -> dict[str, Any]:
 
 def plain_of(row: Row) -> dict[str, Any]:
     """What the JSON has of a row, all samples of its records included; `settings` and `command` hold its spec."""
-    content = to_plain(row)
+    content = to_plain(replace(row, records=(), values={}, trial_times={}))
     del content["spec"], content["values"], content["trial_times"]
+    content["records"] = [fact_to_plain(record) for record in row.records]
     placed = {one.place: to_plain(one.value(row)) if one.has(row) else None for one in QUANTITIES if one.place}
     return {
         **content,
