@@ -31,8 +31,9 @@ def run(overrides: Sequence[str]) -> int:
     if (system := request.parts[0].spec.system) != OURS:
         warn(f"trace: UNSUPPORTED: {system} has no timeline, system=ktbench has one")
         return FAILED
+    folder = _folder(request)
     planned = plan_request(request)
-    folder, (cell,) = _folder(request), planned.cells
+    (cell,) = planned.cells
     if cell.key in planned.unsupported:
         warn(f"trace: UNSUPPORTED: {planned.unsupported[cell.key]}")
         return FAILED

@@ -240,7 +240,7 @@ def test_rows_are_read_in_order_and_half_a_row_is_dropped() -> None:
         ({"samples_ns": "fast"}, "samples_ns: expected array, got str"),
         ({"samples_ns": [float("nan")]}, "malformed"),
         ({"n_threads": None}, "n_threads"),
-        ({"n_threads": 0}, "n_threads: expected int >= 1"),
+        ({"n_threads": 0}, "n_threads=0: must be at least 1"),
         ({"n_ubatch": "512"}, "n_ubatch: expected int, got str"),
         ({"flash_attn": None}, "flash_attn"),
     ],

@@ -23,7 +23,7 @@ WORDS = (
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "box.yaml").write_text(yaml.safe_dump(to_plain(testbed()) | {"name": "box", "title": "A box"}))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("ktbench.cli.show.write_report", lambda run: [])
+    monkeypatch.setattr("ktbench.cli.show.write_report", lambda run, documents: [])
     monkeypatch.setattr("ktbench.sim.records._MOST_WITH_SENSITIVITY", 0)
     return tmp_path
 
