@@ -22,8 +22,12 @@ MOST_FILES = 25
 NAMES = {name for names in sim.SEAM.values() for name in names}
 
 
+FEATURES = ("record", "table", "labels", "outside")
 CIRCLES = {  # the table of features asks whole specs, which hold its values; a document knows how it is drawn
-    frozenset(f"ktbench.spec.{name}" for name in ("engine", "features", "machine", "run_spec")),
+    frozenset(
+        f"ktbench.spec.{name}"
+        for name in ("engine", "machine", "run_spec", "features", *(f"features.{part}" for part in FEATURES))
+    ),
     frozenset(
         f"ktbench.report.{name}"
         for name in ("documents", *(f"figures.{kind}" for kind in ("answers", "draw", "published", "shares", "speeds")))
@@ -94,13 +98,16 @@ def test_every_name_of_the_seam_is_there(name: str) -> None:
 
 def links() -> dict[str, set[str]]:
     """Modules that each module of the package names in an import, for annotations included."""
-    names = {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): path for path in PACKAGE.rglob("*.py")}
-    return {
-        module: {
-            name for one in imported(path) for name in (one, one.rpartition(".")[0]) if name in names and name != module
-        }
+    names = {
+        ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in PACKAGE.rglob("*.py")
+        if path != PACKAGE / "__init__.py"  # the version, and the API as users see it
+    }
+    linked = {
+        module: {name if name in names else name.rpartition(".")[0] for name in imported(path)}
         for module, path in names.items()
     }
+    return {module: (below & names.keys()) - {module} for module, below in linked.items()}
 
 
 def circles(of: dict[str, set[str]]) -> set[frozenset[str]]:

@@ -52,8 +52,9 @@ def _features() -> str:
     ]
     peers = [[f"`{p.name}`", p.title, ", ".join(p.phases), ", ".join(p.types), p.install or "–"] for p in PEERS]
     return (
-        "# Features and peers\n\nOne row each of `ktbench/spec/features.py` and `ktbench/spec/peers.py`. The counter "
-        "moves when a feature runs and stands still when it does not: a row where it does otherwise is IDLE.\n\n"
+        "# Features and peers\n\nOne row each of `spec/features/table.py` and `spec/peers.py` in `ktbench/`. The "
+        "counter moves when a feature runs and stands still when it does not: a row where it does otherwise is IDLE."
+        "\n\n"
         + table(["override", "is", "needs of the machine", "needs one of", "counter"], rows)
         + "\n\n## Peers\n\n"
         + table(["arm", "is", "phases", "precisions", "installed by"], peers)

@@ -13,7 +13,7 @@ from ktbench.host.capabilities import feature_reasons
 from ktbench.spec import features
 from ktbench.spec.cells import plan_cells, points_of
 from ktbench.spec.engine import EngineSpec
-from ktbench.spec.features import BY_NAME, Feature, FeatureValue, features_label, parse_features, register_file
+from ktbench.spec.features import BY_NAME, Feature, FeatureValue, features_label, outside, parse_features, register_file
 from ktbench.spec.record import Evidence, collect, dishonest, idle_by_data
 from ktbench.spec.support import unsupported
 from ktbench.spec.sweep import SweepSpec
@@ -172,9 +172,9 @@ class Point:
 
 def test_an_installed_package_brings_a_row_and_a_broken_one_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     points = [Point("low_gate", feature()), Point("broken", OSError("gone")), Point("amx", feature(name="amx"))]
-    monkeypatch.setattr("ktbench.spec.features.metadata.entry_points", lambda group: points)
+    monkeypatch.setattr("ktbench.spec.features.outside.metadata.entry_points", lambda group: points)
     amx = BY_NAME["amx"]
-    features._plug_in()
+    outside.plug_in()
     assert parse_features("low_gate=0.5")["low_gate"] == 0.5
     assert BY_NAME["amx"] is amx
     broken = tiny_spec(own={"broken": "on"})
