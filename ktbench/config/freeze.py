@@ -204,9 +204,10 @@ def _with_best(content: Mapping[str, Any], best: Best) -> dict[str, Any]:
     chosen = best(from_plain(engine, EngineSpec), machine, content["workload"]["phase"]).features
     if content["model"]["packed"] is not None:
         chosen = {**chosen, "numa": False}  # what is mapped is not split over domains
+    best_values = {one.name: chosen[one.name] for one in FEATURES if one.best}
     if wanted and (content["system"] == OURS or "system" in axes):
-        engine |= chosen
-    label = features_label({one.name: chosen[one.name] if one.letter else one.off for one in FEATURES})
+        engine |= best_values
+    label = features_label(best_values)
     named = {
         "arms": [_named(arm, label) for arm in sweep["arms"]] if is_arm else sweep["arms"],
         "baseline": _named(sweep["baseline"], label),

@@ -81,12 +81,8 @@ class Machine:
 
 def best_engine(engine: EngineSpec, machine: MachineSpec | None, phase: str) -> EngineSpec:
     """An engine with every feature that a machine (None: this one) has and that acts in a phase of a workload."""
-    target, on_cpu = Machine.local() if machine is None else Machine.described(machine), engine.device == "cpu"
-    no_graph = "" if phase in ("decode", "serve") and not on_cpu else "acts in decode on a GPU"
-    missing = dict(target.features_missing)
-    best = all_features(engine, missing | {"cuda_graph": missing["cuda_graph"] or no_graph})
-    dense, serves = best.packed_dense and on_cpu and phase not in ("layer", "train"), phase == "serve"
-    return replace(best, packed_dense=dense, batching=serves, chunked_prefill=serves, prefix_cache=serves)
+    target = Machine.local() if machine is None else Machine.described(machine)
+    return all_features(engine, target.features_missing, phase=phase, device=engine.device)
 
 
 def feasibility(spec: RunSpec, machine: Machine) -> Reason | None:

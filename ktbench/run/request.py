@@ -42,7 +42,6 @@ from ktbench.run.feasibility import best_engine, memory_missing, unsupported_loc
 from ktbench.spec.cells import plan_cells
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.errors import RequestError, did_you_mean, error_text, instead, refusing
-from ktbench.spec.features import FEATURES
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.peers import OURS
 from ktbench.spec.record import Cell
@@ -136,10 +135,10 @@ def with_ablation(words: Sequence[str]) -> list[str]:
 def _best_of(overrides: Sequence[str]) -> Callable[[EngineSpec, MachineSpec | None, str], EngineSpec]:
     """`best_engine`, except for features that the command line sets."""
     keys = {word.lstrip("+").partition("=")[0] for word in overrides}
-    named = [feature.name for feature in FEATURES if feature.key in keys]
 
     def best(engine: EngineSpec, machine: MachineSpec | None, phase: str) -> EngineSpec:
-        return replace(best_engine(engine, machine, phase), **{name: getattr(engine, name) for name in named})
+        named = {feature.name: value for feature, value in engine.values if feature.key in keys}
+        return best_engine(engine, machine, phase).with_features(named)
 
     return best
 

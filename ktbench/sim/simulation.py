@@ -28,7 +28,7 @@ from ktbench.sim.workloads import (
     passes_of,
     workload_of,
 )
-from ktbench.spec.engine import all_features, choose_deferral, deferral_candidates, seen_features
+from ktbench.spec.engine import Device, all_features, choose_deferral, deferral_candidates, seen_features
 from ktbench.spec.features import FeatureValue
 from ktbench.spec.machine import MachineSpec, of_cores
 from ktbench.spec.peers import OURS
@@ -120,8 +120,10 @@ def _checked(spec: RunSpec) -> tuple[RunSpec, Calibration]:
 
 
 def with_all_features(spec: RunSpec) -> RunSpec:
-    """A cell with all features that its described machine has. Raises ValueError for a cell without one."""
-    return replace(spec, engine=all_features(spec.engine, machine_of(spec).feature_reasons))
+    """A cell with all features of decode that its described machine has. Raises ValueError for a cell without one."""
+    machine = machine_of(spec)
+    device: Device = "cpu" if machine.gpu is None else "cuda"
+    return replace(spec, engine=all_features(spec.engine, machine.feature_reasons, phase="decode", device=device))
 
 
 def on_used_cores(spec: RunSpec) -> RunSpec:

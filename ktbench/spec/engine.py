@@ -15,6 +15,7 @@ from ktbench.spec.features import (
     FEATURES,
     FUSED,
     MIN_IMMEDIATE_EXPERTS,
+    Best,
     Feature,
     FeatureValue,
     features_label,
@@ -310,22 +311,16 @@ def seen_features(engine: EngineSpec, streamed: int, passes: int) -> dict[str, F
     return idle if streamed == passes else {}
 
 
-def all_features(engine: EngineSpec, missing: Mapping[str, str]) -> EngineSpec:
-    """An engine with every feature on that its machine has, deferral, skipping and placement as they are.
+def all_features(engine: EngineSpec, missing: Mapping[str, str], *, phase: str, device: Device) -> EngineSpec:
+    """An engine with every feature on that is best in a phase on a device and that its machine has; others stay.
 
-    `missing` has the reason why a feature is not there by its name, empty for one that is. All need the fused operator,
-    and the lean device role is for cells without a GPU.
+    `missing` has the reason why a feature is not there by its name, empty for one that is. Without a fused operator
+    only those of serving are best.
     """
-    names = ("avx2", "avx512", "amx", "numa", "cuda_graph")
-    avx2, avx512, amx, numa, cuda_graph = (not missing[name] for name in names)
-    fused = avx2 or avx512 or amx
-    return replace(
-        engine,
-        avx2=avx2 and not (avx512 or amx),
-        avx512=avx512,
-        amx=amx,
-        dynamic=fused,
-        numa=fused and numa,
-        cuda_graph=fused and cuda_graph,
-        packed_dense=fused and not cuda_graph,
-    )
+    fused = not all(missing[name] for name in FUSED)
+
+    def has(feature: Feature, best: Best) -> bool:
+        acts = phase in best.phases and best.device in (None, device) and (fused or feature.serving)
+        return acts and not missing[feature.name] and all(missing[name] for name in best.unless)
+
+    return engine.with_features({one.name: has(one, one.best) for one in FEATURES if one.best})

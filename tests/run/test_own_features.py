@@ -71,6 +71,12 @@ def test_an_evaluation_shows_its_accuracy() -> None:
     assert {one.metric for one in run.sample_results} >= {"score", "kl_nats"}
 
 
+def test_it_stands_beside_the_best_features() -> None:
+    (part,) = read_request([*SMALL, *OWN, "engine.best=true", "engine.own.low_gate=0.3"]).parts
+    assert part.spec.engine.fused
+    assert part.spec.engine.own == {"low_gate": 0.3}
+
+
 @needs_vector()
 def test_a_server_takes_it() -> None:
     words = ("model=nano", f"engine.{VECTOR.name}=true", "engine.own.low_gate=0.3", *OWN)

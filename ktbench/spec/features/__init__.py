@@ -2,7 +2,7 @@
 
 from ktbench.spec.features.labels import allowed_features, feature_tag, features_label, features_on, parse_features
 from ktbench.spec.features.outside import MOST_FILE_BYTES, plug_in, register, register_file
-from ktbench.spec.features.record import PHASES, Feature, FeatureValue, Limit, Phase, value_text
+from ktbench.spec.features.record import PHASES, Best, Feature, FeatureValue, Limit, Phase, value_text
 from ktbench.spec.features.table import BY_NAME, FEATURES, FUSED, MIN_IMMEDIATE_EXPERTS
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "MIN_IMMEDIATE_EXPERTS",
     "MOST_FILE_BYTES",
     "PHASES",
+    "Best",
     "Feature",
     "FeatureValue",
     "Limit",

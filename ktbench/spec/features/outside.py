@@ -29,8 +29,8 @@ def register(feature: Feature) -> None:
         raise ValueError(f"feature {feature.name!r}: a name has letters a to z, digits and '_'")
     if feature.name in BY_NAME and not BY_NAME[feature.name].is_own:
         raise ValueError(f"feature {feature.name}: is one of ktbench's own, change the name")
-    if feature.hook is None or feature.letter:
-        raise ValueError(f"feature {feature.name}: has a hook and no letter where it comes from outside")
+    if feature.hook is None or feature.letter or feature.best:
+        raise ValueError(f"feature {feature.name}: has a hook, no letter and no best where it comes from outside")
     if taken := next((one for one in FEATURES if one.counter == feature.counter and one.name != feature.name), None):
         raise ValueError(f"feature {feature.name}: {feature.counter} is the counter of {taken.name}, change it")
     phases = tuple(phase for phase in feature.phases if phase in NETWORKS)

@@ -29,6 +29,18 @@ class Limit:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Best:
+    """Where the best engine has a feature on: in `phases`, on a `device` (None: any), on a machine that has it.
+
+    Not on one that has a feature of `unless`, which is better.
+    """
+
+    phases: tuple[Phase, ...] = PHASES
+    device: Literal["cpu", "cuda"] | None = None
+    unless: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Feature:
     """One toggle of the engine: its value, what it needs, what proves that it ran, and what it does to a cell.
 
@@ -41,7 +53,8 @@ class Feature:
     its name where it is a `kernel_argument`. A feature that `routes` decides which of a token's experts run when: it
     acts on decode steps, and on prompts with `engine.defer_prefill`. One that `alters_outputs` does so on purpose:
     logits are compared, and need not agree; where it `alters_experts` the outputs of single calls of experts need not
-    be those of float32 arithmetic either. Cells on described machines refuse what is not `simulated`.
+    be those of float32 arithmetic either. Cells on described machines refuse what is not `simulated`. `best` says where
+    the best engine has it on, None: only where it is asked for.
 
     A feature from outside has a `hook`: called with the value, it gives one object for all layers of a loaded model,
     kept from trial to trial, with some of the methods `choose`, `defer` and `run` (docs/howto/feature.md). What they do
@@ -64,6 +77,7 @@ class Feature:
     alters_outputs: bool = False
     alters_experts: bool = False
     simulated: bool = False
+    best: Best | None = None
     hook: Callable[[FeatureValue], object] | None = None
     recordable: bool = False
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ktbench.spec.features.record import Feature, Limit, Phase
+from ktbench.spec.features.record import Best, Feature, Limit, Phase
 from ktbench.spec.weights import DEVICE_UNPACKS
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ _SHIPPED: tuple[Feature, ...] = (
         counter="avx2_calls",
         kernel_argument=True,
         simulated=True,
+        best=Best(unless=("avx512", "amx")),
     ),
     Feature(
         name="avx512",
@@ -46,6 +47,7 @@ _SHIPPED: tuple[Feature, ...] = (
         counter="avx512_calls",
         kernel_argument=True,
         simulated=True,
+        best=Best(),
     ),
     Feature(
         name="amx",
@@ -56,6 +58,7 @@ _SHIPPED: tuple[Feature, ...] = (
         counter="amx_tiles",
         kernel_argument=True,
         simulated=True,
+        best=Best(),
     ),
     Feature(
         name="dynamic",
@@ -66,6 +69,7 @@ _SHIPPED: tuple[Feature, ...] = (
         counter="tasks_dynamic",
         kernel_argument=True,
         simulated=True,
+        best=Best(),
     ),
     Feature(
         name="numa",
@@ -89,6 +93,7 @@ _SHIPPED: tuple[Feature, ...] = (
         counter="local_bytes",
         kernel_argument=True,
         simulated=True,
+        best=Best(),
     ),
     Feature(
         name="cuda_graph",
@@ -114,6 +119,7 @@ _SHIPPED: tuple[Feature, ...] = (
         phases=_INFERENCE,
         counter="graph_replays",
         simulated=True,
+        best=Best(phases=("decode", "serve"), device="cuda"),
     ),
     Feature(
         name="packed_dense",
@@ -130,6 +136,7 @@ _SHIPPED: tuple[Feature, ...] = (
         phases=NETWORKS,
         counter="linear_calls",
         simulated=True,
+        best=Best(phases=NETWORKS, device="cpu"),
     ),
     Feature(
         name="deferral",
@@ -211,6 +218,7 @@ _SHIPPED: tuple[Feature, ...] = (
         off=False,
         phases=("serve",),
         counter="batched_tokens",
+        best=Best(phases=("serve",)),
     ),
     Feature(
         name="chunked_prefill",
@@ -219,6 +227,7 @@ _SHIPPED: tuple[Feature, ...] = (
         off=False,
         phases=("serve",),
         counter="prefill_chunks",
+        best=Best(phases=("serve",)),
     ),
     Feature(
         name="prefix_cache",
@@ -227,6 +236,7 @@ _SHIPPED: tuple[Feature, ...] = (
         off=False,
         phases=("serve",),
         counter="cached_prompt_tokens",
+        best=Best(phases=("serve",)),
     ),
     Feature(
         name="static_batch",
