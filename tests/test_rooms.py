@@ -26,7 +26,7 @@ FEATURES = ("record", "table", "labels", "outside")
 CIRCLES = {  # the table of features asks whole specs, which hold its values; a document knows how it is drawn
     frozenset(
         f"ktbench.spec.{name}"
-        for name in ("engine", "machine", "run_spec", "features", *(f"features.{part}" for part in FEATURES))
+        for name in ("engine", "limits", "machine", "run_spec", "features", *(f"features.{part}" for part in FEATURES))
     ),
     frozenset(
         f"ktbench.report.{name}"

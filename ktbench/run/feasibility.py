@@ -26,13 +26,14 @@ from ktbench.sim import as_judged, not_simulated, rules_not_simulated
 from ktbench.spec.cells import points_of
 from ktbench.spec.engine import EngineSpec, all_features
 from ktbench.spec.errors import RequestError, refusing
+from ktbench.spec.limits import Reason
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.peers import OURS, peer_of
 from ktbench.spec.record import Cell
 from ktbench.spec.run_spec import RunSpec
 from ktbench.spec.step.memory import MachineMemory, gpu_memory, gpu_workers, worker_bytes
 from ktbench.spec.step.work import cache_bytes, device_bytes, linear_bytes, routed_bytes, trained_bytes
-from ktbench.spec.support import Reason, features_missing, rules_broken
+from ktbench.spec.support import features_missing, rules_broken
 from ktbench.spec.weights import BY_ACCURACY, DEVICE_UNPACKS, Precision
 
 _GIB = 2**30
@@ -94,6 +95,8 @@ def feasibility(spec: RunSpec, machine: Machine) -> Reason | None:
 
 
 def _reasons(spec: RunSpec, machine: Machine) -> Iterator[Reason]:
+    if machine.spec is not None and spec.machine != machine.spec:
+        spec = replace(spec, machine=machine.spec)  # rows of what is not simulated ask the spec alone
     if machine.spec is not None and spec.system != OURS:
         yield Reason(f"system={spec.system}", "is not simulated; published numbers are shown where there are any")
     if spec.engine.device == "cuda" and machine.no_cuda:
@@ -105,7 +108,7 @@ def _reasons(spec: RunSpec, machine: Machine) -> Iterator[Reason]:
             yield from _gpu_memory_reasons(spec, machine)
         return
     if machine.spec is not None:
-        yield from not_simulated(spec, machine.spec)
+        yield from not_simulated(spec)
     yield from features_missing(spec, machine.features_missing)
     yield from rules_broken(spec if machine.spec is None else as_judged(spec))
     if spec.workload.phase == "train" and machine.spec is None and find_spec("peft") is None:

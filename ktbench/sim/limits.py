@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from functools import cache
 
 from ktbench.resources import shipped
-from ktbench.sim.workloads import WORKLOADS, workload_of
+from ktbench.sim.workloads import WORKLOADS, machine_of, workload_of
 from ktbench.spec.engine import PlacementSpec
 from ktbench.spec.inject import InjectRule, InjectSpec
-from ktbench.spec.machine import MachineSpec
+from ktbench.spec.limits import Limit, Reason, broken
 from ktbench.spec.run_spec import RunSpec
-from ktbench.spec.support import Reason
 from ktbench.spec.wire import from_plain
 
 # Injection rules whose operators the costs are those of, and which of these act where the device role is a GPU.
@@ -19,45 +18,72 @@ _RULES = "lean"
 _ON_GPUS = ("linear", "rms_norm", "latent_attention")
 
 
-def not_simulated(spec: RunSpec, machine: MachineSpec) -> Iterator[Reason]:
-    """Why a cell of our engine cannot be simulated on a machine, beyond what the engine itself cannot run."""
-    work, workload = spec.workload, WORKLOADS.get(spec.workload.phase)
-    if spec.engine.device == "cpu" and machine.gpu is not None and (workload is None or not workload.single_layer):
-        yield Reason("engine.device=cpu", f"{machine.name} is simulated with its GPU, leave out engine.device")
+def not_simulated(spec: RunSpec) -> Iterator[Reason]:
+    """Why a cell of our engine cannot be simulated on its machine, beyond what the engine itself cannot run."""
+    workload = WORKLOADS.get(spec.workload.phase)
+    yield from broken(_WORKLOADS, spec)
     if workload is None:
-        yield Reason(f"workload.phase={work.phase}", "is not simulated, leave out machine=")
         return
     yield from workload.refuses(spec)
     if why := rules_not_simulated(spec):
         yield Reason(f"inject={spec.inject.name}", why)
     for feature, value in spec.engine.on:
         if not (feature.simulated or feature.serving):
-            yield Reason(feature.where(value), "is not simulated, leave it out or set machine=here")
-    yield from _ignored_settings(spec, machine)
-    most = spec.model.shape.positions
-    if not workload.single_layer and work.prompt > most:
-        yield Reason(f"workload.prompt={work.prompt}", f"{spec.model.name} was made for {most:,} tokens")
+            yield Reason(feature.where(value), f"is not simulated, leave it out {_OTHERWISE}")
+    yield from broken(_IGNORED, spec)
 
 
-def _ignored_settings(spec: RunSpec, machine: MachineSpec) -> Iterator[Reason]:
-    """Settings that a measured step depends on and a simulated one does not: their effect would be shown as none."""
-    engine, work, placement, otherwise = spec.engine, spec.workload, spec.engine.placement, "or set machine=here"
-    if engine.numa and engine.domains not in (None, machine.domains):
-        why = f"logical domains are not simulated, {machine.name} has {machine.domains}; leave it out {otherwise}"
-        yield Reason(f"engine.domains={engine.domains}", why)
-    if engine.threads is not None and machine.gpu is not None and engine.threads % machine.domains:
-        why = f"as many cores of each of the {machine.domains} domains are simulated"
-        yield Reason(f"engine.threads={engine.threads}", why)
-    if placement.profile is not None:
-        why = "experts are placed by the skew of the model's family, leave it null"
-        yield Reason(f"engine.placement.profile={placement.profile}", f"is not simulated: {why} {otherwise}")
-    if placement.every != PlacementSpec().every and work.routing != "recorded":
-        why = f"is simulated with workload.routing=recorded alone, leave it out {otherwise}"
-        yield Reason(f"engine.placement.every={placement.every}", why)
-    if work.shortest is not None:
-        yield Reason(
-            f"workload.shortest={work.shortest}", f"prompts of one length are simulated, leave it null {otherwise}"
-        )
+def _has_network(spec: RunSpec) -> bool:
+    workload = WORKLOADS.get(spec.workload.phase)
+    return workload is None or not workload.single_layer
+
+
+_OTHERWISE = "or set machine=here"
+_WORKLOADS = (
+    Limit(
+        lambda spec: spec.engine.device == "cpu" and machine_of(spec).gpu is not None and _has_network(spec),
+        lambda spec: f"{machine_of(spec).name} is simulated with its GPU, leave out engine.device",
+        "engine.device",
+    ),
+    Limit(lambda spec: spec.workload.phase not in WORKLOADS, "is not simulated, leave out machine=", "workload.phase"),
+)
+# All rows but the last: settings that a measured step depends on and a simulated one does not: their effect would be
+# shown as none.
+_IGNORED = (
+    Limit(
+        lambda spec: spec.engine.numa and spec.engine.domains not in (None, machine_of(spec).domains),
+        lambda spec: (
+            f"logical domains are not simulated, {machine_of(spec).name} has {machine_of(spec).domains}; "
+            f"leave it out {_OTHERWISE}"
+        ),
+        "engine.domains",
+    ),
+    Limit(
+        lambda spec: machine_of(spec).gpu is not None and (spec.engine.threads or 0) % machine_of(spec).domains != 0,
+        lambda spec: f"as many cores of each of the {machine_of(spec).domains} domains are simulated",
+        "engine.threads",
+    ),
+    Limit(
+        lambda spec: spec.engine.placement.profile is not None,
+        "is not simulated: experts are placed by the skew of the model's family, leave it null " + _OTHERWISE,
+        "engine.placement.profile",
+    ),
+    Limit(
+        lambda spec: spec.engine.placement.every != PlacementSpec().every and spec.workload.routing != "recorded",
+        f"is simulated with workload.routing=recorded alone, leave it out {_OTHERWISE}",
+        "engine.placement.every",
+    ),
+    Limit(
+        lambda spec: spec.workload.shortest is not None,
+        f"prompts of one length are simulated, leave it null {_OTHERWISE}",
+        "workload.shortest",
+    ),
+    Limit(
+        lambda spec: _has_network(spec) and spec.workload.prompt > spec.model.shape.positions,
+        lambda spec: f"{spec.model.name} was made for {spec.model.shape.positions:,} tokens",
+        "workload.prompt",
+    ),
+)
 
 
 def as_judged(spec: RunSpec) -> RunSpec:

@@ -9,10 +9,10 @@ from typing import Literal, Protocol
 from ktbench.sim.graph import Execution, Graph
 from ktbench.spec.engine import EngineSpec
 from ktbench.spec.features import Phase
+from ktbench.spec.limits import Reason
 from ktbench.spec.machine import MachineSpec
 from ktbench.spec.record import StepParts
 from ktbench.spec.run_spec import RunSpec, WorkloadSpec
-from ktbench.spec.support import Reason
 from ktbench.spec.timeline import Resource
 
 SharedOrder = Literal["before", "beside", "after"]

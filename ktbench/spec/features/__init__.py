@@ -2,8 +2,9 @@
 
 from ktbench.spec.features.labels import allowed_features, feature_tag, features_label, features_on, parse_features
 from ktbench.spec.features.outside import MOST_FILE_BYTES, plug_in, register, register_file
-from ktbench.spec.features.record import PHASES, Best, Feature, FeatureValue, Limit, Phase, value_text
+from ktbench.spec.features.record import PHASES, Best, Feature, FeatureValue, Phase, value_text
 from ktbench.spec.features.table import BY_NAME, FEATURES, FUSED, MIN_IMMEDIATE_EXPERTS
+from ktbench.spec.limits import Limit
 
 __all__ = [
     "BY_NAME",

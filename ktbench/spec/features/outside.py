@@ -7,8 +7,9 @@ from dataclasses import replace
 from importlib import metadata
 from importlib.util import module_from_spec, spec_from_file_location
 
-from ktbench.spec.features.record import Feature, Limit
+from ktbench.spec.features.record import Feature
 from ktbench.spec.features.table import BY_NAME, FEATURES, NETWORKS
+from ktbench.spec.limits import Limit
 
 # Entry points of this group name rows of other packages; a file of the user's own has them as these.
 FEATURE_GROUP, FEATURE_NAMES, MOST_FILE_BYTES = "ktbench.features", ("FEATURE", "FEATURES"), 1 << 20

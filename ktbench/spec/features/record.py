@@ -5,27 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import isfinite
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
-if TYPE_CHECKING:
-    from ktbench.spec.run_spec import RunSpec
+from ktbench.spec.limits import Limit
 
 # On or off, how many, or which one; `auto` leaves the number to the engine.
 FeatureValue = bool | int | float | str
 Phase = Literal["prefill", "decode", "layer", "serve", "train"]
 PHASES: tuple[Phase, ...] = get_args(Phase)
-
-
-@dataclass(frozen=True, slots=True)
-class Limit:
-    """A cell in which a feature that is on cannot run: where `holds` is true of its spec. `why` may quote the spec."""
-
-    holds: Callable[[RunSpec], bool]
-    why: str | Callable[[RunSpec], str]
-
-    def text(self, spec: RunSpec) -> str:
-        """What is wrong with the cell."""
-        return self.why if isinstance(self.why, str) else self.why(spec)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ktbench.spec.features.record import Best, Feature, Limit, Phase
+from ktbench.spec.features.record import Best, Feature, Phase
+from ktbench.spec.limits import Limit
 from ktbench.spec.weights import DEVICE_UNPACKS
 
 if TYPE_CHECKING:
