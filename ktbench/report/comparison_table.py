@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import product
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,19 +13,19 @@ from ktbench.report.conditions import machine_sentence
 from ktbench.report.data import csv_of, json_of
 from ktbench.report.health import controls_sentence
 from ktbench.report.markdown import grid
-from ktbench.report.table import Column, cells_of, notes_of
+from ktbench.report.table import cells_of, columns_for, notes_of
 from ktbench.report.template import render, sentences
 from ktbench.report.text import change_text, counted, extremes, flips_text, p_text
 from ktbench.results import Run
 from ktbench.results.between_runs import RunSpeedup, are_of_different_machines, software_changes
 from ktbench.results.comparison import ComparedAnswers, ComparedCell, Comparison
 from ktbench.results.intervals import is_exact
-from ktbench.results.quantities.columns import ends_of
-from ktbench.results.quantities.table import QUANTITIES
-from ktbench.results.quantities.text import DASH, dashed, interval, ratio
+from ktbench.results.quantities.columns import blank_line, cells_of_line
+from ktbench.results.quantities.quantity import Quantity
+from ktbench.results.quantities.table import QUANTITIES, STEP
+from ktbench.results.quantities.text import dashed, interval, ratio
 from ktbench.results.row import Row, measured
 from ktbench.results.run import each_machine, facts_of
-from ktbench.results.scores import Change
 from ktbench.results.speedups import Verdict
 from ktbench.spec.errors import RequestError
 from ktbench.spec.wire import to_plain
@@ -88,8 +89,8 @@ def _noise(rows: Sequence[Row]) -> Iterable[str]:
 
 def comparison_csv(comparison: Comparison) -> str:
     """One line for each cell of either run, `side` names it; times in seconds, empty where a value is missing."""
-    blank = dict.fromkeys(_FIELDS)
-    lines = [_cell(cell) for cell in comparison.cells]
+    blank = blank_line(_CELL)
+    lines = [cells_of_line(_CELL, cell) for cell in comparison.cells]
     for side, names in (("A", comparison.only_before), ("B", comparison.only_after)):
         lines += [blank | {"cell": name, "side": side, "why": f"only in {side}"} for name in names]
     return csv_of(lines)
@@ -103,7 +104,7 @@ def comparison_json(comparison: Comparison) -> str:
         "tolerance": comparison.tolerance,
         "recorded_in_turns": comparison.in_turns,
         "verdicts": {str(verdict): count for verdict, count in sorted(comparison.verdicts.items())},
-        "cells": [_cell(cell) for cell in comparison.cells],
+        "cells": [cells_of_line(_CELL, cell) for cell in comparison.cells],
         "lost": dict(comparison.lost),
         "unjudged": dict(comparison.unjudged),
         "only_in_a": comparison.only_before,
@@ -113,46 +114,6 @@ def comparison_json(comparison: Comparison) -> str:
         "conditions": conditions(comparison),
     }
     return json_of(content)
-
-
-_FIELDS = (
-    *("cell", "side", "role", "spec_id", "provenance"),
-    *(f"{side}_{what}" for side in "ab" for what in ("outcome", "step_s", "turns")),
-    *("speedup_low", "speedup", "speedup_high", "coverage", "method", "verdict"),
-    *("roof_ratio", "roof_limit", "why"),
-)
-
-
-def _cell(cell: ComparedCell) -> dict[str, Any]:
-    held, roof = cell.held, cell.roof
-    speedup = held.speedup if held else None
-    trials = held.trials if held else (None, None)
-    return {
-        "cell": cell.name,
-        "side": "both",
-        "role": cell.after.role,
-        "spec_id": cell.after.spec_id,
-        "provenance": cell.after.provenance or cell.before.provenance,
-        **_side("a", cell.before, trials[0]),
-        **_side("b", cell.after, trials[1]),
-        **ends_of("speedup", speedup),
-        "coverage": None if speedup is None or is_exact(speedup) else speedup.coverage,
-        "method": held and held.method,
-        "verdict": cell.verdict if held else None,
-        "roof_ratio": roof and roof.ratio,
-        "roof_limit": roof and roof.limit,
-        "why": cell.why,
-    }
-
-
-def _side(name: str, row: Row, trials: int | None) -> dict[str, Any]:
-    measured = {one.name: row.interval(one.name) for one in QUANTITIES if one.trial and one.has_ends}
-    return {
-        f"{name}_outcome": row.outcome,
-        f"{name}_step_s": None,
-        **{f"{name}_{what}": value.mid for what, value in measured.items() if value},
-        f"{name}_turns": trials,
-    }
 
 
 def _run(run: Run) -> dict[str, Any]:
@@ -172,9 +133,9 @@ def comparison_markdown(comparison: Comparison) -> str:
         before=comparison.before.folder.name,
         after=comparison.after.folder.name,
         lost=notes_of(comparison.lost.items()),
-        cells=_grid(_cell_columns(arms), arms) if is_shown else (),
+        cells=_grid(_CELL, arms) if is_shown else (),
         summary=summary(comparison),
-        controls=_grid(_cell_columns(controls), controls),
+        controls=_grid(_CELL, controls),
         answers=_grid(_ANSWERS, comparison.answers),
         only_before=comparison.only_before,
         only_after=comparison.only_after,
@@ -185,8 +146,9 @@ def comparison_markdown(comparison: Comparison) -> str:
     return f"{text.rstrip()}\n"
 
 
-def _grid(columns: Sequence[Column[T]], lines: Sequence[T]) -> list[str]:
+def _grid(quantities: Sequence[Quantity[T]], lines: Sequence[T]) -> list[str]:
     """Nothing without lines."""
+    columns = columns_for(quantities, lines)
     headings = [column.heading for column in columns]
     return grid([headings, *cells_of(columns, lines)], [column.numeric for column in columns]) if lines else []
 
@@ -201,46 +163,79 @@ def _time(row: Row) -> str:
     return interval(row.step_s, 1e3) if row.step_s else str(row.outcome or "not measured")
 
 
-def _provenance(cell: ComparedCell) -> str:
-    return " / ".join(dict.fromkeys(row.provenance for row in (cell.before, cell.after) if row.provenance)) or DASH
-
-
-def _of_held(write: Callable[[ComparedCell, RunSpeedup], str]) -> Callable[[ComparedCell], str]:
-    return lambda cell: dashed(cell.held, lambda held: write(cell, held))
-
-
-def _of_change(write: Callable[[Change], str]) -> Callable[[ComparedAnswers], str]:
-    return lambda one: dashed(one.change, write)
-
-
-def _cell_columns(cells: Sequence[ComparedCell]) -> tuple[Column[ComparedCell], ...]:
+def _unit(cells: Sequence[ComparedCell]) -> str:
     """Of cells that served requests times are of an output token."""
-    unit = "token" if any(cell.after.is_serving or cell.before.is_serving for cell in cells) else "step"
-    return (
-        Column("cell", lambda cell: cell.name, numeric=False),
-        Column(f"A (ms/{unit})", lambda cell: _time(cell.before)),
-        Column(f"B (ms/{unit})", lambda cell: _time(cell.after)),
-        Column("B over A", _of_held(lambda _, held: dashed(held.speedup, ratio))),
-        Column(
-            "verdict",
-            _of_held(lambda cell, _: f"{cell.verdict}{' (machine too)' if cell.machine_too else ''}"),
-            numeric=False,
-        ),
-        Column("roof, B over A", lambda cell: dashed(cell.roof, lambda roof: f"{roof.ratio:.2f} ({roof.limit})")),
-        Column("trials A, B", _of_held(lambda _, held: f"{held.trials[0]}, {held.trials[1]}")),
-        Column("provenance", _provenance, numeric=False),
+    return "token" if any(cell.after.is_serving or cell.before.is_serving for cell in cells) else "step"
+
+
+def _measured(row: Row) -> dict[str, float]:
+    """Medians of what the trials of a row have, by quantity."""
+    measured = {one.name: row.interval(one.name) for one in QUANTITIES if one.trial and one.has_ends}
+    return {name: value.mid for name, value in measured.items() if value}
+
+
+def _side(side: str, name: str, number: int) -> Iterator[Quantity[ComparedCell]]:
+    """What a run has of a cell."""
+    row: Callable[[ComparedCell], Row] = attrgetter(name)
+    yield Quantity(f"{side}_outcome", derive=attrgetter(f"{name}.outcome"))
+    yield Quantity(
+        f"{side}_step_s",
+        lambda cells, _: f"{side.upper()} (ms/{_unit(cells)})",
+        derive=lambda cell: _measured(row(cell)).get(STEP.name),
+        write=lambda cell: _time(row(cell)),
     )
+    yield Quantity(f"{side}_measured", derive=lambda cell: _measured(row(cell)), csv_keys=f"{side}_{{}}")
+    yield Quantity(f"{side}_turns", derive=lambda cell: cell.held and cell.held.trials[number])
 
 
-_ANSWERS: tuple[Column[ComparedAnswers], ...] = (
-    Column("cell", lambda one: one.name, numeric=False),
-    Column("subject", lambda one: one.subject, numeric=False),
-    Column("questions", lambda one: str(one.questions)),
-    Column("A (%)", _of_change(lambda change: f"{100 * change.base:.1f}")),
-    Column("B - A (points)", _of_change(lambda change: change_text(change.difference))),
-    Column("flips", _of_change(flips_text)),
-    Column("p", _of_change(p_text)),
-    Column("verdict", _of_change(lambda change: str(change.verdict)), numeric=False),
+def _held(value: Callable[[RunSpeedup], Any]) -> Callable[[ComparedCell], Any]:
+    return lambda cell: cell.held and value(cell.held)
+
+
+def _coverage(held: RunSpeedup) -> float | None:
+    return None if held.speedup is None or is_exact(held.speedup) else held.speedup.coverage
+
+
+def _provenances(cell: ComparedCell) -> str | None:
+    return " / ".join(dict.fromkeys(filter(None, (cell.before.provenance, cell.after.provenance)))) or None
+
+
+def _verdict(cell: ComparedCell) -> str:
+    return dashed(cell.held, lambda _: f"{cell.verdict}{' (machine too)' if cell.machine_too else ''}")
+
+
+def _roof(cell: ComparedCell) -> str:
+    return dashed(cell.roof, lambda roof: f"{roof.ratio:.2f} ({roof.limit})")
+
+
+# What files and tables have of a cell of both runs, and tables of answers.
+_CELL: tuple[Quantity[ComparedCell], ...] = (
+    Quantity("cell", "cell", derive=attrgetter("name"), is_text=True),
+    Quantity("side", derive=lambda _: "both"),
+    Quantity("role", derive=attrgetter("after.role")),
+    Quantity("spec_id", derive=attrgetter("after.spec_id")),
+    Quantity("provenance", derive=lambda cell: cell.after.provenance or cell.before.provenance),
+    *_side("a", "before", 0),
+    *_side("b", "after", 1),
+    Quantity("speedup", "B over A", derive=_held(attrgetter("speedup")), is_interval=True, show=ratio),
+    Quantity("coverage", derive=_held(_coverage)),
+    Quantity("method", derive=_held(attrgetter("method"))),
+    Quantity("verdict", "verdict", derive=lambda cell: cell.held and cell.verdict, write=_verdict, is_text=True),
+    Quantity("roof_ratio", "roof, B over A", derive=lambda cell: cell.roof and cell.roof.ratio, write=_roof),
+    Quantity("roof_limit", derive=lambda cell: cell.roof and cell.roof.limit),
+    Quantity("trials", "trials A, B", derive=_held(attrgetter("trials")), show="{0[0]}, {0[1]}".format, csv=False),
+    Quantity("provenances", "provenance", derive=_provenances, is_text=True, csv=False),
+    Quantity("why"),
+)
+_ANSWERS: tuple[Quantity[ComparedAnswers], ...] = (
+    Quantity("cell", "cell", derive=attrgetter("name"), is_text=True),
+    Quantity("subject", "subject", is_text=True),
+    Quantity("questions", "questions"),
+    Quantity("change", "A (%)", show=lambda change: f"{100 * change.base:.1f}"),
+    Quantity("change", "B - A (points)", show=lambda change: change_text(change.difference)),
+    Quantity("change", "flips", show=flips_text),
+    Quantity("change", "p", show=p_text),
+    Quantity("change", "verdict", show=lambda change: str(change.verdict), is_text=True),
 )
 
 

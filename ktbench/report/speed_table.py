@@ -10,7 +10,7 @@ from ktbench.report.conditions import UNPROVEN, conditions_of, headline
 from ktbench.report.equal_cells import equal_cells_grid
 from ktbench.report.health import trial_warnings
 from ktbench.report.methods import figure_caption, methods_of
-from ktbench.report.table import Column, Table, build_table, notes_of, setting_columns
+from ktbench.report.table import Column, Table, build_table, columns_for, notes_of, setting_columns
 from ktbench.report.text import extremes
 from ktbench.results import Run
 from ktbench.results.quantities.quantity import Quantity
@@ -71,22 +71,11 @@ def columns(settings: Sequence[str], rows: Sequence[Row], figure: FigureKind) ->
         Column("arm", lambda row: row.shown, numeric=False, key=True),
         *setting_columns(settings, lambda row: row.settings, key=True),
         _outcome(rows),
-        *(
-            Column(
-                heading,
-                one.text,
-                movable=one.is_movable,
-                numeric=not one.is_text,
-                key=one.is_key,
-                blanks=one.blanks,
-            )
-            for one in _ordered(rows)
-            if (heading := one.headed(rows, figure))
-        ),
+        *columns_for(_ordered(rows), rows, figure),
     )
 
 
-def _ordered(rows: Sequence[Row]) -> list[Quantity]:
+def _ordered(rows: Sequence[Row]) -> list[Quantity[Row]]:
     """All quantities: of a layer the arithmetic of its kernel first."""
     first = _LAYER_FIRST if rows[0].is_layer else ()
     return sorted(QUANTITIES, key=lambda one: first.index(one.name) if one.name in first else len(first))

@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from ktbench.report.text import names_by
 from ktbench.results import Run
+from ktbench.results.quantities.quantity import Quantity
 from ktbench.results.quantities.text import DASH
 from ktbench.results.run import the_part
 from ktbench.results.settings import Setting, shown_setting
@@ -123,6 +124,17 @@ def setting_columns(
         return lambda line: shown_setting(name, settings(line).get(name))
 
     return tuple(Column(name, write(name), key=key) for name in keys)
+
+
+def columns_for(
+    quantities: Iterable[Quantity[T]], lines: Sequence[T], figure: FigureKind | None = None
+) -> tuple[Column[T], ...]:
+    """The columns that quantities have in a table of lines beside a figure."""
+    return tuple(
+        Column(heading, one.text, movable=one.is_movable, numeric=not one.is_text, key=one.is_key, blanks=one.blanks)
+        for one in quantities
+        if (heading := one.headed(lines, figure))
+    )
 
 
 def cells_of(columns: Sequence[Column[T]], lines: Iterable[T]) -> tuple[tuple[str, ...], ...]:

@@ -48,7 +48,7 @@ def row_of(
     part: Part,
     settings: dict[str, Setting],
     records: tuple[Record, ...],
-    quantities: Iterable[Quantity] = (STEP,),
+    quantities: Iterable[Quantity[Row]] = (STEP,),
 ) -> Row:
     """The row of a cell with the values of `quantities`, before it is compared with others."""
     outcome, why = ending_of(records)

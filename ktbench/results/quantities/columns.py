@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from ktbench.results import Run
 from ktbench.results.intervals import Interval
@@ -18,6 +18,8 @@ from ktbench.results.scores import Estimate
 from ktbench.spec.record import Record, TaskResult
 from ktbench.spec.wire import fact_to_plain, to_plain
 
+T = TypeVar("T")
+
 
 def ends_of(name: str, value: Interval | Estimate | None) -> dict[str, float | None]:
     """Columns `<name>_low`, `<name>`, `<name>_high`: of a value without an interval without ends, of None all empty."""
@@ -29,7 +31,7 @@ def ends_of(name: str, value: Interval | Estimate | None) -> dict[str, float | N
 
 def columns_of(run: Run, row: Row) -> dict[str, Any]:
     """Everything that the CSV has of a row, by column; None where a value is missing."""
-    columns = {
+    return {
         "label": row.label,
         "role": row.role,
         "system": row.spec.system,
@@ -39,18 +41,31 @@ def columns_of(run: Run, row: Row) -> dict[str, Any]:
         **row.settings,
         **({} if row.spec.machine is None else {"machine": row.spec.machine.name}),  # as requests name it
         **_numbers(row),
+        **cells_of_line(QUANTITIES, row),
+        **origin_of(run, row, row.records),
+        "command": row.command,
     }
-    for one in QUANTITIES:
-        if one.csv and one.has(row):
-            columns |= _cells(one, one.value(row))
-    return {**columns, **origin_of(run, row, row.records), "command": row.command}
 
 
 def _numbers(row: Row) -> dict[str, Any]:
     return {"precision": row.spec.precision, "dtype": row.spec.dtype, "tokens_per_expert": row.spec.tokens_per_expert}
 
 
-def _cells(one: Quantity, value: Any) -> dict[str, Any]:
+def cells_of_line(quantities: Iterable[Quantity[T]], line: T) -> dict[str, Any]:
+    """What files have of a line, by column; None where a value is missing."""
+    cells: dict[str, Any] = {}
+    for one in quantities:
+        if one.csv and one.has(line):
+            cells |= _cells(one, one.value(line))
+    return cells
+
+
+def blank_line(quantities: Iterable[Quantity[T]]) -> dict[str, None]:
+    """The columns that each line has, without values."""
+    return {name: None for one in quantities if one.csv for name in _cells(one, None)}
+
+
+def _cells(one: Quantity[T], value: Any) -> dict[str, Any]:
     if one.has_ends:
         return ends_of(one.name, value)
     if one.csv_keys:

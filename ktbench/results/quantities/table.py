@@ -113,7 +113,7 @@ _in_tables = partial(Quantity, csv=False, json=None)
 
 def _percentiles(
     name: str, what: str, unit: str, scale: float, seconds: Callable[[Trial], Sequence[float]]
-) -> Iterator[Quantity]:
+) -> Iterator[Quantity[Row]]:
     """Percentiles over the requests of a trial; a table in a paper has room for the least and the largest."""
     for percent, share in SHARES.items():
         yield Quantity(
@@ -136,7 +136,7 @@ STEP = Quantity(
     is_key=True,
     why=lambda row: row.ending,
 )
-_SPEEDS = (
+_SPEEDS: tuple[Quantity[Row], ...] = (
     _in_tables(
         "experts_bytes",
         writing.only_frontiers("experts (GiB)"),
@@ -151,7 +151,7 @@ _SPEEDS = (
     _in_files("of_layers", derive=lambda row: row.spec.model.full_layers if row.spec.model.is_slice else None),
     Quantity("whole_tokens_per_s", "whole model, extrapolated (tokens/s)", is_interval=True, why=_no_whole),
 )
-_COMPARED = (
+_COMPARED: tuple[Quantity[Row], ...] = (
     Quantity(
         "speedup",
         "speed-up (×)",
@@ -184,7 +184,7 @@ _COMPARED = (
     _in_files("gain_over", derive=lambda row: row.gain and row.gain.over),
     _in_files("gain_verdict", derive=lambda row: row.gain and row.gain.verdict),
 )
-_ROOFS = (
+_ROOFS: tuple[Quantity[Row], ...] = (
     Quantity("read_bytes_per_s", "weights read (GB/s)", scale=1e-9, digits=3, why=_no_work),
     Quantity("flops_per_s", writing.rate_heading, scale=1e-12, digits=3, why=_no_work),
     _in_tables("arithmetic", writing.mixed_heading, derive=attrgetter("flops_per_s"), write=writing.rate_text),
@@ -230,7 +230,7 @@ _ROOFS = (
         json="roof.steady",
     ),
 )
-_SERVING = (
+_SERVING: tuple[Quantity[Row], ...] = (
     _served("output_per_s", trial=of_replay(lambda replay: replay.output_tokens / replay.seconds)),
     _served(
         "total_per_s",
@@ -282,7 +282,7 @@ _SERVING = (
         csv=False,
     ),
 )
-_PARTS = tuple(
+_PARTS: tuple[Quantity[Row], ...] = tuple(
     Quantity(
         f"{part}_s",
         f"{part} (ms/step)",
@@ -294,7 +294,7 @@ _PARTS = tuple(
     )
     for part in ("forward", "backward", "optimiser")
 )
-_ROLES = tuple(
+_ROLES: tuple[Quantity[Row], ...] = tuple(
     Quantity(
         name,
         f"{name.replace('_', ' ')} (%)",
@@ -305,7 +305,7 @@ _ROLES = tuple(
     )
     for name in ("host_busy", "device_busy", "overlap")
 )
-_MACHINE = (
+_MACHINE: tuple[Quantity[Row], ...] = (
     # of whole chips: idle power and other programs' are not subtracted
     Quantity(
         "joules_per_token",
@@ -344,9 +344,9 @@ _MACHINE = (
         json=None,
     ),
 )
-_PROOF = (
+_PROOF: tuple[Quantity[Row], ...] = (
     Quantity("evidence", writing.evidence_heading, is_text=True, why=_no_counters),
-    Quantity("error", "error (relative)", write=lambda row: dashed(row.error, "{:.1e}".format), why=_unchecked),
+    Quantity("error", "error (relative)", show="{:.1e}".format, why=_unchecked),
     Quantity("agreement", trial=lambda trial: trial.record.agreement, reduce=worst, always=True, csv=False),
     Quantity(
         "top1_agreement",
@@ -368,7 +368,7 @@ _PROOF = (
     _in_files("agreement_positions", derive=lambda row: row.agreement and row.agreement.positions),
     _in_files("unproven"),
 )
-_LEARNING = (
+_LEARNING: tuple[Quantity[Row], ...] = (
     _in_files("first_loss", derive=lambda row: losses_of(row.records[-1])[0], has=_learns),
     _in_files("last_loss", derive=lambda row: losses_of(row.records[-1])[-1], has=_learns),
     _in_files("held_out_loss_before", derive=attrgetter("learning.before.loss"), has=_learns),
@@ -376,7 +376,7 @@ _LEARNING = (
     _in_files("exact_before", derive=attrgetter("learning.before.exact"), has=_learns),
     _in_files("exact", derive=attrgetter("learning.after.exact"), has=_learns),
 )
-_TRIALS = (
+_TRIALS: tuple[Quantity[Row], ...] = (
     Quantity(
         "disturbed_rounds",
         derive=lambda row: len(rounds_disturbed(row)) if any(record.system_metrics for record in row.records) else None,
@@ -386,11 +386,9 @@ _TRIALS = (
     Quantity("samples", "samples", write=writing.count_text("samples"), is_movable=True),
     Quantity("provenance", "provenance", is_movable=True, is_text=True),
     _in_files("missing", derive=lambda row: pairs_text(row.missing)),
-    Quantity(
-        "remarks",
-    ),
+    Quantity("remarks"),
 )
-QUANTITIES: tuple[Quantity, ...] = (
+QUANTITIES: tuple[Quantity[Row], ...] = (
     *_SPEEDS,
     *_COMPARED,
     *_ROOFS,

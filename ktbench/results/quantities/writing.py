@@ -16,17 +16,17 @@ REFERENCE = "reference"
 AS_SPEEDUP = "= speed-up"  # the row without the last feature is the baseline
 
 
-def only_frontiers(heading: str) -> Heading:
+def only_frontiers(heading: str) -> Heading[Row]:
     """A column of tables beside a frontier alone."""
     return lambda _, figure: heading if figure == "frontier" else ""
 
 
-def time_heading(rows: Sequence[Row], _: FigureKind) -> str:
+def time_heading(rows: Sequence[Row], _: FigureKind | None) -> str:
     """`time (ms/step)`, of what the rows time."""
     return f"time (ms/{'layer' if rows[0].is_layer else 'output token' if rows[0].is_serving else 'step'})"
 
 
-def speed_heading(rows: Sequence[Row], _: FigureKind) -> str:
+def speed_heading(rows: Sequence[Row], _: FigureKind | None) -> str:
     """`speed of 4 of 48 layers (tokens/s)`; tokens per second of a single layer mean nothing."""
     what = "output" if rows[0].is_serving else "speed"
     return "" if rows[0].is_layer else f"{what}{_of_slice(rows)} (tokens/s)"
@@ -39,13 +39,13 @@ def _of_slice(rows: Sequence[Row]) -> str:
     return f" of {next(iter(slices))}" if alike else " of slices and whole models" if slices else ""
 
 
-def rate_heading(rows: Sequence[Row], _: FigureKind) -> str:
+def rate_heading(rows: Sequence[Row], _: FigureKind | None) -> str:
     """Integer operations are no FLOPS: a table that has both has `mixed_heading` instead."""
     units = _units(rows)
     return f"arithmetic ({units[0]})" if len(units) == 1 else ""
 
 
-def mixed_heading(rows: Sequence[Row], _: FigureKind) -> str:
+def mixed_heading(rows: Sequence[Row], _: FigureKind | None) -> str:
     """Where a table has both, each cell names its unit."""
     units = _units(rows)
     return f"arithmetic ({', '.join(units)})" if len(units) > 1 else ""
@@ -60,13 +60,13 @@ def rate_text(row: Row) -> str:
     return dashed(row.flops_per_s, lambda per_s: rate(per_s, row.spec.dtype))
 
 
-def peak_heading(rows: Sequence[Row], _: FigureKind) -> str:
+def peak_heading(rows: Sequence[Row], _: FigureKind | None) -> str:
     """A column where peaks differ; else the caption gives the one there is."""
     peaks = [row.peak for row in rows if row.peak]
     return "peak memory (GiB)" if peaks and not are_alike(peaks) else ""
 
 
-def evidence_heading(rows: Sequence[Row], _: FigureKind) -> str:
+def evidence_heading(rows: Sequence[Row], _: FigureKind | None) -> str:
     """Counters are per step or per block of requests."""
     return f"evidence (counter/{'block' if rows[0].is_serving else 'step'})"
 
