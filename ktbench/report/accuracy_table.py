@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
 from typing import Any
 
 from ktbench.report.accuracy_text import accuracy_caption, accuracy_conditions, accuracy_methods, drawn_kind
 from ktbench.report.conditions import headline
-from ktbench.report.table import Column, Grid, Table, build_table, notes_of, setting_columns
+from ktbench.report.table import (
+    Column,
+    Grid,
+    Table,
+    build_table,
+    columns_for,
+    columns_within,
+    notes_of,
+    setting_columns,
+)
 from ktbench.report.text import (
     SURE_MARK,
     change_text,
@@ -34,8 +44,9 @@ from ktbench.results.accuracy import (
 )
 from ktbench.results.answers import AVERAGE, PERPLEXITIES, TOP1, Measure, SubjectKind
 from ktbench.results.formats import plane_of_answers
+from ktbench.results.quantities.quantity import Quantity
 from ktbench.results.quantities.table import BY_NAME
-from ktbench.results.quantities.text import DASH, dashed, number
+from ktbench.results.quantities.text import DASH, dashed, number, pairs_text
 from ktbench.results.quantities.writing import REFERENCE
 from ktbench.results.row import groups_of, place
 from ktbench.results.run import the_part
@@ -91,7 +102,7 @@ def accuracy_columns(
         *setting_columns(settings, lambda row: row.row.settings),
         Column("outcome", lambda row: str(row.outcome or "not evaluated"), movable=True, numeric=False),
         *(_timed(rows) if figure == "frontier" else ()),
-        *(AccuracyColumn(heading, _of_average(write), **look) for heading, write, look in _SCORES),
+        *columns_within(AccuracyRow.result, columns_for(SCORES, ())),
         *_measures(rows),
         Column("evidence (counter)", lambda row: row.evidence or DASH, numeric=False),
         Column("provenance", lambda row: row.provenance or DASH, movable=True, numeric=False),
@@ -103,55 +114,76 @@ def _timed(rows: Sequence[AccuracyRow]) -> Iterator[AccuracyColumn]:
     found: dict[str, str] = {cell: point.standing for cell, point in frontier_of(rows).items()}
     found |= {point.row.cell: point.standing for point in plane_of_answers(rows).points}
 
-    sizes, roofs = ((), ()) if is_graded(rows) else (("experts_bytes", "stored_bits"), ("roof_share", "nearer_roof"))
-    yield from (_of_speed(name, rows) for name in (*sizes, "tokens_per_s"))
+    def timed(*names: str) -> Iterator[AccuracyColumn]:
+        quantities, timed_rows = [BY_NAME[name] for name in names], [row.row for row in rows]
+        return columns_within(attrgetter("row"), columns_for(quantities, timed_rows, "frontier"))
+
+    graded = is_graded(rows)
+    yield from timed(*(() if graded else ("experts_bytes", "stored_bits")), "tokens_per_s")
     yield Column("Pareto", lambda row: found.get(row.row.cell, DASH), numeric=False)
-    yield from (_of_speed(name, rows) for name in roofs)
+    yield from timed(*(() if graded else ("roof_share", "nearer_roof")))
 
 
-def _of_speed(name: str, rows: Sequence[AccuracyRow]) -> AccuracyColumn:
-    """The column of a quantity of the timed steps."""
-    one = BY_NAME[name]
-    heading = one.headed([row.row for row in rows], "frontier")
-    return AccuracyColumn(heading, lambda row: one.text(row.row), movable=one.is_movable, numeric=not one.is_text)
+def _verdict(result: Result) -> str:
+    return "baseline" if result.is_baseline else dashed(result.change, lambda change: str(change.verdict))
 
 
-def _verdict(result: Result, is_baseline: bool) -> str:
-    if is_baseline and result.score:
-        return "baseline"
-    return dashed(result.change, lambda change: str(change.verdict))
+def _kl(result: Result) -> str:
+    return dashed(result.kl, lambda kl: REFERENCE if result.is_baseline else error_text(kl))
 
 
-# What is written of a result, with whether it is the baseline's, and whether all lines may say the same.
-_SCORES: tuple[tuple[str, Callable[[Result, bool], str], dict[str, Any]], ...] = (
-    ("score (% ± SE [95 % interval])", lambda one, _: score_interval_text(one.score), {}),
-    (
-        "graded/total (questions)",
-        lambda one, _: f"{one.graded}/{one.questions}" if one.score else DASH,
-        {"movable": True},
+def _graded(result: Result) -> str:
+    return f"{result.graded}/{result.questions}" if result.score else DASH
+
+
+def _of_change(name: str) -> Callable[[Result], Any]:
+    """What is known of the change against the baseline; None where there is none."""
+    return lambda result: result.change and attrgetter(name)(result.change)
+
+
+# What files and tables have of the score of a subject.
+SCORES: tuple[Quantity[Result], ...] = (
+    Quantity("kind"),
+    Quantity("subject"),
+    Quantity("metric", derive=lambda _: "score"),
+    Quantity(
+        "value",
+        "score (% ± SE [95 % interval])",
+        derive=attrgetter("score"),
+        is_estimate=True,
+        show=score_interval_text,
     ),
-    ("difference (points)", lambda one, _: change_text(one.change.difference if one.change else None), {}),
-    ("relative change (%)", lambda one, _: change_text(one.change.relative if one.change else None), {}),
-    ("flips (questions)", lambda one, _: flips_text(one.change), {}),
-    ("p (exact McNemar)", lambda one, _: p_text(one.change), {}),
-    ("verdict", _verdict, {"numeric": False}),
-    (
+    Quantity("graded", "graded/total (questions)", write=_graded, is_movable=True),
+    Quantity("questions"),
+    Quantity("difference", "difference (points)", derive=_of_change("difference"), is_estimate=True, show=change_text),
+    Quantity("relative", "relative change (%)", derive=_of_change("relative"), is_estimate=True, show=change_text),
+    Quantity("compared", derive=_of_change("difference.n")),
+    Quantity("flips", "flips (questions)", derive=attrgetter("change"), show=flips_text, csv=False),
+    Quantity("lost", derive=_of_change("flips.lost")),
+    Quantity("gained", derive=_of_change("flips.gained")),
+    Quantity("p", "p (exact McNemar)", derive=_of_change("flips.p"), write=lambda one: p_text(one.change)),
+    Quantity("verdict", "verdict", derive=_of_change("verdict"), write=_verdict, is_text=True),
+    Quantity(
+        "kl_nats",
         "KL (nats/token ± SE)",
-        lambda one, is_base: dashed(one.kl, lambda kl: REFERENCE if is_base else error_text(kl)),
-        {"blanks": (DASH, REFERENCE)},
+        derive=attrgetter("kl"),
+        is_estimate=True,
+        write=_kl,
+        blanks=(DASH, REFERENCE),
     ),
-    ("answer length (tokens)", lambda one, _: dashed(one.tokens, lambda tokens: number(tokens, 3)), {}),
-    ("length (× baseline's)", lambda one, _: dashed(one.longer, "{:.2f}".format), {}),
+    Quantity("tokens", "answer length (tokens)", digits=3),
+    Quantity("longer", "length (× baseline's)", show="{:.2f}".format),
+    Quantity("missing", derive=lambda one: pairs_text(one.missing)),
 )
-
-
-def result_texts(row: AccuracyRow, result: Result) -> Iterator[tuple[str, str]]:
-    """What the columns of scores say of a result, by heading."""
-    yield from ((heading, write(result, row.is_baseline)) for heading, write, _ in _SCORES)
-
-
-def _of_average(write: Callable[[Result, bool], str]) -> Write:
-    return lambda row: dashed(row.result(), lambda result: write(result, row.is_baseline))
+# What files have of what is measured in place of a score: of a loss the perplexity.
+MEASURES: tuple[Quantity[Measure], ...] = (
+    Quantity("kind", derive=lambda _: "task"),
+    Quantity("subject", derive=attrgetter("task")),
+    Quantity("metric", derive=lambda one: PERPLEXITIES.get(one.metric, one.metric)),
+    Quantity("value", is_estimate=True),
+    Quantity("graded", derive=attrgetter("value.n")),
+    Quantity("relative", derive=attrgetter("change"), is_estimate=True),
+)
 
 
 def _measures(rows: Sequence[AccuracyRow]) -> Iterator[AccuracyColumn]:

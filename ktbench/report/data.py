@@ -10,17 +10,15 @@ from typing import Any
 
 import msgspec
 
+from ktbench.report.accuracy_table import MEASURES, SCORES
 from ktbench.report.equal_cells import equal_cells_content
 from ktbench.report.table import Table
 from ktbench.results import Run
-from ktbench.results.accuracy import AccuracyRow, Result, frontier_of
-from ktbench.results.answers import PERPLEXITIES, Measure
-from ktbench.results.quantities.columns import columns_of, origin_of, plain_of
+from ktbench.results.accuracy import AccuracyRow, frontier_of
+from ktbench.results.quantities.columns import cells_of_line, columns_of, origin_of, plain_of
 from ktbench.results.quantities.disturbances import rounds_disturbed
-from ktbench.results.quantities.text import pairs_text
 from ktbench.results.row import Row, groups_of
 from ktbench.results.run import environments_of
-from ktbench.results.scores import Change, Estimate
 from ktbench.results.settings import Setting, varying
 from ktbench.spec.errors import printable
 from ktbench.spec.record import Record
@@ -138,8 +136,8 @@ def score_lines(run: Run, row: AccuracyRow) -> Iterator[dict[str, Any]]:
 
 def _contents(row: AccuracyRow) -> Iterator[dict[str, Any]]:
     """A cell that answered nothing has one line with the reason."""
-    yield from map(_of_result, row.results)
-    yield from map(_of_measure, row.measures)
+    yield from (cells_of_line(SCORES, one) for one in row.results)
+    yield from (cells_of_line(MEASURES, one) for one in row.measures)
     if not row.results and not row.measures:
         yield {"missing": f"{row.outcome or 'not evaluated'}: {row.why}"}
 
@@ -155,58 +153,6 @@ def _cell(row: AccuracyRow) -> dict[str, Any]:
         "device_precision": row.row.spec.device_precision,
         "tokens_per_s": None if speed is None else speed.mid,
     }
-
-
-def _of_result(one: Result) -> dict[str, Any]:
-    return {
-        "kind": one.kind,
-        "subject": one.subject,
-        "metric": "score",
-        **_ends("value", one.score),
-        "graded": one.graded,
-        "questions": one.questions,
-        **_of_change(one.change),
-        **_ends("kl_nats", one.kl),
-        "tokens": one.tokens,
-        "longer": one.longer,
-        "missing": pairs_text(one.missing),
-    }
-
-
-def _of_change(change: Change | None) -> dict[str, Any]:
-    flips = change and change.flips
-    return {
-        **_ends("difference", None if change is None else change.difference),
-        **_ends("relative", None if change is None else change.relative),
-        "compared": None if change is None else change.difference.n,
-        "lost": flips and flips.lost,
-        "gained": flips and flips.gained,
-        "p": flips and flips.p,
-        "verdict": change and change.verdict,
-    }
-
-
-def _of_measure(one: Measure) -> dict[str, Any]:
-    return {
-        "kind": "task",
-        "subject": one.task,
-        "metric": _named(one),
-        **_ends("value", one.value),
-        "graded": one.value.n,
-        **_ends("relative", one.change),
-    }
-
-
-def _named(one: Measure) -> str:
-    """What its value is: of a loss the perplexity."""
-    return PERPLEXITIES.get(one.metric, one.metric)
-
-
-def _ends(name: str, value: Estimate | None) -> dict[str, float | None]:
-    """A value with its standard error and the ends of its interval."""
-    names = (name, f"{name}_se", f"{name}_low", f"{name}_high")
-    found = (None,) * 4 if value is None else (value.mid, value.se, value.low, value.high)
-    return dict(zip(names, found, strict=True))
 
 
 def _origin_of_answers(run: Run, row: AccuracyRow) -> dict[str, Any]:
@@ -227,7 +173,7 @@ def _plain(run: Run, row: AccuracyRow, rows: Sequence[AccuracyRow]) -> dict[str,
         "is_pareto": point and point.is_pareto,
         "pareto": point and point.standing,
         "results": to_plain(row.results),
-        "measures": [{**to_plain(one), "metric": _named(one)} for one in row.measures],
+        "measures": [{**to_plain(one), "metric": cells_of_line(MEASURES, one)["metric"]} for one in row.measures],
         "ungraded": [{"task": task, "why": why, "answers": count} for (task, why), count in row.ungraded.items()],
         "ends": {task: _without(to_plain(end), "lm_eval") for task, end in row.ends.items()},
         **_origin_of_answers(run, row),

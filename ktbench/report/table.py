@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from ktbench.report.text import names_by
 from ktbench.results import Run
 from ktbench.results.quantities.quantity import Quantity
-from ktbench.results.quantities.text import DASH
+from ktbench.results.quantities.text import DASH, dashed
 from ktbench.results.run import the_part
 from ktbench.results.settings import Setting, shown_setting
 from ktbench.spec.sweep import FigureKind
@@ -135,6 +136,15 @@ def columns_for(
         for one in quantities
         if (heading := one.headed(lines, figure))
     )
+
+
+def columns_within(inner: Callable[[T], Any], columns: Iterable[Column[Any]]) -> Iterator[Column[T]]:
+    """Columns of what is within a line, such as its row; a dash where it has none. None is a key column."""
+    yield from (replace(column, write=partial(_written_within, inner, column.write), key=False) for column in columns)
+
+
+def _written_within(inner: Callable[[T], Any], write: Callable[[Any], str], line: T) -> str:
+    return dashed(inner(line), write)
 
 
 def cells_of(columns: Sequence[Column[T]], lines: Iterable[T]) -> tuple[tuple[str, ...], ...]:

@@ -57,6 +57,11 @@ class Result:
     longer: float | None
     missing: Mapping[str, str]
 
+    @property
+    def is_baseline(self) -> bool:
+        """Whether it is a score of the baseline, which is compared with no other."""
+        return self.missing.get("change") == _BASELINE
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AccuracyRow:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ktbench.report.accuracy_table import accuracy_columns, result_texts, settings_shown
+from ktbench.report.accuracy_table import SCORES, accuracy_columns, settings_shown
 from ktbench.report.attribution_table import TOTAL, AttributionLine, context_text, group_name, lines_of
 from ktbench.report.attribution_table import settings_shown as settings_of_groups
 from ktbench.report.documents import Document
@@ -14,7 +14,7 @@ from ktbench.report.figures.sheet import Key
 from ktbench.report.learning_table import learned_name
 from ktbench.report.learning_table import settings_shown as settings_of_arms
 from ktbench.report.speed_table import columns
-from ktbench.report.table import Column, Table
+from ktbench.report.table import Column, Table, columns_for
 from ktbench.results.accuracy import AccuracyRow, Result
 from ktbench.results.attribution import Attribution, FeaturePair
 from ktbench.results.intervals import Interval, is_exact
@@ -130,7 +130,7 @@ def _card(name: str, facts: Iterable[tuple[str, str]], command: str) -> Card:
 
 
 def _of_result(row: AccuracyRow, result: Result) -> Facts:
-    yield from result_texts(row, result)
+    yield from ((column.heading, column.write(result)) for column in columns_for(SCORES, [result]))
     yield from ((f"no {name}", why) for name, why in result.missing.items() if not row.is_baseline or name == "score")
     yield "evidence (counter)", row.evidence
     yield "provenance", row.provenance or DASH

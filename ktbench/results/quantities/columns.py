@@ -68,6 +68,9 @@ def blank_line(quantities: Iterable[Quantity[T]]) -> dict[str, None]:
 def _cells(one: Quantity[T], value: Any) -> dict[str, Any]:
     if one.has_ends:
         return ends_of(one.name, value)
+    if one.is_estimate:
+        ends = {"": "mid", "_se": "se", "_low": "low", "_high": "high"}
+        return {f"{one.name}{end}": value and getattr(value, attribute) for end, attribute in ends.items()}
     if one.csv_keys:
         return {one.csv_keys.format(re.sub("[^a-z0-9]+", "_", key)): mine for key, mine in (value or {}).items()}
     return {one.name: list_text(value) if isinstance(value, tuple) else value}

@@ -27,7 +27,8 @@ class Quantity(Generic[T]):
 
     A value is formed of the values that the trials of a row have (`trial`, None where a trial has none): their median
     over rounds with its interval, or what `reduce` makes of them; else of the line (`derive`), by default its attribute
-    of that name. `is_interval` marks values with ends that are derived. Only rows that were timed have values of
+    of that name. `is_interval` marks values with ends that are derived,
+    `is_estimate` those with a standard error as well. Only rows that were timed have values of
     trials, but for what they `always` have. Where `has` is False a line lacks the column.
 
     A table shows it below its `heading`: as `write` says of a line or `show` of a value, else an interval with its
@@ -47,6 +48,7 @@ class Quantity(Generic[T]):
     reduce: Callable[[Sequence[Any]], Any] | None = None
     derive: Callable[[T], Any] | None = None
     is_interval: bool = False
+    is_estimate: bool = False
     always: bool = False
     has: Callable[[T], object] = lambda _: True
     scale: float = 1.0
