@@ -5,18 +5,21 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import partial
+from operator import attrgetter
+from typing import Any
 
 from ktbench.report.conditions import conditions_of, headline
 from ktbench.report.data import csv_of, json_of_table
 from ktbench.report.methods import methods_of
-from ktbench.report.table import Column, Table, build_table, notes_of, setting_columns
+from ktbench.report.table import Column, Table, build_table, columns_for, notes_of, setting_columns
 from ktbench.report.template import phrase, sentences
 from ktbench.report.text import extremes
 from ktbench.results import Run
 from ktbench.results.attribution import Attribution, FeatureAttribution, FeaturePair
 from ktbench.results.intervals import Interval, is_exact
-from ktbench.results.quantities.columns import ends_of
+from ktbench.results.quantities.columns import cells_of_line, ends_of
+from ktbench.results.quantities.quantity import Quantity
 from ktbench.results.quantities.text import DASH, dashed, pairs_text, percent, ratio
 from ktbench.results.row import Row
 from ktbench.results.run import the_part
@@ -111,11 +114,10 @@ class AttributionLine:
     of: Attribution
     share: FeatureAttribution | None = None
 
-    def value(self, name: Literal["factor", "first", "last"]) -> Interval | None:
-        """A factor of the feature; of all together the speed-up."""
-        if self.share is None:
-            return self.of.total if name == "factor" else None
-        return {"factor": self.share.factor, "first": self.share.first, "last": self.share.last}[name]
+    @property
+    def counted(self) -> Interval | None:
+        """The factor whose rounds count; where a feature has none, that of adding it last."""
+        return self.share.factor or self.share.last if self.share else self.of.total
 
     def pair(self, other: str) -> FeaturePair | None:
         """The interaction with another feature; None for itself and for all together."""
@@ -149,10 +151,7 @@ def attribution_table(run: Run, rows: Sequence[Row], attributions: Sequence[Attr
 def _columns(attributions: Sequence[Attribution], settings: Sequence[str]) -> Iterator[Column[AttributionLine]]:
     yield Column("feature", lambda line: line.share.feature if line.share else TOTAL, numeric=False)
     yield from setting_columns(settings, lambda line: line.of.settings)
-    yield Column("share (×)", lambda line: dashed(line.value("factor"), ratio))
-    yield Column("share of the log speed-up (%)", _percent)
-    yield Column("added first (×)", lambda line: dashed(line.value("first"), ratio))
-    yield Column("added last (×)", lambda line: dashed(line.value("last"), ratio))
+    yield from columns_for(_LINE, lines_of(attributions))
     for feature in dict.fromkeys(feature for one in attributions for feature in one.features):
         yield Column(f"with {feature} (×)", _interaction(feature))
 
@@ -173,6 +172,29 @@ def _percent(line: AttributionLine) -> str:
     return dashed(line.share.part, percent)
 
 
+def _factor(line: AttributionLine) -> Interval | None:
+    return line.share.factor if line.share else line.of.total
+
+
+def _of_share(name: str) -> Callable[[AttributionLine], Any]:
+    return lambda line: line.share and getattr(line.share, name)
+
+
+# What files have of features alone, and of all together as well.
+_feature = partial(Quantity, has=attrgetter("share"))
+_LINE: tuple[Quantity[AttributionLine], ...] = (
+    Quantity("kind", derive=lambda line: "share" if line.share else "total"),
+    Quantity("feature", derive=lambda line: line.share.feature if line.share else line.of.whole),
+    *(_feature(name, derive=lambda _: None) for name in ("other", "context")),
+    Quantity("factor", "share (×)", derive=_factor, is_interval=True, show=ratio),
+    Quantity("rounds", derive=lambda line: _rounds_of(line.counted)),
+    _feature("part", "share of the log speed-up (%)", derive=_of_share("part"), is_interval=True, write=_percent),
+    _feature("first", "added first (×)", derive=_of_share("first"), is_interval=True, show=ratio),
+    _feature("last", "added last (×)", derive=_of_share("last"), is_interval=True, show=ratio),
+    Quantity("missing", derive=lambda line: pairs_text(line.share.missing) if line.share else line.of.why),
+)
+
+
 def attribution_csv_text(run: Run, attributions: Sequence[Attribution]) -> str:
     """A line for each share, each pair and each total; empty where a value is missing, `missing` says why."""
     lines = [{**one.settings, **line, **_origin(run, one)} for one in attributions for line in _lines(one)]
@@ -180,30 +202,16 @@ def attribution_csv_text(run: Run, attributions: Sequence[Attribution]) -> str:
 
 
 def _lines(one: Attribution) -> Iterator[dict[str, Any]]:
-    yield from (_share(share) for share in one.shares)
-    yield {"kind": "total", "feature": one.whole, **_factor(one.total), "missing": one.why}
+    yield from (cells_of_line(_LINE, line) for line in lines_of([one]))
     for pair in one.pairs:
         names = {"feature": pair.one, "other": pair.other, "context": " ".join(pair.context)}
-        yield {"kind": "interaction", **names, **_factor(pair.factor), "missing": pair.why}
+        factor = {**ends_of("factor", pair.factor), "rounds": _rounds_of(pair.factor)}
+        yield {"kind": "interaction", **names, **factor, "missing": pair.why}
 
 
-def _share(share: FeatureAttribution) -> dict[str, Any]:
-    names = {"feature": share.feature, "other": None, "context": None}
-    return {
-        "kind": "share",
-        **names,
-        **_factor(share.factor, share.last),
-        **ends_of("part", share.part),
-        **ends_of("first", share.first),
-        **ends_of("last", share.last),
-        "missing": pairs_text(share.missing),
-    }
-
-
-def _factor(value: Interval | None, other: Interval | None = None) -> dict[str, Any]:
-    """A factor with the rounds that it was formed in, or those of `other` where there is none."""
-    counted = value or other
-    return {**ends_of("factor", value), "rounds": None if counted is None or is_exact(counted) else counted.n}
+def _rounds_of(value: Interval | None) -> int | None:
+    """The rounds that a factor was formed in."""
+    return None if value is None or is_exact(value) else value.n
 
 
 def _origin(run: Run, one: Attribution) -> dict[str, Any]:

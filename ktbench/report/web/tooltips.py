@@ -139,9 +139,8 @@ def _of_result(row: AccuracyRow, result: Result) -> Facts:
 def _card_of_share(line: AttributionLine, cells: Sequence[tuple[str, str]], document: Document) -> Card:
     (_, feature), *facts = cells
     missing = line.share.missing.items() if line.share else ()
-    of = line.share.factor or line.share.last if line.share else line.of.total
     lacking = [(f"no {name}", why) for name, why in missing]
-    return _card(feature, [*facts, *lacking, *_of_attribution(line.of, of, document)], _command(document))
+    return _card(feature, [*facts, *lacking, *_of_attribution(line.of, line.counted, document)], _command(document))
 
 
 def _card_of_pair(one: Attribution, pair: FeaturePair, settings: Sequence[str], document: Document) -> Card:
