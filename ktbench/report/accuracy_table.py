@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
@@ -116,7 +117,8 @@ def _timed(rows: Sequence[AccuracyRow]) -> Iterator[AccuracyColumn]:
 
     def timed(*names: str) -> Iterator[AccuracyColumn]:
         quantities, timed_rows = [BY_NAME[name] for name in names], [row.row for row in rows]
-        return columns_within(attrgetter("row"), columns_for(quantities, timed_rows, "frontier"))
+        columns = columns_for(quantities, timed_rows, "frontier")
+        return (replace(column, key=False) for column in columns_within(attrgetter("row"), columns))
 
     graded = is_graded(rows)
     yield from timed(*(() if graded else ("experts_bytes", "stored_bits")), "tokens_per_s")

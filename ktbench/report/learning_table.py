@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from ktbench.report.conditions import conditions_of, headline
 from ktbench.report.data import csv_of, json_of_table
 from ktbench.report.health import controls_sentence
-from ktbench.report.table import Column, Table, build_table, notes_of, setting_columns
+from ktbench.report.table import Column, Table, build_table, columns_for, columns_within, notes_of, setting_columns
 from ktbench.report.template import phrase, sentences
 from ktbench.report.text import SURE_MARK, extremes, spread_text
 from ktbench.results import Run
-from ktbench.results.quantities.columns import ends_of
-from ktbench.results.quantities.text import DASH, dashed, number
+from ktbench.results.quantities.columns import cells_of_line
+from ktbench.results.quantities.quantity import Quantity
+from ktbench.results.quantities.text import DASH, number
 from ktbench.results.row import Row
 from ktbench.results.run import the_part
 from ktbench.results.scores import Estimate
@@ -21,14 +24,6 @@ from ktbench.results.settings import setting_text, varying
 from ktbench.results.training.learning import METRICS, Learned, Metric, Score, seeds_of, values_of
 from ktbench.spec.wire import to_plain
 
-# What a value is multiplied by where it is shown.
-SCALES: dict[Metric, float] = {"last_loss": 1.0, "held_out_loss": 1.0, "exact": 100.0}
-NAMES: dict[Metric, str] = {
-    "last_loss": "loss of the last step",
-    "held_out_loss": "held-out loss",
-    "exact": "exact",
-}
-_UNITS: dict[Metric, tuple[str, str]] = {"exact": (" (%)", " (points)")}  # of a value and of a difference
 _DIGITS = 3
 
 
@@ -69,16 +64,7 @@ def learning_columns(settings: Sequence[str]) -> tuple[Column[Learned], ...]:
 
 
 def _columns_of(metric: Metric) -> Iterator[Column[Learned]]:
-    name, scale = NAMES[metric], SCALES[metric]
-    unit, of_difference = _UNITS.get(metric, ("", ""))
-
-    def write(value: Callable[[Score], str]) -> Callable[[Learned], str]:
-        return lambda one: dashed(one.scores.get(metric), value)
-
-    before = write(lambda score: dashed(score.before, lambda mid: number(mid * scale, _DIGITS)))
-    yield Column(f"{name} before{unit}", before, movable=True)
-    yield Column(f"{name}{unit}", write(lambda score: spread_text(score.after, scale)), key=True)
-    yield Column(f"{name}, difference{of_difference}", write(lambda score: difference_text(score, scale)), key=True)
+    return columns_within(lambda one: one.scores.get(metric), columns_for(_QUANTITIES[metric], ()))
 
 
 def difference_text(score: Score, scale: float) -> str:
@@ -101,6 +87,25 @@ def _with_sign(value: float, places: int) -> str:
     """Nothing has none."""
     text = f"{value:+.{places}f}"
     return text if float(text) else text[1:]
+
+
+def _values(name: str, scale: float = 1.0, unit: str = "", points: str = "") -> tuple[Quantity[Score], ...]:
+    """What files and tables have of a metric: tables `scale` times as large, in `unit`, and differences in `points`."""
+    shown, apart = partial(spread_text, scale=scale), partial(difference_text, scale=scale)
+    return (
+        Quantity("before", f"{name} before{unit}", scale=scale, digits=_DIGITS, is_movable=True),
+        Quantity("value", name + unit, derive=attrgetter("after"), is_interval=True, show=shown, is_key=True),
+        Quantity("difference", f"{name}, difference{points}", is_interval=True, write=apart, is_key=True),
+        Quantity("paired", derive=lambda score: score.difference and score.difference.n),
+        Quantity("apart", derive=attrgetter("is_apart")),
+    )
+
+
+_QUANTITIES: Mapping[Metric, tuple[Quantity[Score], ...]] = {
+    "last_loss": _values("loss of the last step"),
+    "held_out_loss": _values("held-out loss"),
+    "exact": _values("exact", 100.0, " (%)", " (points)"),
+}
 
 
 def _held_out(learned: Sequence[Learned]) -> str:
@@ -130,16 +135,11 @@ def _lines(one: Learned) -> Iterator[dict[str, Any]]:
     names = {"label": one.shown, **one.settings}
     for metric, score in one.scores.items():
         of = {**names, "metric": metric}
-        yield {**of, "seed": None, "before": score.before, **ends_of("value", score.after), **_difference(score)}
+        yield {**of, "seed": None, **cells_of_line(_QUANTITIES[metric], score)}
         for seed, value in values_of(metric, one.trainings).items():
             yield {**of, "seed": seed, "value": value}
     if not one.scores:
         yield {**names, "missing": one.why}
-
-
-def _difference(score: Score) -> dict[str, Any]:
-    paired = None if score.difference is None else score.difference.n
-    return {**ends_of("difference", score.difference), "paired": paired, "apart": score.is_apart}
 
 
 def _origin(run: Run, one: Learned) -> dict[str, Any]:

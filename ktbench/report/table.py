@@ -139,8 +139,8 @@ def columns_for(
 
 
 def columns_within(inner: Callable[[T], Any], columns: Iterable[Column[Any]]) -> Iterator[Column[T]]:
-    """Columns of what is within a line, such as its row; a dash where it has none. None is a key column."""
-    yield from (replace(column, write=partial(_written_within, inner, column.write), key=False) for column in columns)
+    """Columns of what is within a line, such as its row; a dash where it has none."""
+    yield from (replace(column, write=partial(_written_within, inner, column.write)) for column in columns)
 
 
 def _written_within(inner: Callable[[T], Any], write: Callable[[Any], str], line: T) -> str:
