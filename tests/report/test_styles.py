@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from matplotlib import image
+from matplotlib.figure import Figure
 
 from ktbench.cli.report import style_of
 from ktbench.report.documents import documents_of
@@ -74,3 +77,28 @@ def test_a_figure_is_drawn_once_for_files_page_and_kit(run: Run, monkeypatch: py
     monkeypatch.setattr(drawing, "draw", lambda *words: (counts.append(1), original(*words))[1])
     write_report(run, ["figure", "html", "kit"])
     assert len(counts) == 1
+
+
+def bar_widths_in(drawn: Figure) -> list[float]:
+    """How wide each bar is drawn, in inches."""
+    boxes = [bar.get_window_extent() for axes in drawn.axes for bar in axes.patches]
+    return [box.width / drawn.dpi for box in boxes]
+
+
+@pytest.mark.parametrize("width", [3.3, 7.0])
+@pytest.mark.parametrize("prompts", [(32,), (32, 64, 128)])
+def test_bars_have_one_width_at_any_width_of_the_figure(tmp_path: Path, width: float, prompts: tuple[int, ...]) -> None:
+    drawn = speed_figure(Store(rounds=6, prompts=prompts).write(tmp_path), FigureStyle(width=width))
+    found = bar_widths_in(drawn)
+    assert found == pytest.approx([found[0]] * len(found), rel=1e-3)
+    assert max(found) < 0.6
+    tops = {axes.get_ylim()[1] for axes in drawn.axes}
+    assert len(tops) == 1
+
+
+def test_a_line_of_few_bars_takes_less_room_than_a_full_one(tmp_path: Path) -> None:
+    drawn = speed_figure(Store(rounds=6, prompts=tuple(range(32, 256, 32))).write(tmp_path), FigureStyle(width=3.3))
+    first, last = drawn.axes[0], drawn.axes[-1]
+    assert len(first.patches) > len(last.patches)
+    assert first.get_position().width > 1.5 * last.get_position().width
+    assert first.get_position().x0 == last.get_position().x0

@@ -41,7 +41,7 @@ Look = Mapping[str, Any]
 WHISKER: Any = {"elinewidth": 0.7, "capsize": 1.6, "capthick": 0.7}
 _WIDE = 8.0  # above this ratio of largest to least a linear axis loses the small values
 _MARGIN, ABOVE = 0.06, 1.12  # room beside the outermost values and above the largest
-_GAP_IN = 0.04  # between two names of ticks
+_GAP_IN = 0.03  # between two names of ticks
 _BAR = 0.8  # of a place
 
 
@@ -107,8 +107,9 @@ def bars(
         if bar.mark:
             mark(texts[-1][0] if np.isnan(bar.y) else box, bar.mark)
     places = sum(sizes) - (not single) if shown else 1
-    spare = max(0, 2 - places) / 2  # one bar alone does not fill its panel
-    axes.set_xlim(-0.6 - spare, places - 0.4 + spare)
+    axes.set_xlim(-0.6, places - 0.4)
+    if not groups:
+        sheet.share_unit(axes)
     if texts:
         sheet.fits.append(lambda: fit_texts(sheet, axes, texts, 1.0))
     return middles
@@ -148,8 +149,8 @@ def name_groups(sheet: Sheet, axes: Axes, names: Sequence[str], middles: Sequenc
 
     def fit() -> None:
         (left, right), width = axes.get_xlim(), sheet.size_of(axes)[0]
-        bounds = [left, *((one + other) / 2 for one, other in pairwise(places)), right]
-        rooms = [(end - begin) * width / (right - left) - _GAP_IN for begin, end in pairwise(bounds)]
+        between = [(right - left) / 2, *((other - one) / 2 for one, other in pairwise(places)), (right - left) / 2]
+        rooms = [2 * min(halves) * width / (right - left) - _GAP_IN for halves in pairwise(between)]
         broken = [folded(name, room) for name, room in zip(shown, rooms, strict=True)]
         upright = any(width_in(name) > room for name, room in zip(broken, rooms, strict=True))
         rows = [max(1, floor(room / line_in())) for room in rooms]

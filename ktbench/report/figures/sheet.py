@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
@@ -13,7 +12,6 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
@@ -37,10 +35,14 @@ PLOT_IN = 1.9
 _SHOWN_DPI = 120
 _EDGE_IN = 0.05
 _HANDLE_IN = 0.36  # a handle of the legend with the space around it
-_LEAST_IN, _NAMES_IN = 0.3, 3.0  # of a plot; of a row for names, before it is known what they take
+_LEAST_IN = 0.3  # of a plot
 _AROUND_IN = 0.055  # axes with the names around them
+_FIRST_IN = (0.35, 0.3, 0.1, 0.15)  # what names take of a plot's room before they are measured
+_PLACE_IN = 0.65  # a bar with the space beside it, at most
 
 Key = tuple[str, ...]
+_Place = tuple[int, int, int]  # a row, and the columns from one up to another
+_Edges = tuple[float, float, float, float]  # inches to the left, below, to the right, above
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,18 +83,23 @@ class Sheet(Figure):
         self.marks: dict[str, tuple[Mark, ...]] = {}
         self.fits: list[Callable[[], object]] = []
         self.labels: list[Callable[[], object]] = []
-        self._heights, self._entries = heights, legend
-        self._grid = self.add_gridspec(len(heights), columns, height_ratios=heights)
-        self._rows: dict[int, Axes] = {}
+        self._heights, self._entries, self._columns = heights, legend, columns
+        self._places: dict[Axes, _Place] = {}
+        self._spans: dict[Axes, tuple[float, float]] = {}
+        self._names: dict[Text, str] = {}
         self._title_in, self._foot_in = 0.0, 0.0
         self._lines: list[Artist] = []
 
     def axes_in(self, row: int, left: int = 0, right: int | None = None, title: str = "") -> Axes:
         """Axes in a row of plots, from one column up to another."""
-        axes = self.add_subplot(self._grid[row, left:right])
+        axes = self.add_axes((0.0, 0.0, 1.0, 1.0))
         axes.set_title(self.style.text(title))
-        self._rows.setdefault(row, axes)
+        self._places[axes] = row, left, self._columns if right is None else right
         return axes
+
+    def share_unit(self, axes: Axes) -> None:
+        """Make a unit of x as long in these axes as in all others that share it, which end where their bars do."""
+        self._spans[axes] = axes.get_xlim()
 
     def name_axes(self, axes: Axes, x: str = "", y: str = "") -> None:
         """The names below and beside axes, which are broken where they have no room."""
@@ -107,15 +114,18 @@ class Sheet(Figure):
     def settle(self, *title: str) -> Sheet:
         """Lay out everything, write title, legend and caption. Raises RequestError where plots have no room."""
         room_in = self.get_figwidth() - 2 * _EDGE_IN
-        above = [line for one in title for line in wrapped(self.style.text(one), label_pt(), room_in)]
+        words = [self.style.text(one) for one in title]
+        small = any(width_in(one, label_pt()) > room_in for one in words)
+        title_pt = caption_pt() if small else label_pt()
+        above = [line for one in words for line in wrapped(one, title_pt, room_in)]
         below = wrapped(" ".join(self.caption), caption_pt(), room_in)
         legend, tall = self._legend(room_in)
-        self._title_in = _EDGE_IN + len(above) * line_in(label_pt()) if above else 0.0
+        self._title_in = _EDGE_IN + len(above) * line_in(title_pt) if above else 0.0
         self._foot_in = (len(below) + 0.7) * line_in(caption_pt())
         head_in = self._title_in + _EDGE_IN + sum(tall)
         self._place(head_in)
         self._lines = self._write(below, self._foot_in, caption_pt())
-        self._write(above, self.get_figheight(), label_pt())
+        self._write(above, self.get_figheight(), title_pt)
         top = self._title_in + _EDGE_IN
         for entries, each_in in zip(legend, tall, strict=True):
             self._draw_legend(entries, 1 - top / self.get_figheight())
@@ -125,53 +135,87 @@ class Sheet(Figure):
         return self
 
     def _place(self, head_in: float) -> None:
-        """Give the plots their room between head and foot, as high as asked for."""
-        wanted, around = sum(self._heights), head_in + self._foot_in
+        """Give the plots their room between head and foot, as high as asked for.
+
+        Names are broken where they have no room, which changes what they take of it: they are measured twice.
+        """
+        renderer: Any = self.canvas.get_renderer()  # type: ignore[attr-defined]
+        self._names = {text: text.get_text() for axes in self.axes for text in _names_of(axes)}
         fixed_in = self.style.height and self.style.height - head_in + self._title_in
-        names = {text: text.get_text() for axes in self.axes for text in _names_of(axes)}
-        engine = ConstrainedLayoutEngine(w_pad=_AROUND_IN, h_pad=_AROUND_IN, wspace=0.01, hspace=0.01)
-        self.set_layout_engine(engine)
-
-        def lay_out(plots_in: float) -> float:
-            """Into so many inches; returns how many of them are not of plots."""
-            height = round(plots_in + around, 3)
-            self.set_figheight(height)
-            engine.set(rect=(0, self._foot_in / height, 1, 1 - around / height))
-            with warnings.catch_warnings():
-                warnings.filterwarnings("error", "constrained_layout not applied")
-                engine.execute(self)
-            return height - around - sum(self.size_of(axes)[1] for axes in self._rows.values())
-
-        def fit() -> None:
-            self._break_names(names)
+        around = dict.fromkeys(self.axes, _FIRST_IN)
+        for _ in range(2):
+            self._arrange(around, head_in, fixed_in)
+            self._break_names()
             for one in self.fits:
                 one()
+            around = {axes: self._around(axes, renderer) for axes in self.axes}
+        self._arrange(around, head_in, fixed_in)
 
-        try:
-            spare = wanted + _NAMES_IN * len(self._heights)  # room for upright names
-            lay_out(spare)
-            fit()
-            names_in = lay_out(spare)
-            if fixed_in and fixed_in - names_in < _LEAST_IN * len(self._heights):
-                raise UserWarning
-            names_in = lay_out(fixed_in or wanted + names_in)
-            fit()
-            names_in = lay_out(fixed_in or wanted + names_in)
-            lay_out(fixed_in or wanted + names_in)
-        except UserWarning:
+    def _around(self, axes: Axes, renderer: Any) -> _Edges:
+        """Inches that names take to the left of a plot, below, to the right, and above it."""
+        plot, whole = axes.get_window_extent(renderer), axes.get_tightbbox(renderer, for_layout_only=True)
+        if whole is None or not axes.axison:
+            return 0.0, 0.0, 0.0, 0.0
+        edges = plot.x0 - whole.x0, plot.y0 - whole.y0, whole.x1 - plot.x1, whole.y1 - plot.y1
+        left, below, right, above = (round(max(0.0, edge) / DPI, 3) for edge in edges)
+        return left, below, right, above
+
+    def _arrange(self, around: Mapping[Axes, _Edges], head_in: float, fixed_in: float | None) -> None:
+        """Place all axes, given what names take around each; `fixed_in` inches for the rows, else their heights."""
+        rows = range(len(self._heights))
+        inside = [[around[axes] for axes, place in self._places.items() if place[0] == row] for row in rows]
+        below, above = ([max((edges[n] for edges in row), default=0.0) + _AROUND_IN for row in inside] for n in (1, 3))
+        names_in = sum(below) + sum(above)
+        scale = (fixed_in - names_in) / sum(self._heights) if fixed_in else 1.0
+        tall = [scale * height for height in self._heights]
+        rooms = {axes: self._room(axes, around) for axes in self.axes}
+        if min(tall) < _LEAST_IN * min(1.0, *self._heights) or min(width for _, width in rooms.values()) < _LEAST_IN:
             size = f"{self.get_figwidth():g} by {self.style.height or self.get_figheight():.3g} inches"
-            raise RequestError(f"figure of {size}: no room for its plots, set a larger width or height") from None
-        self.set_layout_engine("none")
-        for axes in self.axes:  # the last digits are those of a solver
-            left, bottom, width, height = (round(float(edge), 5) for edge in axes.get_position().bounds)
-            axes.set_position((left, bottom, width, height))
+            raise RequestError(f"figure of {size}: no room for its plots, set a larger width or height")
+        wide, high = self.get_figwidth(), round(sum(tall) + names_in + head_in + self._foot_in, 3)
+        self.set_figheight(high)
+        for axes, (left, width) in self._shared(rooms).items():
+            row = self._places[axes][0]
+            top = head_in + sum(tall[:row]) + sum(below[:row]) + sum(above[: row + 1])
+            bounds = left / wide, 1 - (top + tall[row]) / high, width / wide, tall[row] / high
+            axes.set_position(tuple(round(edge, 5) for edge in bounds))  # type: ignore[arg-type]
 
-    def _break_names(self, names: Mapping[Text, str]) -> None:
+    def _room(self, axes: Axes, around: Mapping[Axes, _Edges]) -> tuple[float, float]:
+        """Left edge and width of a plot: those of rows with the same columns are below each other."""
+        row, begin, end = self._places[axes]
+        lines = [{p[1:] for p in self._places.values() if p[0] == line} for line in range(len(self._heights))]
+        _, pattern = max((len(one), sorted(one)) for one in lines if one >= lines[row])
+        sides = {
+            span: [
+                max(edges[side] for axes, edges in around.items() if self._places[axes][1:] == span) + _AROUND_IN
+                for side in (0, 2)
+            ]
+            for span in pattern
+        }
+        each = (self.get_figwidth() - sum(map(sum, sides.values()))) / self._columns
+        before = sum(map(sum, (sides[span] for span in pattern if span[0] < begin)))
+        return before + sides[begin, end][0] + begin * each, (end - begin) * each
+
+    def _shared(self, rooms: Mapping[Axes, tuple[float, float]]) -> dict[Axes, tuple[float, float]]:
+        """Left edges and widths. Axes that share a unit have no more room than they need, but for the widest."""
+        places, spans = dict(rooms), {axes: high - low for axes, (low, high) in self._spans.items()}
+        unit = min((_PLACE_IN, *(rooms[axes][1] / span for axes, span in spans.items())))
+        for axes, span in spans.items():
+            left, room = rooms[axes]
+            named = max(width_in(self._names[text], label_pt()) for text in _names_of(axes)[:2])
+            width = room if span == max(spans.values()) else min(room, max(unit * span, named))
+            low, high = self._spans[axes]
+            spare = (width / unit - span) / 2
+            axes.set_xlim(low - spare, high + spare)
+            places[axes] = left, width
+        return places
+
+    def _break_names(self) -> None:
         """Titles and names of axes in as many lines as their axes have no room for."""
         for axes in self.axes:
             width, height = self.size_of(axes)
             for text, room_in in zip(_names_of(axes), (width, width, height), strict=True):
-                text.set_text("\n".join(wrapped(names[text], float(text.get_fontsize()), max(room_in, 0.5))))
+                text.set_text("\n".join(wrapped(self._names[text], float(text.get_fontsize()), max(room_in, 0.5))))
 
     def _write(self, lines: Sequence[str], top_in: float, size_pt: float) -> list[Artist]:
         """Lines of text, the first below `top_in` inches from the lower edge."""

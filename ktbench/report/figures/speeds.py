@@ -112,12 +112,20 @@ def breakdown(document: Document, style: FigureStyle) -> Sheet:
         sheet.name_axes(axes, line[0] if alone and line else "", y)
         if not line:
             axes.set_axis_off()
+    sheet.fits.append(lambda: _to_one_scale(sheet.axes))
     return sheet
 
 
+def _to_one_scale(every: Sequence[Axes]) -> None:
+    """Lines of one panel end at the same height."""
+    top = max(axes.get_ylim()[1] for axes in every)
+    for axes in every:
+        axes.set_ylim(top=top)
+
+
 def _group_name(row: Row, free: Sequence[str]) -> str:
-    whole = ("model", TOKENS) if row.is_layer else ("model", "model.layers", "workload.phase")
-    return ", ".join(_named(key, row.settings.get(key)) for key in free or whole)
+    """The settings that vary; where none does what the headline leaves open."""
+    return ", ".join(_named(key, row.settings.get(key)) for key in free or ((TOKENS,) if row.is_layer else ()))
 
 
 def _named(key: str, value: object) -> str:
@@ -135,6 +143,12 @@ def throughput(document: Document, style: FigureStyle) -> Sheet:
     return _throughput(every.of("tflops"), document.rows, caption, style)
 
 
+def _titles(panels: Sequence[Panel], rows: Sequence[Row]) -> list[str]:
+    """The titles of panels; none where the headline says the one precision that there is."""
+    alone = len(panels) == 1 and len({row.spec.precision for row in rows}) == 1
+    return [""] if alone else [panel.title for panel in panels]
+
+
 def throughput_change(before: Sequence[Row], after: Sequence[Row], caption: Sequence[str], style: FigureStyle) -> Sheet:
     """The throughput of run B with that of run A in grey."""
     old, new = (
@@ -149,7 +163,8 @@ def _throughput(panels: Sequence[Panel], rows: Sequence[Row], caption: Sequence[
     f, look = pd.concat([panel.points for panel in panels]), looks(series_in(panels))
     roofs = [rooflines(panel.rows, rows) for panel in panels]
     units = [", ".join(dict.fromkeys(unit_of(row.spec.dtype) for row in panel.rows)) for panel in panels]
-    titles = [f"{panel.title} ({unit})" for panel, unit in zip(panels, units, strict=True)]
+    named = _titles(panels, rows)
+    titles = [f"{title} ({unit})" if title else "" for title, unit in zip(named, units, strict=True)]
     sheet, every, begins = panel_sheet(style, caption, titles, Room(most=4, least_in=1.45), _roofed(f, look, rows))
     xs = sorted({*f["x"]}) or [1.0]
     x, (low, high) = (xs[0] / 1.6, xs[-1] * 1.6), extent(f) or (0.1, 1.0)
@@ -204,7 +219,7 @@ def latency(document: Document, style: FigureStyle) -> Sheet:
     look = looks(series_in(panels))
     legend = _roofed(pd.concat([panel.points for panel in panels]), look, rows)
     caption = [document.table.figure_caption, *every.absences("step_s"), *beyond]
-    sheet, axes_of, begins = panel_sheet(style, caption, [panel.title for panel in panels], Room(most=4), legend)
+    sheet, axes_of, begins = panel_sheet(style, caption, _titles(panels, rows), Room(most=4), legend)
     read = read_spread(record for row in roof_rows(rows) for record in row.records)
     for n, (panel, axes) in enumerate(zip(panels, axes_of, strict=True)):
         top, xs = 1.15 * (extent(panel.points) or (0.0, 1.0))[1], sorted({*panel.points["x"]})
@@ -234,7 +249,7 @@ def depth(document: Document, style: FigureStyle) -> Sheet:
     panels = every.of("tokens_per_s")
     f, look = pd.concat([panel.points for panel in panels]), looks(series_in(panels))
     caption = [document.table.figure_caption, *every.absences("tokens_per_s")]
-    titles = [panel.title for panel in panels] if len(panels) > 1 else [""]
+    titles = _titles(panels, document.rows)
     sheet, axes_of, begins = panel_sheet(style, caption, titles, Room(most=4), _roofed(f, look, ()))
     log_y = all(is_wide(*(extent(panel.points) or (0.0, 0.0))) for panel in panels)
     for n, (panel, axes) in enumerate(zip(panels, axes_of, strict=True)):
