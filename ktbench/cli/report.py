@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from ktbench.cli.streams import is_json
+from ktbench.host.fonts import require_font
 from ktbench.report.documents import documents_of, page_of
 from ktbench.report.write import FORMATS, TEXTS, json_lines, texts_of, write_report
 from ktbench.results import read_run
@@ -66,9 +67,7 @@ def style_of(words: Sequence[str]) -> FigureStyle:
     except ValueError as error:
         raise RequestError(f"report {error}") from None
     if style.font:
-        from ktbench.report.figures.style import require_font
-
-        require_font(style.font)
+        require_font("font", style.font)
     return style
 
 

@@ -30,6 +30,7 @@ from ktbench.engine.stored.formats import stored_formats
 from ktbench.engine.stored.methods import announced_formats
 from ktbench.host.capabilities import machine_capabilities
 from ktbench.host.describe import read_local_machine
+from ktbench.host.fonts import require_font
 from ktbench.host.memory import read_memory
 from ktbench.host.topology import read_topology
 from ktbench.resources import option_files
@@ -104,6 +105,8 @@ def read_request(overrides: Sequence[str], *, evaluates: bool = False) -> Reques
         request = _on_this_machine(request, overrides)
         for part in request.parts:
             require_operators(part.spec.inject)
+            if part.sweep.style.font:
+                require_font("sweep.style.font", part.sweep.style.font)
             _require_published(part)
             _require_network(part, composed.parts[part.name])
             _require_stored(part, composed.parts[part.name])

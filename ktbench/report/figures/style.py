@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 
 from matplotlib import rcParams
 from matplotlib.backends.backend_agg import RendererAgg
-from matplotlib.font_manager import FontProperties, findfont, fontManager
+from matplotlib.font_manager import FontProperties
 
-from ktbench.spec.errors import RequestError, did_you_mean, printable
+from ktbench.spec.errors import printable
 from ktbench.spec.sweep import FigureStyle
 
 T = TypeVar("T")
@@ -51,15 +51,6 @@ def look_of(style: FigureStyle) -> Any:
     sizes = {"font.size": size - 0.5, "axes.labelsize": size, "axes.titlesize": size, "legend.fontsize": size}
     ticks = {"xtick.labelsize": size - 0.5, "ytick.labelsize": size - 0.5}
     return ["default", _OURS | {"font.family": style.font or _FONT, **sizes, **ticks}]
-
-
-def require_font(name: str) -> None:
-    """Raises RequestError for a family that is not installed."""
-    try:
-        findfont(FontProperties(family=name), fallback_to_default=False)
-    except ValueError:
-        known = sorted({one.name for one in fontManager.ttflist})
-        raise RequestError(f"font={name}: not installed{did_you_mean(name, known)}") from None
 
 
 def tick_pt() -> float:
