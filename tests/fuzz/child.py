@@ -121,6 +121,7 @@ def run_child(carry_out: Callable[[Any], int], data: Any, home: Path) -> None:
 
 def _enter(home: Path) -> None:
     global _watch  # noqa: PLW0603, Python keeps audit hooks for good
+    sys.dont_write_bytecode = True  # of modules that this input is the first to load
     os.setsid()
     os.chdir(home)
     _redirect(home)
