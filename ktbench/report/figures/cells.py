@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -148,6 +148,8 @@ class Curves:
 
     def __init__(self, cells: pd.DataFrame, axis: Axis = TOKENS_AXIS) -> None:
         self._arms, self.axis = cells[cells["role"] == "arm"], axis
+        by_precision = dict(list(self._arms.groupby("precision", sort=False)))
+        self._by_precision = [(one, by_precision[one]) for one in PRECISIONS if one in by_precision]
         keys = varying(_settings(cells))
         others = [key for key in keys if key not in (axis.key, "precision")]
         self._titled = [key for key in others if self._goes_with_the_precision(cells, key)]
@@ -173,19 +175,13 @@ class Curves:
         baseline = drawn[drawn["is_baseline"].astype(bool)].assign(reference=True)
         baseline["name"] = [f"{cell.name}, {cell.precision}" for cell in baseline.itertuples(index=False)]
         panels = []
-        for precision, every in self._by_precision():
+        for precision, every in self._by_precision:
             own = self._in_order(drawn[drawn["precision"] == precision])
             others = baseline[:0] if every["is_baseline"].any() else baseline
             titled = [_words(key, every["settings"].iloc[0].get(key)) for key in self._titled]
             points = pd.concat([own, others]) if len(others) else own
             panels.append(Panel(", ".join([*titled, f"{precision} weights"]), precision, points, tuple(every["row"])))
         return [panel for panel in panels if not panel.points["reference"].all()] or panels[:1]
-
-    def _by_precision(self) -> Iterator[tuple[Precision, pd.DataFrame]]:
-        for precision in PRECISIONS:
-            found = self._arms[self._arms["precision"] == precision]
-            if len(found):
-                yield precision, found
 
     def _in_order(self, points: pd.DataFrame) -> pd.DataFrame:
         """Curves in the order of the table."""
