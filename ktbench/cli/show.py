@@ -16,7 +16,7 @@ from ktbench.report.documents import NUMERIC, Document, documents_of, firsts_of_
 from ktbench.report.equal_cells import equal_cells_sentence
 from ktbench.report.markdown import common_to, grid, grid_of, table_grid
 from ktbench.report.terminal import accuracy_line, name_width, row_line, shared_facts
-from ktbench.report.web.findings import best_row, best_sentence
+from ktbench.report.web.findings import best_row, best_score, best_sentence
 from ktbench.report.write import json_lines, write_report
 from ktbench.results import Run
 from ktbench.results.accuracy import AccuracyRow
@@ -95,16 +95,25 @@ def _text(run: Run, documents: Sequence[Document]) -> Iterator[str]:
 
 
 def _result(documents: Sequence[Document]) -> Iterator[str]:
-    """What came out, in one sentence; nothing of cells that are compared with none."""
-    rows = [row for part in firsts_of_parts(documents) for row in part.rows if not part.answers]
+    """What came out, in one sentence on speeds and one on the scores of each part; nothing of what has no other."""
+    parts = firsts_of_parts(documents)
+    for part in parts:
+        if scored := best_score(part.answers):
+            yield from ("", f"{_named(scored[0].row, part.rows)}: {scored[1]}.")
+    rows = [row for part in parts for row in part.rows if not part.answers]
     best = best_row(rows)
     mine = [row for row in rows if best is not None and row.part == best.part]
     if best is not None and (found := best_sentence(mine)):
-        keys = varying([group[0].settings for group in groups_of(mine)])
-        where = setting_words({key: best.settings.get(key) for key in keys})
-        yield from ("", f"{best.shown}{f' ({where})' if where else ''}: {found.text}.")
+        yield from ("", f"{_named(best, mine)}: {found.text}.")
     elif any(row.speedup for row in rows if row.role == "arm"):
         yield from ("", "No arm was shown to be faster than its baseline.")
+
+
+def _named(row: Row, rows: Sequence[Row]) -> str:
+    """`+v (batch 4)`: a row with the settings that tell it from the others of its part, in words."""
+    keys = varying([group[0].settings for group in groups_of(rows)])
+    where = setting_words({key: row.settings.get(key) for key in keys})
+    return f"{row.shown}{f' ({where})' if where else ''}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

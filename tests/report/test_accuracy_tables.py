@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from math import inf
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
@@ -14,6 +15,8 @@ from ktbench.cli.streams import printing
 from ktbench.report.accuracy_table import accuracy_table, grids_below
 from ktbench.report.data import accuracy_json_text
 from ktbench.report.documents import page_of
+from ktbench.report.text import score_interval_text
+from ktbench.report.web.findings import best_score
 from ktbench.report.write import write_report
 from ktbench.results import Log, Run, read_run
 from ktbench.results.accuracy import accuracy_rows, frontier_of, standings
@@ -27,6 +30,7 @@ from tests.report.accuracy_stores import (
     Answering,
     DriftStore,
     deferring,
+    scores_of,
     skipping,
     told,
 )
@@ -38,6 +42,20 @@ def test_the_terminal_shows_speeds_and_drift_too(tmp_path: Path, capsys: pytest.
     assert "tokens/s  the baseline" in capsys.readouterr().out
     show(DriftStore(arms=(BASE, skipping(6))).write(tmp_path))
     assert "top-1 30.8 ± 2.5 %" in capsys.readouterr().out
+
+
+def test_the_best_score_is_the_highest_of_arms_with_its_interval(small: Run) -> None:
+    rows = accuracy_rows(small)
+    means = {row.row.label: [*scores_of(small, row.row.label).values()] for row in rows}
+    mean = {label: fmean(fmean(task.values()) for task in tasks) for label, tasks in means.items()}
+    found = best_score(rows)
+    assert found is not None
+    row, text = found
+    assert mean[row.row.label] == max(mean.values())
+    assert score_interval_text(row.score) in text
+    assert best_score(rows[:1]) is None
+    _, tied = best_score([row, replace(row, row=replace(row.row, label="+twin"))]) or (row, "")
+    assert "+twin" in tied
 
 
 def test_the_json_is_plain_and_complete(small: Run) -> None:

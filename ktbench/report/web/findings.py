@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ktbench.report.attribution_table import context_text, group_name, settings_shown
 from ktbench.report.learning_table import difference_text, learned_name
 from ktbench.report.learning_table import settings_shown as settings_of_arms
-from ktbench.report.text import SURE_MARK, change_text, counted, score_interval_text, spread_text
+from ktbench.report.text import SURE_MARK, change_text, counted, score_interval_text, some, spread_text
 from ktbench.results.accuracy import AccuracyRow
 from ktbench.results.attribution import Attribution
 from ktbench.results.intervals import Interval, is_exact
@@ -205,6 +205,22 @@ def findings_of_answers(rows: Sequence[AccuracyRow]) -> tuple[FindingGroup, ...]
         ("unsure", "No difference shown", _changed(rows, ScoreVerdict.NONE_SHOWN)),
         ("absent", "Without a score, and why", without),
     )
+
+
+def best_score(rows: Sequence[AccuracyRow]) -> tuple[AccuracyRow, str] | None:
+    """The arm with the highest average score, and its interval and change in words; None where fewer than two have one.
+
+    The first of those with the same score.
+    """
+    arms = ((row, row.result()) for row in rows if row.row.role == "arm")
+    scored = [(row, result, result.score) for row, result in arms if result and result.score]
+    if len(scored) < 2:
+        return None
+    row, result, score = max(scored, key=lambda one: one[2].mid)
+    change = result.change and f"{change_text(result.change.difference)} points, {result.change.verdict}"
+    words = [f"the highest average score, {score_interval_text(score)} %", change or result.missing["change"]]
+    alike = [_name(other) for other, _, theirs in scored if other is not row and theirs.mid == score.mid]
+    return row, "; ".join([*words, *([f"the same as {some([*dict.fromkeys(alike)])}"] if alike else [])])
 
 
 def _baselines(rows: Sequence[AccuracyRow]) -> Iterator[Statement]:
