@@ -90,7 +90,7 @@ def _values(told: Help, key: str) -> Iterator[str]:
     if key in told.groups:
         yield from option_files(key)
     yield from (word for one in told.all_keys() if one.name == key for word in one.choices)
-    if key in ("resume", "run"):
+    if key in ("resume", "run", "with"):
         yield from _runs()
 
 

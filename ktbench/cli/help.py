@@ -25,6 +25,7 @@ from ktbench.serve.settings import ChatSettings, ServerSettings
 from ktbench.spec.sweep import FigureStyle
 
 _OUTPUT = Key(name="output", default="", kind="FILE", about="where to write")
+_WITH = Key(name="with", default="", kind="RUN", about="one table of speeds and of answers of another run")
 _LAUNCHERS = ("joblib", "ray", "submitit_local", "submitit_slurm")
 _ON_NODES = (
     Key(name="hydra/launcher", default="", choices=_LAUNCHERS, about="spreads cells over nodes"),
@@ -123,10 +124,11 @@ HELP: Mapping[str, Help] = {
     ),
     "report": Help(
         words="RUN [FORMAT ...]",
-        keys=tuple(keys_of("", FigureStyle)),
+        keys=(_WITH, *keys_of("", FigureStyle)),
         examples=(
             ("latest", "tables, figures and page again"),
             ("latest csv", "the CSV alone, on stdout as well"),
+            ("slice with=nano", "speeds of one run beside the answers of another, by arm"),
             ("latest kit width=3.3 font='DejaVu Serif'", "a folder for a paper of two columns"),
         ),
     ),

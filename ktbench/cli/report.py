@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,24 +15,29 @@ import yaml
 from ktbench.cli.streams import is_json
 from ktbench.host.fonts import require_font
 from ktbench.report.documents import documents_of, page_of
+from ktbench.report.joined import joined, joined_lines, joined_markdown, write_joined
 from ktbench.report.write import FORMATS, TEXTS, json_lines, texts_of, write_report
 from ktbench.results import read_run
 from ktbench.results.find import find_run
 from ktbench.spec.errors import RequestError
 from ktbench.spec.sweep import FigureStyle
-from ktbench.spec.wire import from_plain
+from ktbench.spec.wire import from_plain, to_plain
 
+_WITH = "with="
 STYLE_KEYS = tuple(field.name for field in fields(FigureStyle))
 
 
 def run(overrides: Sequence[str]) -> int:
     """Rebuild the report of a run and print its table; of a single format of text that alone.
 
-    Raises RequestError for an unknown run, format or setting.
+    With `with=OTHER` print and write the table of both instead: the speeds of one, the answers of the other. Raises
+    RequestError for an unknown run, format or setting, and for runs that cannot be joined.
     """
     if not overrides:
         raise RequestError("report: name a run: a folder, a name under runs/, or latest")
     name, *words = overrides
+    if others := [word for word in words if word.startswith(_WITH)]:
+        return _join(name, others[0].removeprefix(_WITH), [word for word in words if word != others[0]])
     formats = [word for word in words if "=" not in word]
     style = style_of([word for word in words if "=" in word])
     with _without_collection():
@@ -45,6 +51,19 @@ def run(overrides: Sequence[str]) -> int:
         print("\n".join(texts_of(documents, alone)).rstrip("\n") if alone else page_of(stored, documents))
     for path in written:
         print(f"wrote {path}", file=sys.stderr if alone else sys.stdout)
+    return 0
+
+
+def _join(name: str, other: str, words: Sequence[str]) -> int:
+    if words:
+        raise RequestError(f"report {_WITH}{other}: writes md, csv and json, leave out {words[0]}")
+    one, two = read_run(find_run(name)), read_run(find_run(other))
+    both = joined(one, two)
+    written = write_joined(both, one.folder / "report", f"joined-{two.folder.name}")
+    if is_json():
+        print("\n".join(json.dumps(to_plain(line), allow_nan=False) for line in joined_lines(both)))
+    else:
+        print("\n".join([joined_markdown(both), *(f"wrote {path}" for path in written)]))
     return 0
 
 
