@@ -175,6 +175,6 @@ def generate(model: PreTrainedModel) -> Generated:
 def network(name: str, experts: str) -> PreTrainedModel:
     """The engine's modules, with their own routers again."""
     under_test = system(name)
-    under_test._use(EngineSpec(threads=1, **ENGINE[experts]), 0)
+    under_test._use(EngineSpec(threads=1, **ENGINE[experts]))
     under_test._components.state.begin(None)
     return under_test._components.network
