@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import logging
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
@@ -15,7 +14,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
 from ktbench.config.compose import composed_yaml, in_one_line, normal, prepared
-from ktbench.config.launcher import is_launching
+from ktbench.config.launcher import is_launching, logging_restored
 from ktbench.config.lists import key_of, parsed, sweep_words, with_letters
 from ktbench.config.machine import ReadLocal, no_local
 from ktbench.config.options import SEARCHPATH, group_options, own_folders
@@ -53,7 +52,7 @@ def _run_hydra(words: Sequence[str]) -> None:
         """Nothing is run: the flags print."""
 
     said = io.StringIO()
-    with _argv(["ktbench", *words]), _logging_restored(), redirect_stderr(said):
+    with _argv(["ktbench", *words]), logging_restored(), redirect_stderr(said):
         try:
             ktbench()
         except SystemExit as ended:
@@ -68,18 +67,6 @@ def _argv(words: Sequence[str]) -> Iterator[None]:
         yield
     finally:
         sys.argv = before
-
-
-@contextmanager
-def _logging_restored() -> Iterator[None]:
-    """Inside, Hydra may have its messages printed."""
-    root = logging.getLogger()
-    handlers, level = [*root.handlers], root.level
-    try:
-        yield
-    finally:
-        root.handlers[:] = handlers
-        root.setLevel(level)
 
 
 def job_files(overrides: Sequence[str], read_local: ReadLocal = no_local) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -118,12 +119,28 @@ def launch_jobs(launch: Launch, folder: Path, task: Task, jobs: Sequence[str]) -
     """
     if launch.name == "ray":
         os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # or Ray sends usage reports
-    with _composed(launch, folder) as config:
+    with _composed(launch, folder) as config, logging_restored():
         nothing: Any = Callback()  # the documented interface, whose events do nothing
         context = HydraContext(config_loader=GlobalHydra.instance().config_loader(), callbacks=nothing)
         launcher = Plugins.instance().instantiate_launcher(context, task, config)
         returned = launcher.launch([[f"shard={quoted(job)}"] for job in jobs], initial_job_idx=0)
     return [str(one.return_value) for one in returned]
+
+
+@contextmanager
+def logging_restored() -> Iterator[None]:
+    """Inside, Hydra sets up logging as it likes; it may disable every logger that is there."""
+    root = logging.getLogger()
+    handlers, level = [*root.handlers], root.level
+    loggers = [logger for logger in root.manager.loggerDict.values() if isinstance(logger, logging.Logger)]
+    enabled = [logger for logger in loggers if not logger.disabled]
+    try:
+        yield
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)
+        for logger in enabled:
+            logger.disabled = False
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ktbench.files import NotWritten, write_whole
+from ktbench.files import write_whole
 from ktbench.report.accuracy_table import AccuracyColumn, accuracy_columns
 from ktbench.report.conditions import headline
 from ktbench.report.data import csv_of, json_of
@@ -213,14 +213,8 @@ def _origin(side: str, run: Run, row: Row, provenance: str | None) -> dict[str, 
 
 
 def write_joined(joined: Joined, folder: Path, name: str) -> list[Path]:
-    """Write `<name>.md`, `.csv` and `.json` into a folder and return their paths.
-
-    Raises RequestError where nothing can be written there.
-    """
+    """Write `<name>.md`, `.csv` and `.json` into a folder and return their paths. Raises NotWritten."""
     lines = [*joined_lines(joined)]
     content = {"rows": lines, "alone": joined.alone, "conditions": [*_conditions(joined)]}
     texts = {"md": joined_markdown(joined), "csv": csv_of(lines), "json": json_of(content)}
-    try:
-        return [write_whole(folder / f"{name}.{ending}", text) for ending, text in texts.items()]
-    except NotWritten as error:
-        raise RequestError(f"report with=: nothing can be written to {folder}: {error.reason}") from None
+    return [write_whole(folder / f"{name}.{ending}", text) for ending, text in texts.items()]

@@ -29,6 +29,7 @@ from ktbench.eval.lm.cache import AnswerCache
 from ktbench.eval.lm.samples import SampleLog
 from ktbench.host import crossovers
 from ktbench.host.describe import MachineDescription, save_description
+from ktbench.report import joined
 from ktbench.report.comparison_table import write_comparison
 from ktbench.report.exchange.artifact import write_artifact
 from ktbench.report.write import write_report
@@ -210,6 +211,14 @@ def _changes(folder: Path) -> None:
         open_run._keep_changes(folder, "code")
 
 
+def _joined(folder: Path) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(joined, "joined_lines", lambda _: [])
+        patched.setattr(joined, "_conditions", lambda _: [])
+        patched.setattr(joined, "joined_markdown", lambda _: "| arm |\n" * 1000)
+        joined.write_joined(SimpleNamespace(alone=[]), folder, "joined-other")  # type: ignore[arg-type]
+
+
 def _records(folder: Path) -> object:
     return read_run(folder / "quiet").records
 
@@ -236,6 +245,7 @@ WRITERS = (
         write=lambda at: write_artifact(at / "artifact.zip", _run(at), (), ()),
     ),
     Writer(module="report/figures/output.py", file="quiet/report/figure.pdf", write=partial(_report, "figure")),
+    Writer(module="report/joined.py", file="joined-other.md", write=_joined),
     Writer(module="report/comparison_table.py", file="quiet/report/compare-quiet.md", write=_compare),
     Writer(module="engine/gguf/export.py", file="model.gguf", write=_gguf),
     Writer(module="engine/loading/packed_folder.py", file="linear-bf16/0.packed", write=_packed),
